@@ -53,12 +53,13 @@ class TrainSettings(BaseModel):
         "or slurmgpu:NAME for one that comes with slurmgpu.",
         examples=["task.py:Digits", "slurmgpu:gpt2"],
     )
-    strategy: Literal["auto", "single", "ddp", "dp", "fsdp2", "model_parallel"] = Field(
+    strategy: Literal["auto", "single", "ddp", "dp", "fsdp2", "model_parallel", "pipeline"] = Field(
         "auto",
         description="How the processes work together. auto: ddp for several processes, single for one; "
         "dp: one process with all GPUs (nn.DataParallel), for comparison and for old code; "
         "fsdp2: each process keeps a piece of the model and of the optimizer's state (torch 2.6 or newer); "
-        "model_parallel: one process, with the model's layers one after the other on all its GPUs.",
+        "model_parallel: one process, with the model's layers one after the other on all its GPUs; "
+        "pipeline: each process has a stage of the model, as the task's stages(model, count) says.",
     )
     reshard_after_forward: bool = Field(
         True,
@@ -75,6 +76,11 @@ class TrainSettings(BaseModel):
         ge=1,
         description="fsdp2: over how many processes each layer is split, as the task's parallelize(model, mesh) says; these have "
         "the same samples. It must divide the number of processes.",
+    )
+    pipeline_schedule: Literal["gpipe", "1f1b"] = Field(
+        "1f1b",
+        description="pipeline: in which order a step's micro-batches go forward and back. gpipe: all forward, then all back; "
+        "1f1b: back as soon as it can be, with fewer activations in memory.",
     )
     device: Literal["auto", "cpu"] = Field(
         "auto",

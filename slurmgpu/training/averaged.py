@@ -28,7 +28,8 @@ class Average:
         self._share = 1 - decay
         # A parameter with two names has one average.
         named = model.named_parameters(remove_duplicate=False)
-        trained = [(name, each) for name, each in named if each.requires_grad]
+        # Of a pipeline's stages this process's own.
+        trained = [(name, each) for name, each in named if each.requires_grad and not each.is_meta]
         self._parameters = list({id(each): each for _, each in trained}.values())
         self._averages = [_wide(each.detach().clone()) for each in self._parameters]
         self._sharded = model if any(map(is_sharded, self._parameters)) else None

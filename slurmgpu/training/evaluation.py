@@ -26,6 +26,7 @@ from .saving import randomness
 from .session import Session
 from .settings import Config, Settings
 from .sharding.local import local, settle
+from .sharding.pipeline import Handed, Staged
 from .task import Data, Scalar, Task
 from .watching.watch import Watch
 
@@ -182,7 +183,7 @@ class Evaluation:
             raise EvaluationFailed(failed, failure, any(each.changed for each in everyone))
         if any(each.broken_off for each in everyone):
             return None
-        everyone = everyone[:: group.alike]
+        everyone = [everyone[rank] for rank in group.heads]
         names = dict.fromkeys(name for each in everyone for name in each.sums)
         values = {name: _mean([each.sums[name] for each in everyone if name in each.sums]) for name in names}
         return values, [each.outputs for each in everyone], outputs
@@ -232,8 +233,14 @@ class Evaluation:
         sums: dict[str, list[Scalar]] = {}
         with torch.no_grad():
             for batch, size in batches:
-                with self._precision.autocast():
-                    answer = self._task.evaluate(model, to_device(batch, self._group.device), size or 1)
+                try:
+                    with self._precision.autocast():
+                        answer = self._task.evaluate(model, to_device(batch, self._group.device), size or 1)
+                except Handed:
+                    continue  # the last stage has the answer
+                finally:
+                    if isinstance(model, Staged):
+                        model.finish()
                 self._watch.beats += 1
                 if not size:
                     continue
@@ -284,8 +291,10 @@ class Evaluation:
     def _gather(self, names: list[list[str]], own: Rows) -> dict[str, list[Any]]:
         """A set's outputs of each rank by name, on rank 0; one after the other, because they may be large."""
         wanted = dict.fromkeys(name for part in names for name in part)
-        alike = self._group.alike
-        return {name: self._group.collect(own.pop(name, None))[::alike] for name in wanted}
+        found = {name: self._group.collect(own.pop(name, None)) for name in wanted}
+        return {
+            name: [each[rank] for rank in self._group.heads] if each else each for name, each in found.items()
+        }
 
     def _drawn_together(self, model: torch.nn.Module) -> Results:
         """What the task generates, by all ranks at once: a sharded model's forward pass needs all of them.
@@ -329,7 +338,7 @@ def trained_sums(model: torch.nn.Module) -> list[torch.Tensor]:
     settle(model)
     trained = [each.detach() for each in model.parameters() if each.requires_grad]
     # Those of fp16 would overflow in fp16. Of sharded ones it is this rank's piece.
-    trained = [local(each) for each in trained]
+    trained = [local(each) for each in trained if not each.is_meta]
     return [each.sum(dtype=torch.float32 if each.dtype == torch.float16 else None) for each in trained]
 
 

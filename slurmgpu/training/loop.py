@@ -30,13 +30,14 @@ from .optimizers import by_name, learning_rates, make_optimizer
 from .order import Order, Share, mix, shares
 from .orders import make_order
 from .own_step import OwnStep
+from .pipeline_step import PipelineStep
 from .precision import Precision
 from .saving.randomness import seed_all
 from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
-from .sharding import fully, layers
+from .sharding import fully, layers, pipeline
 from .sharding.local import settle
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
@@ -89,14 +90,18 @@ class Loop:
         cfg = Config(settings)
         set_backends(settings)
         seed_all(settings.seed)
-        self.sharded = session.sharded = fully.is_asked_for(settings, group)
+        staged = pipeline.is_asked_for(settings, group)
+        self.sharded = session.sharded = staged or fully.is_asked_for(settings, group)
         # A model that is sharded goes to the device piece by piece.
         layered = settings.strategy == "model_parallel"
         by_pieces = self.sharded or layered
         self.model = make_model(task, cfg, settings, torch.device("cpu") if by_pieces else group.device)
         if session.found is None:  # a checkpoint has all weights
             load_pretrained(self.model, settings, group, self.console)
-        if self.sharded:
+        self.staged: Optional[pipeline.Staged] = None
+        if staged:
+            self.staged = pipeline.staged(self.model, task, group)
+        elif self.sharded:
             self.model = fully.fully_sharded(self.model, task, settings, group)
         if layered:
             self.model = layers.laid_out(self.model, task, layers.devices_of(group.device))
@@ -147,9 +152,9 @@ class Loop:
         self.order: Optional[Order] = None
         self.stream: Optional[Stream] = None
         if is_stream(train):
-            if self.group.alike > 1:
+            if self.group.data is not self.group.ranks:
                 raise SettingsError(
-                    f"tensor_parallel is {self.settings.tensor_parallel}, and the training data are a stream "
+                    f"several processes take the same samples (tensor_parallel, pipeline), and the training data are a stream "
                     f"({type(train).__name__}): which processes read the same of it is not worked out yet; give samples by number"
                 )
             self.stream = self._make_stream(train)
@@ -178,14 +183,14 @@ class Loop:
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
         own_step = self.task.has("step")
-        self.wrapped = spread(self.model, self.settings, self.group, own_step)
+        self.wrapped = self.staged or spread(self.model, self.settings, self.group, own_step)
         if self.average is not None:
             self.average.begin()
         batches = self._batches()
         timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision, self.average)
-        kind = OwnStep if own_step else Step
-        self.step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
+        kind = OwnStep if own_step else Step if self.staged is None else PipelineStep
+        self.step: Step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
         self.watch.step = self.position.step
         self.places = self.group.gather(self._place())
         hosts = [str(each["host"]) for each in self.places]
@@ -393,7 +398,7 @@ class Loop:
         before = [each.detach().clone() for each in self.model.buffers()]
         self.gauges.paused = True
         with self._as_evaluated():
-            names = self.evaluation.measures(self.model, 1)
+            names = self.evaluation.measures(self.staged or self.model, 1)
             if names is not None:
                 names = self._also_of_later_batches(names)
         self.gauges.paused = False
@@ -424,7 +429,7 @@ class Loop:
             f"the first batch of the evaluation has no {', '.join(map(repr, missing))}: evaluating all of it, to see "
             "whether another has"
         )
-        return self.evaluation.measures(self.model)
+        return self.evaluation.measures(self.staged or self.model)
 
     @contextlib.contextmanager
     def _as_evaluated(self) -> Iterator[None]:
@@ -451,7 +456,7 @@ class Loop:
 
     def own_buffers(self) -> list[torch.Tensor]:
         """Copies of this rank's buffers where they are not rank 0's; else none."""
-        if self.settings.broadcast_buffers or self.group.ranks.first:
+        if self.settings.broadcast_buffers or self.group.ranks.first or self.staged is not None:
             return []
         return [each.detach().clone() for each in self.model.buffers()]
 
@@ -492,7 +497,7 @@ class Loop:
         due = self._evaluation_is_due(False)  # and not just because the training ends, which it need not
         self.gauges.paused = True
         with self._as_evaluated():
-            results = self.evaluation.run(self.model)
+            results = self.evaluation.run(self.staged or self.model)
         self.gauges.paused = False
         if results is None:
             return False

@@ -26,7 +26,10 @@ __all__ = [
     "left_out",
     "load_state",
     "make_optimizer",
+    "states_in",
     "unknown_options",
+    "with_states",
+    "without_states",
 ]  # fmt: skip
 
 MAIN = "optimizer"
@@ -185,6 +188,27 @@ def load_state(optimizer: Optimizer, saved: Mapping[str, Any], *, keep_groups: b
             group.setdefault(name, now[name])
     if keep_groups:
         optimizer.load_state_dict({**saved, "param_groups": own})
+
+
+def states_in(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What an optimizer, or each of several by name, keeps for its parameters."""
+    if "param_groups" in saved:
+        return dict(saved["state"])
+    return {name: states_in(each) for name, each in saved.items()}
+
+
+def without_states(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved state of an optimizer, or of several, without what it keeps for its parameters."""
+    if "param_groups" in saved:
+        return {**saved, "state": {}}
+    return {name: without_states(each) for name, each in saved.items()}
+
+
+def with_states(saved: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved state, with more of what it keeps for its parameters."""
+    if "param_groups" in saved:
+        return {**saved, "state": {**saved["state"], **states}}
+    return {name: with_states(each, states[name]) for name, each in saved.items()}
 
 
 class Driven:

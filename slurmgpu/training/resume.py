@@ -11,7 +11,7 @@ from .evaluation import Results
 from .export import AVERAGE
 from .generators import put_back as put_generators_back
 from .loop import Loop, Position
-from .optimizers import Schedule, load_state
+from .optimizers import Schedule, load_state, with_states
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation, counts
@@ -44,6 +44,9 @@ def restore(loop: Loop) -> None:
         pieces, rank = session.pieces, loop.group.ranks.rank
         loop.model.load_state_dict(fit_model(session.read("model.pt"), loop.model.state_dict(), pieces, rank))
         state = session.read("training.pt")
+        for stage in _stages_to_read(loop, facts):
+            states = session.read(f"rank-{stage}.pt")["optimizer"]
+            state["optimizer"] = with_states(state["optimizer"], states)
         state["optimizer"] = fit_optimizer(loop.optimizer, state["optimizer"], pieces, rank)
         if loop.average is not None and AVERAGE in facts["parts"]:
             averages = fit_model(session.read(AVERAGE), loop.average.state_dict(), pieces, rank)
@@ -86,6 +89,14 @@ def restore(loop: Loop) -> None:
             else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
+
+
+def _stages_to_read(loop: Loop, facts: Mapping[str, Any]) -> range:
+    """The stages of a pipeline whose optimizer's state is needed: this process's own, or all where there are others now."""
+    stages = facts.get("stages") or 0
+    if loop.staged is not None and loop.staged.count == stages:
+        return range(loop.staged.number, loop.staged.number + 1)
+    return range(stages)
 
 
 def _restore_judge(loop: Loop, found: Generation) -> None:

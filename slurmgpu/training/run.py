@@ -16,19 +16,21 @@ from .fitting.finder import find, found_before
 from .generators import states_of
 from .judging import is_spent
 from .loop import Loop
-from .optimizers import by_name, left_out, unknown_options
+from .optimizers import by_name, left_out, states_in, unknown_options, without_states
 from .processes.group import Group
 from .resume import restore, restore_rank
 from .saving.checkpoint import Generation
 from .saving.checkpoint import require as require_facts
-from .saving.pieces import refuse_uneven
+from .saving.pieces import Owned, refuse_uneven
 from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
-from .sharding import fully, layers
+from .sharding import fully, layers, pipeline
+from .sharding.pipeline import Staged
 from .task import Task, load
+from .versions import with_versions
 from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, lone_samples, memory_advice, tensor_core_multiple
 from .watching.console import Console, describe, describe_bytes, duration
@@ -129,6 +131,9 @@ class _Run:
         task = load(self.settings.task)
         if fully.is_asked_for(self.settings, self.group):
             fully.refuse(task, self.settings)
+        if pipeline.is_asked_for(self.settings, self.group):
+            pipeline.refuse(task, self.settings)
+            self.group.form_pipeline()
         if self.settings.strategy == "model_parallel":
             layers.refuse(self.settings)
         if self.settings.tensor_parallel > 1 and self.group.together:
@@ -330,6 +335,7 @@ class _Run:
             **loop.judge.facts(position.step),
             "order": loop.order_mark(),
             "settings": settings.as_dict(),
+            "stages": None if loop.staged is None else loop.staged.count,
         }
         losses = loop.health() if settings.nonfinite == "stop" else None
         self.session.save(position.step, self._common, self._own, facts, losses)
@@ -338,6 +344,8 @@ class _Run:
     def _common(self) -> dict[str, object]:
         """What all ranks have in common, by the names of the files."""
         loop = self.loop
+        if loop.staged is not None:
+            return self._common_of_stages(loop.staged)
         if loop.sharded:
             for each in by_name(loop.optimizer).values():
                 refuse_uneven(each)
@@ -351,10 +359,30 @@ class _Run:
             training["epoch_schedule"] = loop.epoch_schedule.state_dict()
         return {"model.pt": loop.model.state_dict(), "training.pt": training, **average}
 
+    def _common_of_stages(self, staged: Staged) -> dict[str, object]:
+        """The same of a pipeline: each stage has its own weights, and keeps the state of their optimizer itself."""
+        loop = self.loop
+        state, found = loop.model.state_dict(), dict[str, object]()
+        model = {
+            name: Owned(each, staged.owners[name]) if name in staged.owners else each
+            for name, each in state.items()
+        }
+        found["model.pt"] = with_versions(model, state)
+        training = {
+            "optimizer": without_states(loop.optimizer.state_dict()),
+            "schedule": plain_state(loop.schedule),
+            "scaler": None,
+        }
+        if loop.epoch_schedule is not None:
+            training["epoch_schedule"] = loop.epoch_schedule.state_dict()
+        return {**found, "training.pt": training}
+
     def _own(self) -> dict[str, object]:
         """What a rank has of its own, beside its random state."""
         loop = self.loop
         own: dict[str, object] = {"meter": loop.meter.state()}
+        if loop.staged is not None:
+            own["optimizer"] = states_in(loop.optimizer.state_dict())
         buffers = loop.own_buffers()
         if buffers:
             own["buffers"] = buffers

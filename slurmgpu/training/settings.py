@@ -122,10 +122,13 @@ class Settings:
     """The settings of one training with their rules; ``slurmgpu.models.train`` says what each means."""
 
     task: Annotated[str, _TASK]
-    strategy: Annotated[str, _one_of("auto", "single", "ddp", "dp", "fsdp2", "model_parallel")] = "auto"
+    strategy: Annotated[
+        str, _one_of("auto", "single", "ddp", "dp", "fsdp2", "model_parallel", "pipeline")
+    ] = "auto"
     reshard_after_forward: Annotated[bool, _SWITCH] = True
     cpu_offload: Annotated[bool, _SWITCH] = False
     tensor_parallel: Annotated[int, _COUNT] = 1
+    pipeline_schedule: Annotated[str, _one_of("gpipe", "1f1b")] = "1f1b"
     device: Annotated[str, _one_of("auto", "cpu")] = "auto"
     precision: Annotated[str, _one_of("fp32", "bf16", "fp16")] = "fp32"
     epochs: Annotated[Optional[int], _or_null(_COUNT)] = None

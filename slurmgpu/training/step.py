@@ -179,7 +179,7 @@ class Step:
             value = value * weight
         if self._scaler is not None:
             value = self._scaler.scale(value)
-        value.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        self._back(value)
         if samples:
             self._losses.append(self._keep(loss))
             self._sizes.append(samples)
@@ -187,6 +187,9 @@ class Step:
                 self.meter.counts.append(counted)
         if own is not None:
             self.meter.add_own(own, samples)
+
+    def _back(self, value: torch.Tensor) -> None:
+        value.backward()  # type: ignore[no-untyped-call, unused-ignore]
 
     def _weigh_by_count(self, rounds: int, size: int) -> None:
         """Where the task counts (tokens, say): from a sum per sample to the mean over all ranks' counts."""
@@ -200,13 +203,16 @@ class Step:
                 piece = local(parameter.grad)
                 piece.mul_(factor.to(piece.device))
 
+    def _clipped_norm(self) -> torch.Tensor:
+        return clipped_norm(self._trained, self.settings.clip_norm, self.group.device)
+
     def _update(self, rounds: list[tuple[float, int]]) -> None:
         scaler, skip = self._scaler, False
         if self._guards:
             if scaler is not None:
                 for each in self._driven:
                     scaler.unscale_(each.optimizer)
-            norm = clipped_norm(self._trained, self.settings.clip_norm, self.group.device)
+            norm = self._clipped_norm()
             if self._logs_norm:
                 self.meter.means.add(norm_name(MAIN), self._keep(norm))
             if self._skips and not math.isfinite(norm):
@@ -235,6 +241,8 @@ def put_back(buffers: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) ->
     with torch.no_grad():
         for buffer, saved in zip(buffers, before):
             # A sparse one cannot be compared; one that never changes may not be writable: an expanded one.
+            if buffer.is_meta:
+                continue  # another stage's
             if buffer.layout is not torch.strided or not torch.equal(buffer, saved):
                 buffer.copy_(saved)
 

@@ -40,6 +40,7 @@ _OPTIONAL = {
     "blocks": "(model)",
     "shards": "(model)",
     "parallelize": "(model, mesh)",
+    "stages": "(model, count)",
     "optimizer": "(model, cfg)",
     "optimizers": "(model, cfg)",
     "parameter_groups": "(model, cfg)",
@@ -377,6 +378,18 @@ class Task:
         if not blocks or not all(isinstance(block, torch.nn.Module) for block in blocks):
             raise self._wrong("blocks", "a list of modules of the model", blocks)
         return blocks
+
+    def stages(self, model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
+        """The model's stages in their order, of which each takes what the one before returns."""
+        if not self.has("stages"):
+            raise TrainingError(
+                f"{self.path}: strategy pipeline needs a method stages(model, count) in {self._name}, which returns the model's "
+                "parts in their order, one for each process"
+            )
+        stages = list(self._user.stages(model, count))
+        if len(stages) != count or not all(isinstance(stage, torch.nn.Module) for stage in stages):
+            raise self._wrong("stages", f"a list of {count} modules, one for each process", stages)
+        return stages
 
     def parallelize(self, model: torch.nn.Module, mesh: Any) -> torch.nn.Module:
         """The model with its layers split over the processes of a mesh, by the task; it may do so in place."""

@@ -487,3 +487,17 @@ class Split(Line):
 
         for block in model[1]:
             parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+    def stages(self, model, count):
+        blocks = [model[0], *model[1], model[2]]
+        cuts = [len(blocks) * number // count for number in range(count + 1)]
+        return [nn.Sequential(*blocks[cuts[at] : cuts[at + 1]]) for at in range(count)]
+
+
+class Stages(Weighted, Split):
+    """The same, with a loss over a number of things that differs from batch to batch, and dropout between stages."""
+
+    def model(self, cfg):
+        return nn.Sequential(
+            nn.Linear(3, 8), nn.Sequential(Mlp(), nn.Dropout(cfg.dropout), Mlp()), nn.Linear(8, 1)
+        )

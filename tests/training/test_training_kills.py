@@ -47,6 +47,39 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
     assert results["flipped_bits"] == {"flipped": 40, "taken_for_whole": 0}
 
 
+@pytest.mark.timeout(900)
+def test_a_few_kills_of_sharded_processes_leave_no_trace(tmp_path: Path) -> None:
+    """Weights, the optimizer's state and random states of each rank, in files of each rank, are the undisturbed run's."""
+    pytest.importorskip("torch.distributed.fsdp._fully_shard", reason="this torch has no FSDP2")
+    figures = tmp_path / "soak.json"
+    amounts = [
+        "--kills",
+        "4",
+        "--damages",
+        "1",
+        "--flips",
+        "20",
+        "--strategy",
+        "fsdp2",
+        "--kinds",
+        "averaged",
+    ]
+    command = [sys.executable, "benchmarks/soak.py", *amounts, "--short", "--pause", "0.005"]
+    ended = subprocess.run(
+        [*command, "--json", str(figures)],
+        cwd=ROOT,
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=850,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = json.loads(figures.read_text())["results"]
+    assert results["kills"] >= 4
+    assert results["failures"] == []
+    assert results["steps_lost_by_kill"]["beyond_one_interval"] == 0
+
+
 def own_mounts() -> list[str]:
     """The command after which a tmpfs can be mounted that ends with it; skips where there is none."""
     if shutil.which("unshare") is None:

@@ -23,7 +23,7 @@ from slurmgpu.training.run import check_strategy
 from slurmgpu.training.saving import pieces
 from slurmgpu.training.saving.pieces import Pieces, own_region
 from slurmgpu.training.settings import Settings
-from slurmgpu.training.sharding import layers
+from slurmgpu.training.sharding import layers, pipeline
 from slurmgpu.training.sharding.local import local
 from slurmgpu.training.task import load as load_task
 from slurmgpu.training.weights.reading import read_state
@@ -205,6 +205,64 @@ def test_layers_split_over_two_and_samples_over_two_learn_what_one_learns_and_go
     )
     assert_same(going_on(tmp_path, halted, "same", 4), straight)
     assert_close(going_on(tmp_path, halted, "one", 1, strategy="single", tensor_parallel=1), alone)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [{"compile": True}, {"micro_batch": "auto"}, {"precision": "fp16"}, {"nonfinite": "skip"}, {"ema": 0.9}],
+    ids=lambda refused: next(iter(refused)),
+)
+def test_what_stages_cannot_do_yet_is_refused_by_its_name(refused: dict[str, Any]) -> None:
+    (name,) = refused
+    with pytest.raises(SettingsError, match=f"strategy is pipeline, and .*{name}.*not done together yet"):
+        pipeline.refuse(load_task(f"{SMALL}:Split"), Settings("task.py:T", strategy="pipeline", **refused))
+
+
+def test_micro_batches_go_back_as_soon_as_they_can_or_all_at_the_end() -> None:
+    stage = pipeline.Staged.__new__(pipeline.Staged)
+    torch.nn.Module.__init__(stage)
+    stage.count = 4
+    for stage.number, ahead in enumerate((4, 3, 2, 1)):
+        assert (stage.ahead("1f1b", 8), stage.ahead("gpipe", 8), stage.ahead("1f1b", 2)) == (
+            ahead,
+            8,
+            min(2, ahead),
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("task", "processes", "more"),
+    [("Split", 4, {"accumulate": 6}), ("Stages", 2, {"accumulate": 3, "pipeline_schedule": "gpipe"})],
+)
+def test_stages_learn_what_one_process_learns(
+    tmp_path: Path, task: str, processes: int, more: dict[str, Any]
+) -> None:
+    """Also the training's last step, which is shorter; the tests of what is counted, and evaluations of the last stage."""
+    staged, alone = new_run(tmp_path, "staged"), new_run(tmp_path, "alone")
+    staged.write(task, **{**SETTINGS, **more, "strategy": "pipeline", "config": {"dropout": 0.0}})
+    ended = staged.ranks(processes)
+    assert set(ended.codes) == {0}, ended.err
+    alone.write(task, **SETTINGS, accumulate=more["accumulate"], config={"dropout": 0.0})
+    alone.ranks()
+    assert_close(staged, alone)
+    tested = [[line["values"]["loss"] for line in each.metrics("eval")] for each in (staged, alone)]
+    assert tested[0] == pytest.approx(tested[1], rel=1e-5)
+
+
+@pytest.mark.long
+def test_a_pipeline_goes_on_to_the_bit_and_in_one_process_within_rounding(tmp_path: Path) -> None:
+    """Saved by 2 stages, with the state of AdamW; gone on with by 2 that draw, and by one process and 4 stages that do not."""
+    settings = {**SETTINGS, "accumulate": 3, "strategy": "pipeline"}
+    straight, halted, calm = (new_run(tmp_path, name) for name in ("straight", "halted", "calm"))
+    for run, steps, dropout in ((straight, "99", 0.1), (halted, "3", 0.1), (calm, "3", 0.0)):
+        run.write("Stages", **settings, config={"dropout": dropout})
+        ended = run.ranks(2, SLURMGPU_MAX_STEPS=steps)
+        assert set(ended.codes) == {0}, ended.err
+    assert_same(going_on(tmp_path, halted, "same", 2), straight)
+    expected = going_on(tmp_path, calm, "two", 2)
+    assert_close(going_on(tmp_path, calm, "one", 1, strategy="single"), expected)
+    assert_close(going_on(tmp_path, calm, "four", 4), expected)
 
 
 @pytest.mark.long

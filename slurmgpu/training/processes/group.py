@@ -46,16 +46,27 @@ class Group:
         """This process's place among those that have other samples; with tensor parallelism several have the same."""
         self.pieces = ranks.world_size
         """Over how many processes a model is sharded; a trial of one process alone pretends to have others."""
+        self.alike = 1
+        """How often each sample is in what all processes add up."""
+        self.apart = False
+        """Whether each process has a stage of the model, and no buffer is for others."""
 
     @property
-    def alike(self) -> int:
-        """How many processes have the same samples."""
-        return self.ranks.world_size // self.data.world_size
+    def heads(self) -> range:
+        """The ranks whose evaluations count: of those with the same samples one, and of a pipeline the last."""
+        world = self.ranks.world_size
+        return range(world - 1, world) if self.apart else range(0, world, self.alike)
 
     def split_layers(self, over: int) -> None:
         """From now on ``over`` processes, one after the other, have the same samples: a layer is split over them."""
         ranks = self.ranks
         self.data = replace(ranks, rank=ranks.rank // over, world_size=ranks.world_size // over)
+        self.alike = over
+
+    def form_pipeline(self) -> None:
+        """From now on each process has a stage, and all take the same samples; the last one alone has their losses."""
+        self.data = replace(self.ranks, rank=0, world_size=1)
+        self.apart = True
 
     @property
     def together(self) -> bool:
@@ -115,7 +126,8 @@ class Group:
 
     def share_buffers(self, model: torch.nn.Module) -> None:
         """Give every rank the buffers of rank 0, so that all evaluate the same model."""
-        self._share(model.buffers())
+        if not self.apart:
+            self._share(model.buffers())
 
     def _share(self, tensors: Iterable[torch.Tensor]) -> None:
         if self.together:

@@ -22,6 +22,7 @@ from ..versions import with_versions
 from ..weights.safetensors import Lazy
 
 __all__ = [
+    "Owned",
     "Pieces",
     "Region",
     "fit_model",
@@ -46,6 +47,24 @@ class Region(NamedTuple):
 def is_note(value: object) -> bool:
     """Whether this stands for a sharded tensor."""
     return isinstance(value, Mapping) and _MARK in value
+
+
+class Owned(NamedTuple):
+    """A tensor that one rank has whole, as a pipeline's stages do; on other ranks it is on no device (``meta``)."""
+
+    tensor: torch.Tensor
+    rank: int
+
+    def note(self, where: str) -> dict[str, Any]:
+        """What stands for it in a checkpoint."""
+        return {
+            _MARK: where,
+            "shape": list(self.tensor.shape),
+            "dtype": str(self.tensor.dtype).rpartition(".")[2],
+            "mesh": [1],
+            "ranks": [self.rank],
+            "placements": [["whole"]],
+        }
 
 
 def note_of(tensor: Any, where: str) -> dict[str, Any]:
@@ -216,13 +235,17 @@ def fit_model(
     Raises:
         ValueError: a shape is another one.
     """
-    if not any(map(is_note, saved.values())) and not any(map(is_sharded, target.values())):
+    if not any(map(is_note, saved.values())) and not any(
+        is_sharded(each) or getattr(each, "is_meta", False) for each in target.values()
+    ):
         return saved
     fitted = {name: _like(name, value, target.get(name), pieces, rank) for name, value in saved.items()}
     return with_versions(fitted, saved)
 
 
 def _like(name: str, value: Any, target: Any, pieces: Pieces, rank: int) -> Any:
+    if getattr(target, "is_meta", False):
+        return target
     if not is_sharded(target):
         return pieces.whole(value) if is_note(value) else value
     shape = tuple(value["shape"]) if is_note(value) else tuple(getattr(value, "shape", ()))
@@ -267,6 +290,7 @@ def fit_optimizer(optimizer: Any, saved: Mapping[str, Any], pieces: Pieces, rank
     state = {
         number: {name: _entry(name, value, of.get(number), pieces, rank) for name, value in entries.items()}
         for number, entries in saved["state"].items()
+        if not getattr(of.get(number), "is_meta", False)
     }
     return {**saved, "state": state}
 

@@ -43,6 +43,10 @@ class Snapshot:
             if is_sharded(value):
                 return self._sharded(value, where)
             return value if self.only_pieces else self._copy(value.detach())
+        if isinstance(value, pieces.Owned):
+            if not value.tensor.is_meta:
+                self.pieces[where] = self._copy(value.tensor.detach())
+            return value.note(where)
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, dict):
@@ -160,6 +164,8 @@ def _difference(before: object, after: object, where: str) -> Optional[str]:
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = local(one), local(other)
+    if one.is_meta:
+        return other.is_meta
     if one.layout is not torch.strided or other.layout is not torch.strided:
         return True  # torch does not compare sparse ones
     if one.shape != other.shape or one.dtype != other.dtype or one.is_quantized:

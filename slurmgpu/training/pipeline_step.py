@@ -1,0 +1,65 @@
+"""A step over the stages of a pipeline: micro-batches go forward and back in the order of its schedule."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Optional
+
+import torch
+
+from .sharding.local import norm, scale_down
+from .sharding.pipeline import Handed, Staged
+from .step import Step
+
+__all__ = ["PipelineStep"]
+
+
+class PipelineStep(Step):
+    """Takes steps with the stages of all processes; losses are the last one's to measure."""
+
+    wrapped: Staged
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._agreed = False
+        self._value: Optional[torch.Tensor] = None
+
+    def take(self, size: int) -> None:
+        """One step over ``size`` samples, of which each stage takes all."""
+        rounds = self._whole if size == self._batch else self._rounds(size)
+        staged, meter = self.wrapped, self.meter
+        began, known = time.perf_counter(), len(meter.counts)
+        batches = [next(self.batches) for _ in rounds]
+        meter.waited += time.perf_counter() - began
+        ahead = staged.ahead(self.settings.pipeline_schedule, len(rounds))
+        under_way: list[Optional[torch.Tensor]] = []
+        for batch, (weight, samples) in zip(batches, rounds):
+            self._value = None
+            with contextlib.suppress(Handed):
+                self._backward(batch, weight, samples, size)
+            under_way.append(self._value)
+            if len(under_way) == ahead:
+                staged.backward(under_way.pop(0))
+        while under_way:
+            staged.backward(under_way.pop(0))
+        staged.finish()
+        if not self._agreed:
+            self._agreed, self._counts = True, any(self.group.gather(self._counts))
+        own = sum(1 for _, samples in rounds if samples)
+        if self._counts:
+            if staged.last and len(meter.counts) - known != own:
+                self.task.refuse_mixed()
+            self._weigh_by_count(own, size)
+        self._update(rounds)
+
+    def _back(self, value: torch.Tensor) -> None:
+        """The backward pass comes when its turn is."""
+        self._value = value
+
+    def _clipped_norm(self) -> torch.Tensor:
+        gradients = [each.grad for each in self._trained if each.grad is not None]
+        square = norm(gradients, self.group.device).square()
+        total = self.group.sum(square).sqrt()
+        scale_down(gradients, total, self.settings.clip_norm)
+        return total
