@@ -37,7 +37,8 @@ _SIGNS = (
 class Budget(NamedTuple):
     """Bytes that a process may have in use at its peak, and of how many, of which device.
 
-    ``address_space``: its limit on the CPU, where there is one, less the head room.
+    ``address_space``: its limit on the CPU, where there is one, less the head room and what the training's process has
+    mapped and not touched: libraries, and the arenas of the threads that talk to other ranks.
     """
 
     device: str
@@ -57,7 +58,7 @@ def budget_of(device: torch.device, head_room: float, ranks: Ranks) -> Budget:
     total, free = min([_machine(), *_groups()], key=lambda each: each[1])
     share = int((free - head_room * total) / ranks.local_world_size)
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limit = None if soft == resource.RLIM_INFINITY else int(soft * (1 - head_room))
+    limit = None if soft == resource.RLIM_INFINITY else int(soft * (1 - head_room)) - _untouched(_status())
     return Budget("CPU", total if limit is None else min(total, soft), max(0, share), limit)
 
 
@@ -163,8 +164,8 @@ class _OfCpu:
         threads = torch.get_num_threads()
         _limit(resource.RLIMIT_DATA, now["VmData"] - now["VmRSS"] + budget.bytes + _SLACK + threads * _STACK)
         if budget.address_space is not None:
-            _limit(resource.RLIMIT_AS, budget.address_space)
-            self.bytes = min(self.bytes, budget.address_space - (now["VmSize"] - now["VmRSS"]))
+            _limit(resource.RLIMIT_AS, budget.address_space + _untouched(now))
+            self.bytes = min(self.bytes, budget.address_space)
 
     def begin(self) -> None:
         gc.collect()
@@ -177,6 +178,11 @@ class _OfCpu:
 
     def peak(self) -> int:
         return _status()["VmHWM"]
+
+
+def _untouched(status: dict[str, int]) -> int:
+    """Bytes that are mapped and take no memory; a limit on the address space counts them."""
+    return status["VmSize"] - status["VmRSS"]
 
 
 def _limit(kind: int, size: int) -> None:
