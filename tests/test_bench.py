@@ -76,6 +76,13 @@ def test_a_bench_that_was_cut_short_keeps_its_rows_and_says_so(tmp_path: Path) -
     assert "cut short" in page("networks", found)
 
 
+def test_of_a_file_that_no_bench_wrote_so_long_the_beginning_is_read_and_the_rest_is_said_to_be_missing(
+    tmp_path: Path,
+) -> None:
+    found = read(rows(tmp_path, MACHINE, *[tried("batch", 100)] * 20_000, {"kind": "end"}))
+    assert (0 < len(found.rows) < 20_000, found.whole) == (True, False)
+
+
 def test_what_a_node_reaches_of_the_published_peak_is_measured_over_published(tmp_path: Path) -> None:
     found = list(lines(read(rows(tmp_path, MACHINE, *NODE))))
     assert found[0] == ("matrix product, bf16", "cuda:0", "234 TFLOP/s", "312 TFLOP/s", "75 %")

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.benching import task
+from slurmgpu.training.benching import task, trying
+from slurmgpu.training.benching.__main__ import _networks
+from slurmgpu.training.benching.folders import own_folder
 from slurmgpu.training.benching.networks import NETWORKS
 from slurmgpu.training.benching.reduction import measured
 from slurmgpu.training.benching.starting import Place, start
@@ -212,19 +214,92 @@ def test_communication_is_what_a_step_takes_less_without_it_and_unknown_where_it
     assert task._exchange(row, {"why": "no step was done in time", "apart": True})["communication"] is None
 
 
+def test_a_task_sees_as_many_steps_as_it_can_make_a_list_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def noted(_: str, run: str, *__: object) -> list[subprocess.Popen[bytes]]:
+        seen.append(json.loads(Path(run, "train.json").read_text()))
+        return []
+
+    monkeypatch.setattr(trying, "start", noted)
+    monkeypatch.setattr(trying, "_watched", lambda *_: [QUICK])
+    trying.tried({"task": "task.py:Toy", "epochs": 3}, Place(tmp_path, 1, seconds=600.0))
+    assert seen[0]["epochs"] == seen[0]["max_steps"] == 6_000_000
+
+
+def test_a_training_that_takes_all_of_its_steps_before_the_time_is_up_is_measured_by_these(
+    tmp_path: Path,
+) -> None:
+    metrics = written(tmp_path / "metrics.jsonl", *[WAITS] * 3, QUICK)
+    with subprocess.Popen(["sleep", "0.3"]) as ends:
+        found = _watched([ends], metrics, Place(tmp_path, 1, seconds=60.0), 1)
+    assert isinstance(found, list)
+
+
+def test_more_threads_than_cpus_and_a_crowd_of_processes_are_not_tried(tmp_path: Path) -> None:
+    asked = {"networks": ["LSTM"], "threads": [1 << 20], "gpus": [], "precisions": [], "seconds": 1.0}
+    (row,) = _networks(asked)
+    assert row["why"].startswith("only ")
+    bench = task._Bench(
+        {
+            "train": {"device": "cpu"}, "samples": 1, "batch": 1, "processes": [1 << 20], "parts": ["scaling"],
+            "folder": str(tmp_path), "seconds": 1.0,
+        }
+    )  # fmt: skip
+    assert "are the most that are tried" in bench.one("scaling", 1 << 20)["why"]
+
+
+def test_what_a_killed_bench_left_is_removed_by_the_next_and_what_another_uses_is_not(tmp_path: Path) -> None:
+    left = tmp_path / "slurmgpu-bench-left"
+    left.mkdir()
+    (left / "lock").touch()
+    (other := tmp_path / "slurmgpu-bench-of-somebody").mkdir()  # without a lock: not known to be one
+    with own_folder(str(tmp_path)) as used, own_folder(str(tmp_path)):
+        assert Path(used).is_dir()
+        assert not left.exists()
+        assert other.is_dir()
+    assert list(tmp_path.iterdir()) == [other]
+
+
+STARTS = """\
+import subprocess, sys, os, time
+subprocess.Popen([sys.executable, "-m", "slurmgpu.training.benching.bound", str(os.getpid()), "stays"])
+time.sleep(600)
+"""
+
+
+@pytest.mark.long
+def test_what_is_tried_ends_with_a_bench_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "stays.py").write_text(
+        "import os, time; os.symlink(str(os.getpid()), 'pid'); time.sleep(600)"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    with subprocess.Popen([sys.executable, "-c", STARTS], env=environ, cwd=tmp_path) as bench:
+        while not (tmp_path / "pid").is_symlink() and bench.poll() is None:
+            time.sleep(0.05)
+        bench.kill()
+    pid = int(str((tmp_path / "pid").readlink()))
+    for _ in range(600):
+        status = Path(f"/proc/{pid}/stat")
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("it goes on without the bench")
+
+
 def test_a_process_sees_the_first_of_the_gpus_that_there_are_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "tells.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     for given, seen in ((None, "0,1"), ("4,GPU-5,6", "4,GPU-5")):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if given:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
         with (tmp_path / "said").open("wb") as said:
-            (one,) = start(
-                ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"],
-                str(tmp_path),
-                Place(tmp_path, 1, gpus=2),
-                said.fileno(),
-            )
+            (one,) = start("tells", str(tmp_path), Place(tmp_path, 1, gpus=2), said.fileno())
             one.wait()
         assert (tmp_path / "said").read_text() == f"{seen}\n"

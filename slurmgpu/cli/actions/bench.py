@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _SHORTEST, _LONGEST = 0.2, 600.0
 _MOST = 1024
+_PATIENCE = 20.0
+"""Seconds that a bench has to end what it measures."""
 _PARTS = ("batch", "workers", "precision", "scaling")
 
 
@@ -189,11 +191,12 @@ def _measure_here(asked: Mapping[str, object], where: Where) -> tuple[Path, Resu
     folder = _new_folder(kind, where.to)
     try:
         (folder / ASKED).write_text(json.dumps(asked), encoding="utf-8")
+        code = _run(python, folder, nice)
     except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
         raise RunFailed(
             f"{folder} cannot be written: {error.strerror}", hint="name another with --to"
         ) from None
-    code = _run(python, folder, nice)
     results = read(folder / ROWS)
     if not results.machine:
         raise RunFailed(
@@ -232,16 +235,31 @@ def _run(python: str, folder: Path, nice: int) -> int:
     command = [python, "-m", "slurmgpu_training.benching", str(folder / ASKED), str(folder / ROWS)]
     if nice:
         command = ["nice", "-n", str(nice), *command]
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as code:
-        copy_entrypoint(Path(code))
-        path = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH")]))
+    code = folder / "code"
+    try:
+        copy_entrypoint(code)
+        path = os.pathsep.join(filter(None, [str(code), os.environ.get("PYTHONPATH")]))
         try:
             started = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": path})
         except OSError as error:
             raise RunFailed(f"{python} cannot be started: {error.strerror}") from None
-        while True:
-            try:
-                with as_interrupts():
-                    return started.wait()
-            except KeyboardInterrupt:  # it ends what it has started; of Ctrl-C it knows already
-                started.terminate()
+        return _ended(started)
+    finally:
+        shutil.rmtree(code, ignore_errors=True)
+
+
+def _ended(started: subprocess.Popen[bytes]) -> int:
+    """Its exit code. Interrupted, it ends what it has started; in the middle of a long computation it hears of nothing, and is
+    killed in the end: what it has started ends with it."""
+    patience = None
+    while True:
+        try:
+            with as_interrupts():
+                return started.wait(patience)
+        except KeyboardInterrupt:  # of Ctrl-C it knows already
+            if patience is not None:
+                started.kill()
+            started.terminate()
+            patience = _PATIENCE
+        except subprocess.TimeoutExpired:
+            started.kill()

@@ -10,8 +10,8 @@ from slurmgpu.monitoring.json_rows import Row, opened, part, positive
 __all__ = ["SCHEMA", "Results", "median", "read"]
 
 SCHEMA = "slurmgpu.bench/1"
-_MOST = 1 << 26
-"""Bytes: far more than a bench writes."""
+_MOST = 1 << 21
+"""Bytes: several times what the longest bench writes; what is beyond it was not written by one, and is left unread."""
 
 
 class Results(NamedTuple):

@@ -26,10 +26,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    sys.exit(f"slurmgpu: error: {sys.executable} has no torch, with which a bench measures")
 
 from ..precision import can_bf16
 from . import machine, node, reduction
+from .bound import end_with_parent
 from .networks import NETWORKS
 from .starting import Place
 from .stepping import step_times
@@ -47,6 +53,8 @@ def main(arguments: Sequence[str]) -> None:
     for number in _ENDS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, _ended)
+    if arguments:  # otherwise it is Slurm that ends what it has started
+        end_with_parent(signal.SIGTERM)
     run_dir = Path(os.environ.get("SLURMGPU_RUN_DIR", "."))
     given, found = arguments or (run_dir / "asked.json", run_dir / "rows.jsonl")
     asked = json.loads(Path(given).read_text(encoding="utf-8"))
@@ -77,6 +85,16 @@ def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     gpus = range(torch.cuda.device_count()) if asked["gpus"] is None else asked["gpus"]
     for name in asked["networks"] or NETWORKS:
         for threads in threads_of_each:
+            if threads > machine.cpus():
+                why = f"only {machine.cpus()} CPU{'' if machine.cpus() == 1 else 's'}"
+                yield {
+                    "network": name,
+                    "device": "cpu",
+                    "threads": threads,
+                    "why": why,
+                    "batch": NETWORKS[name].batch,
+                }
+                continue
             _say(f"{name} on {threads} thread{'' if threads == 1 else 's'}")
             torch.set_num_threads(threads)
             found = step_times(name, torch.device("cpu"), "fp32", False, pace)
@@ -135,4 +153,7 @@ def _task(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 _MEASURES = {"networks": _networks, "node": _node, "task": _task}
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except OSError as failed:  # a full disk, say
+        sys.exit(f"slurmgpu: error: {failed}")

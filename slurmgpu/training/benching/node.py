@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 
 from ..precision import can_bf16
 from ..watching.gauges import peak_flops
+from .folders import own_folder
 from .timing import Pace, spread, timed
 
 __all__ = ["copies", "folder", "products"]
@@ -93,16 +92,11 @@ def folder(path: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"what": "folder", "folder": path}
     try:
-        place = tempfile.mkdtemp(prefix="slurmgpu-bench-", dir=path)
-    except OSError as error:
-        return {**found, "why": error.strerror or str(error)}
-    try:
-        found.update(_large(Path(place)))
-        found.update(_small(Path(place)))
+        with own_folder(path) as place:
+            found.update(_large(Path(place)))
+            found.update(_small(Path(place)))
     except OSError as error:
         found["why"] = error.strerror or str(error)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def measured(place: Place) -> Iterator[dict[str, Any]]:
     with run_folder(place) as run:
         said = Path(run, "said")
         with said.open("wb") as file:
-            started = start([sys.executable, "-m", f"{__package__}.reduction"], run, place, file.fileno())
+            started = start(f"{__package__}.reduction", run, place, file.fileno())
             try:
                 for each in started:
                     each.wait(_PATIENCE)

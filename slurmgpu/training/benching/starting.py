@@ -8,11 +8,11 @@ import re
 import signal
 import socket
 import subprocess
-import tempfile
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from .folders import own_folder
 from .machine import given_by_slurm
 
 __all__ = ["Place", "end", "run_folder", "start"]
@@ -41,14 +41,13 @@ class Place(NamedTuple):
     """GPUs that a process sees, the first so many; None: all of them."""
 
 
-def run_folder(place: Place) -> tempfile.TemporaryDirectory[str]:
+def run_folder(place: Place) -> contextlib.AbstractContextManager[str]:
     """A run directory for processes that are started there: of a job of several nodes in its own, which all of them see."""
-    shared = os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None
-    return tempfile.TemporaryDirectory(prefix="slurmgpu-bench-", dir=shared)
+    return own_folder(os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None)
 
 
-def start(command: Sequence[str], run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
-    """Start the command once for each process, with ``run`` as its run directory and its output in the open file."""
+def start(module: str, run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
+    """Start the module once for each process, with ``run`` as its run directory and its output in the open file."""
     known = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
         "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads),
@@ -75,7 +74,7 @@ def start(command: Sequence[str], run: str, place: Place, output: int) -> list[s
         }
         return [
             subprocess.Popen(
-                [*srun, *command],
+                [*srun, sys.executable, "-m", module],
                 env=known, cwd=place.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )
@@ -83,7 +82,7 @@ def start(command: Sequence[str], run: str, place: Place, output: int) -> list[s
     known.update(_meeting("127.0.0.1"), SLURM_NTASKS=str(place.processes))
     return [
         subprocess.Popen(
-            command,
+            [sys.executable, "-m", f"{__package__}.bound", str(os.getpid()), module],
             env={**known, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
             cwd=place.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,  # so that its loader's workers end with it

@@ -19,6 +19,8 @@ _GAIN = 1.03
 """A batch twice as large that does not do so much more in the same time: larger ones will not, either."""
 _MOST_SIZES = 8
 _MOST_WORKERS = 16
+_MOST_ON_A_CPU = 8
+"""Processes: more tell nothing, and fill the memory."""
 
 
 class _Bench:
@@ -67,6 +69,10 @@ class _Bench:
         """
         named = {"batch_size": self.samples, "accumulate": 1, "micro_batch": None, **changed}
         place = self.place._replace(processes=processes, nodes=nodes, gpus=gpus)
+        most = _MOST_ON_A_CPU * machine.cpus() * nodes
+        if not self.gpu and processes > most:
+            why = f"on this machine, {most} processes are the most that are tried"
+            return {"what": what, **named, "processes": processes, "nodes": nodes, "why": why}
         found = tried({**self.train, "strategy": "auto", **named}, place, apart=apart)
         return {"what": what, **named, **found}
 

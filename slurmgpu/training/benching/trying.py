@@ -9,7 +9,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,9 +25,11 @@ __all__ = ["APART", "counted", "summed", "tried"]
 _SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
 _HARDLY_WAITS = 0.05
+_MOST_STEPS = 1_000_000
+_MOST_STEPS_A_SECOND = 10_000
 # Not what is measured, or what would end it.
 _WITHOUT: Mapping[str, object] = {
-    "epochs": 1 << 40, "max_steps": 1 << 40, "evaluate_every": None, "evaluate_steps": None, "best": None,
+    "evaluate_every": None, "evaluate_steps": None, "best": None,
     "early_stop": None, "checkpoint_every": 1 << 40, "checkpoint_steps": None, "resume": False, "sanity": False,
     "track": [], "profile": False, "log_every": 1, "hang_timeout": None,
 }  # fmt: skip
@@ -54,13 +55,15 @@ def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> 
     processes exchange no gradients, and ``apart`` of what is found says whether they could be kept from it.
     """
     with run_folder(place) as run:
-        document = {"schema": _SCHEMA, **settings, **_WITHOUT}
+        # As many steps as no try takes, and not more: some schedules make a list of all.
+        steps = max(_MOST_STEPS, int(_MOST_STEPS_A_SECOND * place.seconds))
+        document = {"schema": _SCHEMA, **settings, **_WITHOUT, "epochs": steps, "max_steps": steps}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
         module = f"{__package__}.apart" if apart else __package__.rpartition(".")[0]
         workers = _workers(settings, place)
         with said.open("wb") as file:
-            started = start([sys.executable, "-m", module], run, place, file.fileno())
+            started = start(module, run, place, file.fileno())
             try:
                 rows = _watched(started, Path(run, "metrics.jsonl"), place, max(1, workers))
             finally:
@@ -89,6 +92,8 @@ def _watched(
         rows += fresh
         gone = [each for each in started if each.poll() is not None]
         if gone:
+            if first and not any(each.returncode for each in gone):
+                return rows[first:] or rows[-1:]  # it took all of its steps: these will do
             return _Ended([each.returncode for each in gone])
         now = time.monotonic()
         moved = now if fresh else moved
