@@ -315,8 +315,8 @@ def _runs_for_others(python: str, folder: str) -> bool:
     return done.returncode == 0
 
 
-def tool_for_all(folder: Path) -> Tool:
-    """slurmgpu for every user: in place, or copied, where only root can read it."""
+def tool_for_all(folder: Path, *more: str) -> Tool:
+    """slurmgpu for every user, with ``more`` modules: in place, or copied, where only root can read it."""
     try:
         if _runs_for_others(sys.executable, str(ROOT)):
             return Tool(sys.executable, ROOT)
@@ -331,7 +331,7 @@ def tool_for_all(folder: Path) -> Tool:
     for name in ("slurmgpu", "templates", "jobs", "examples/clusters"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
-    for name in _MODULES:
+    for name in (*_MODULES, *more):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue

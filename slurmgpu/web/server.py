@@ -13,12 +13,14 @@ from pathlib import Path
 import uvicorn
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.trust import Trust
 from slurmgpu.web.guard import Guard
 
 __all__ = ["addresses", "listen_on_port", "listen_on_socket", "serve"]
 
 _LOOK = 1.0
 _LONGEST_SOCKET = 100
+_QUEUE = 128
 _FORWARDED = 8765
 """The port of one's own computer, in the printed line, where the server itself has none."""
 
@@ -29,6 +31,7 @@ def listen_on_port(port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind(("127.0.0.1", port))
+        made.listen(_QUEUE)  # at once: until then, somebody else could bind the same port, and listen first
     except OSError as error:
         made.close()
         raise InvalidInput(
@@ -49,12 +52,14 @@ def listen_on_socket(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(path)
         _take_away_old(path)
         before = os.umask(0o177)
         try:
             made.bind(str(path))
         finally:
             os.umask(before)
+        made.listen(_QUEUE)
     except OSError as error:
         made.close()
         raise InvalidInput(
@@ -62,6 +67,19 @@ def listen_on_socket(path: Path) -> socket.socket:
             hint="give the path of a file that is not there yet, in a folder of your own on this machine's own disk",
         ) from None
     return made
+
+
+def _require_own(path: Path) -> None:
+    """Refuse a place that somebody else can put a socket of theirs into instead: browsers would tell it the token."""
+    below = path.parent.resolve()
+    for folder in (below, *below.parents):
+        found, there = Trust().foreign(folder), folder.stat()
+        if found is None or (there.st_mode & stat.S_ISVTX and there.st_uid in (0, os.geteuid())):
+            continue
+        raise InvalidInput(
+            f"--socket {path}: {folder} {found.why}: somebody else could put a socket of theirs there",
+            hint="give a path in a folder of your own, such as --socket ~/.slurmgpu/web",
+        )
 
 
 def _take_away_old(path: Path) -> None:
