@@ -1,27 +1,30 @@
 """Is what the plan says what Slurm gives? Random requests, started on real twins of described clusters.
 
-For each profile: a Slurm of the same partitions, limits and kinds of node is started, with at most three nodes of a
-kind, and nodes that run jobs on pretend GPUs. Random jobs that the planner takes are submitted, one after the other.
-While a job runs, what slurmctld gave it (nodes, GPUs by type and index, CPUs, memory) and what each process saw (its
-node, its GPUs, its CPUs) are compared with what the plan said.
+For each profile and release of Slurm: a Slurm of the same partitions, limits and kinds of node is started, with at most
+three nodes of a kind, and nodes that run jobs on pretend GPUs. Random jobs that the planner takes are submitted, several
+at a time: half of them planned on the shipped profile, half on what discovery writes of the twin. What slurmctld gave each
+job (nodes, GPUs by type and index, CPUs, memory) and what each process saw (its node, its GPUs, its CPUs) are compared
+with what the plan said. torchrun is a stand-in that starts its processes as torchrun does.
 
     python benchmarks/allocation.py --requests 40 --seed 1 csc-mahti mixed
-    python benchmarks/allocation.py --requests 40 --discovered          # planned on what discovery writes of the twin
-    python benchmarks/allocation.py --requests 40 --write               # all profiles; results/allocation.json
+    python benchmarks/allocation.py --releases 24.11 26.05 --write      # all profiles; adds to results/allocation.json
+    python benchmarks/allocation.py --show                              # what stands there
+
+A portion that stands there without a difference is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-import os
-import platform
 import random
 import re
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +32,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from agreement import effective, tool
+from portions import RELEASES, Portions, commit, installed, on_release
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
@@ -43,9 +47,11 @@ from slurmgpu.models.units import Memory
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
+from slurmgpu.sandbox.programs import slurm_version
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.twin import GPUS, twin_of
+from slurmgpu.slurm.hostlist import expand
 
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
@@ -54,7 +60,9 @@ PROFILES = [
 MOST_NODES = 3
 """Nodes of a kind: as many as show whether types are mixed."""
 MOST_PROCESSES = 24
+IN_FLIGHT = 12
 PATIENCE_S = 60.0
+"""How long no job may end while others wait or run."""
 
 # What untyped requests get mixed: two types on a node, whole GPUs beside slices of two sizes, two types side by side.
 MIXED: dict[str, Any] = {
@@ -81,6 +89,12 @@ MIXED: dict[str, Any] = {
                 {"count": 3, "gpus": 8, "gpu_type": "h100", "cpus": 96, "memory": "1000G"},
             ]
         },
+        "shared": {
+            "nodes": [
+                {"count": 2, "gpus": 4, "gpu_type": "l40s", "shards": 16, "cpus": 32, "memory": "100G"},
+                {"count": 1, "gpus": 2, "gpu_type": "a40", "shards": 16, "cpus": 32, "memory": "100G"},
+            ]
+        },
         "whole": {
             "whole_nodes": True,
             "nodes": [
@@ -90,19 +104,30 @@ MIXED: dict[str, Any] = {
         },
     },
 }
-# Each process leaves its environment where the benchmark looks, and stays until it was seen.
+# Each process leaves its environment where the benchmark looks; the first also what Slurm says of the job.
 SHOW = """\
-out=$1/$SLURM_JOB_ID
-STEP=$2 env >"$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part"
-mv "$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part" "$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.env"
-for n in $(seq 120); do [ -e "$out.seen" ] && exit; sleep 0.5; done
+out=$1/$SLURM_JOB_ID part=${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.${OF_TORCHRUN-0}
+STEP=$2 env >"$out.$part.part"
+mv "$out.$part.part" "$out.$part.env"
+case $part in *.0.0) scontrol show job -d "$SLURM_JOB_ID" >"$out.$part.record" ;; esac
+"""
+# `python -m torch.distributed.run OPTIONS show.py`: a process for each of --nproc-per-node.
+TORCHRUN = """\
+#!/bin/sh
+here=$(dirname "$0") number=1
+for word; do case $word in --nproc-per-node=*) number=${word#*=} ;; esac; done
+for rank in $(seq 0 $((number - 1))); do
+    OF_TORCHRUN=$rank LOCAL_RANK=$rank sh "$here/show.sh" "$here" &
+done
+wait
 """
 
 
 def described(name: str) -> Cluster:
     """A profile with few nodes of each kind."""
     if name == MIXED["name"]:
-        cluster = validate(Cluster, Layered(MIXED, {}), "cluster")
+        known = {"slurm": {"release": slurm_version()}}
+        cluster = validate(Cluster, Layered(MIXED | known, {}), "cluster")
     else:
         cluster = load_cluster(data_folder("clusters") / f"{name}.yaml")
 
@@ -127,6 +152,7 @@ class Live:
         self.env = client_env(self.folder)
         self.seen = self.folder / "seen"
         self.started: Started | None = None
+        self.version = slurm_version()
 
     def __enter__(self) -> Live:
         self.started = start(
@@ -135,11 +161,20 @@ class Live:
         )  # fmt: skip
         self.seen.mkdir()
         (self.seen / "show.sh").write_text(SHOW)
+        (self.seen / "python").write_text(TORCHRUN)
+        (self.seen / "python").chmod(0o755)
+        self.env["PATH"] = f"{self.seen}:{self.env['PATH']}"
         return self
 
     def _configured(self) -> None:
-        with (self.folder / "slurm.conf").open("a") as conf:  # the machine is slow for so many nodes
-            conf.write("MessageTimeout=60\nBatchStartTimeout=120\n")
+        conf = self.folder / "slurm.conf"
+        # The machine is slow for so many nodes; and no job is to be ended for another.
+        conf.write_text(
+            re.sub("(?m)^PreemptType=.*$", "PreemptType=preempt/none", conf.read_text())
+            .replace("PreemptMode=REQUEUE\n", "PreemptMode=OFF\n")
+            .replace("PreemptMode=REQUEUE", "PreemptMode=OFF")
+            + "MessageTimeout=60\nBatchStartTimeout=120\nMinJobAge=20\n"
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -166,6 +201,10 @@ def request(rng: random.Random, cluster: Cluster, account: str) -> dict[str, Any
     name = rng.choice(list(cluster.partitions))
     partition = cluster.partitions[name]
     kind = rng.choice(partition.kinds)
+    if kind.shards and rng.random() < 0.7:
+        amount = rng.choice([1, 1, 2, kind.shards // (kind.gpu_count or 1)])
+        resources = {"time": "5", "partition": name, "gres": [f"shard:{amount}"], "cpus_per_task": 2}
+        return {"resources": resources, "launch": rng.choice(["srun", "plain"]), "name": "allocation"}
     limits = effective(cluster, partition)
     most = [one for one in (kind.gpu_count or 4, limits.max_gpus, limits.per_user.gpus) if one]
     gpus = rng.choice([1, 1, 2, rng.randint(1, min(most)), min(most)])
@@ -197,9 +236,11 @@ def request(rng: random.Random, cluster: Cluster, account: str) -> dict[str, Any
         resources |= rng.choice(
             [{"memory": "9G"}, {"memory_per_gpu": "3G"}, {"memory_per_cpu": "700M"}, {"memory": "0"}]
         )
+    if rng.random() < 0.1 and cluster.dialect.gpus not in ("srun", "none") and gpus:
+        return exact(rng, cluster, name, kind, gpus, account)
     if rng.random() < 0.1:
         resources["exclusive"] = True
-    launch = rng.choice(["srun", "srun", "plain"])
+    launch = rng.choice(["srun", "srun", "srun", "plain", "torchrun"])
     if launch == "srun" and rng.random() < 0.3:
         resources["tasks_per_node"] = rng.choice([1, gpus])
     if rng.random() < 0.2:
@@ -214,6 +255,21 @@ def request(rng: random.Random, cluster: Cluster, account: str) -> dict[str, Any
     return {"resources": resources, "launch": launch, "name": "allocation"}
 
 
+def exact(
+    rng: random.Random, cluster: Cluster, partition: str, kind: NodeGroup, gpus: int, account: str
+) -> dict[str, Any]:
+    """A job that asks for what it says and nothing else, with GPUs of each task."""
+    each = rng.choice([1, 1, 2]) if gpus > 1 else 1
+    known = cluster.gpu_types.get(kind.gpu_type or "")
+    named = (known.gres if known else None) or kind.gpu_type
+    resources = {
+        "time": "5", "partition": partition, "account": account, "nodes": rng.choice([1, 1, 2]),
+        "tasks_per_node": max(1, gpus // each), "gpus_per_task": f"{named}:{each}" if named else each,
+        "cpus_per_task": rng.choice([1, 2]), "memory": "2G",
+    }  # fmt: skip
+    return {"resources": resources, "launch": "srun", "exact": True, "name": "allocation"}
+
+
 def taken(
     rng: random.Random, cluster: Cluster, account: str, folder: Path, number: int
 ) -> Iterator[tuple[dict[str, Any], Plan, Cluster]]:
@@ -225,6 +281,8 @@ def taken(
         job = request(rng, on, account)
         whole = {**job, "environment": {}, "output": f"{folder}/%j.out"}
         show = ["sh", f"{folder}/show.sh", str(folder)]
+        if job.get("launch") == "torchrun":
+            show = ["python", f"{folder}/show.py"]
         if "steps" in job:
             whole["steps"] = {key: {**one, "command": [*show, key]} for key, one in job["steps"].items()}
         else:
@@ -252,7 +310,7 @@ def processes_of(plan: Plan) -> int:
     """Processes that show themselves."""
     if plan.steps:
         return sum(one.nodes * one.processes_per_node for one in plan.steps)
-    return plan.processes_per_node * (plan.nodes if plan.launcher == "srun" else 1)
+    return plan.processes_per_node * (1 if plan.launcher == "plain" else plan.nodes)
 
 
 # What was given
@@ -279,12 +337,17 @@ def ranges(text: str) -> set[int]:
 def parts_of(twin: Live, shown: str) -> dict[str, Part]:
     """Nodes -> what `scontrol show job -d` says was given there."""
     found: dict[str, Part] = {}
+    kinds = {name: kind for kind in twin.shape.kinds for name in kind.names}
     for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=(\S*) Mem=(\d+) GRES=(.*)$", shown, re.MULTILINE):
         hosts, cpus, memory, gres = match.groups()
         gpus: dict[str, frozenset[int]] = {}
         for one in re.finditer(r"gpu(?::([^:(,]+))?:\d+\(IDX:([0-9,-]*)\)", gres):
             gpus[one[1] or ""] = frozenset(ranges(one[2]))
-        for host in twin.run("scontrol", "show", "hostnames", hosts).stdout.split():
+        for host in expand(hosts):
+            if "" in gpus:  # 20.11 says no type where none was asked for: a node's types follow each other
+                types = [one.type or "" for one in kinds[host].gpus for _ in range(one.count)]
+                named = {types[index] for index in gpus[""]}
+                gpus = {name: frozenset(i for i in gpus[""] if types[i] == name) for name in named}
             found[host] = Part(len(ranges(cpus)), int(memory), gpus)
     return found
 
@@ -297,46 +360,72 @@ class Given(NamedTuple):
     ranks: list[dict[str, str]]
 
 
-class Failed(Exception):
-    """Why a job was not seen running."""
+class Failed(NamedTuple):
+    """Why a job did not run to its end."""
+
+    why: str
 
 
-def given(twin: Live, plan: Plan) -> Given:
-    """Submit a plan's script, look at the job while it runs, and wait until it has ended."""
-    sent = twin.run("sbatch", "--parsable", text=render_script(plan, read_templates()))
-    if sent.returncode:
-        raise Failed(f"rejected: {sent.stderr.strip()}")
-    job = sent.stdout.strip().split(";")[0]
-    processes = processes_of(plan)
-    deadline = time.monotonic() + PATIENCE_S
-    try:
-        while len(files := list(twin.seen.glob(f"{job}.*.env"))) < processes:
-            shown = twin.run("scontrol", "show", "job", "-d", job).stdout
-            state = re.search(r"JobState=(\S+) Reason=(\S+)", shown)
-            if state and state[1] not in {"PENDING", "CONFIGURING", "RUNNING"}:
-                log = twin.seen / f"{job}.out"
-                raise Failed(
-                    f"ended: {state[1]} {state[2]}: {log.read_text()[-600:] if log.exists() else ''}"
-                )
+class Flight:
+    """Jobs on their way: so many at a time wait, run and end beside each other, as on a cluster that is in use."""
+
+    def __init__(self, twin: Live) -> None:
+        self.twin = twin
+        self.waiting: dict[str, int] = {}
+        self.records: dict[str, str] = {}
+
+    def land(self, plans: list[Plan]) -> list[Given | Failed]:
+        """What became of each plan's job."""
+        results: dict[int, Given | Failed] = {}
+        templates, deadline = read_templates(), time.monotonic() + PATIENCE_S
+        to_send = list(enumerate(plans))
+        while to_send or self.waiting:
+            while to_send and len(self.waiting) < IN_FLIGHT:
+                number, plan = to_send.pop(0)
+                sent = self.twin.run("sbatch", "--parsable", text=render_script(plan, templates))
+                if sent.returncode:
+                    results[number] = Failed(f"rejected: {sent.stderr.strip()}")
+                else:
+                    self.waiting[sent.stdout.strip().split(";")[0]] = number
+            for job, state in self._look():
+                deadline = time.monotonic() + PATIENCE_S
+                number = self.waiting.pop(job)
+                results[number] = self._seen(job, state, plans[number])
             if time.monotonic() > deadline:
-                raise Failed(f"{state and state.groups()}, {len(files)} of {processes} processes seen")
-            time.sleep(0.1)
-        shown = twin.run("scontrol", "show", "job", "-d", job).stdout
-        record = dict(re.findall(r"(\S+?)=(\S*)", shown))
+                for job, number in self.waiting.items():
+                    results[number] = Failed(f"neither ended: {self.records.get(job, 'not seen')[:1500]}")
+                    self.twin.run("scancel", job)
+                self.waiting.clear()
+                deadline = time.monotonic() + PATIENCE_S
+            time.sleep(0.2)
+        return [results[number] for number in range(len(plans))]
+
+    def _look(self) -> Iterator[tuple[str, str]]:
+        """The jobs that have ended, and how."""
+        for record in self.twin.run("scontrol", "show", "job", "-d").stdout.split("\n\n"):
+            found = re.search(r"JobId=(\d+)[\s\S]*?JobState=(\S+)", record)
+            if not found or found[1] not in self.waiting:
+                continue
+            job, state = found.groups()
+            self.records[job] = record
+            if state not in {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}:
+                yield job, state
+
+    def _seen(self, job: str, state: str, plan: Plan) -> Given | Failed:
+        folder = self.twin.seen
+        files, log = list(folder.glob(f"{job}.*.env")), folder / f"{job}.out"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        # Which GPUs were given is forgotten as soon as the job has ended.
+        shown = next((file.read_text() for file in folder.glob(f"{job}.*.record")), "")
+        if state != "COMPLETED":
+            return Failed(f"ended: {state}: {self.records[job][:700]} {said[-600:]}")
+        if len(files) != processes_of(plan):
+            return Failed(f"{len(files)} of {processes_of(plan)} processes seen: {said[-600:]}")
         environments = [
-            dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+            dict(line.split("=", 1) for line in file.read_text(errors="replace").splitlines() if "=" in line)
             for file in files
         ]
-        return Given(record, parts_of(twin, shown), environments)
-    finally:
-        (twin.seen / f"{job}.seen").touch()
-        ended = time.monotonic() + PATIENCE_S
-        while time.monotonic() < ended:
-            if not twin.run("squeue", "-h", "-j", job).stdout.strip():
-                break
-            time.sleep(0.1)
-        else:
-            twin.run("scancel", job)
+        return Given(dict(re.findall(r"(\S+?)=(\S*)", shown)), parts_of(self.twin, shown), environments)
 
 
 # What was said
@@ -355,9 +444,9 @@ def differences(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
         *(
             _of_steps(cluster, plan, got)
             if plan.steps
-            else _of_ranks(cluster, plan, got)
+            else _of_ranks(cluster, twin, plan, got)
             if plan.gpus_per_node
-            else []
+            else _of_shards(job, got)
         ),
     ]
 
@@ -408,6 +497,9 @@ def _of_the_job(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
         if memory is not None and part.memory != (memory or node.memory_mib):
             yield f"memory of {host}: said {memory} MiB, given {part.memory}"
     types.discard("")
+    told = any("the command sees all of them" in one for one in plan.warnings)
+    if whole and not told and (seen := _types_seen(got)):
+        types = seen  # what else is on the node is given, too
     said = gres.get(plan.gpu_type or "", plan.gpu_type)
     if said and types and (said not in types if whole else types != {said}):
         yield f"type: said {said}, given {sorted(types)}"
@@ -420,7 +512,7 @@ def _of_the_job(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
     if len(types) > 1 and not warned and not whole:
         yield f"type: mixed {sorted(types)} without a word"
     slices = sorted(filter(names_a_slice, types))
-    asked = job["resources"].get("gpu_type") or ""
+    asked = job["resources"].get("gpu_type") or (plan.exact and plan.gpu_type) or ""
     only = all(
         names_a_slice(gres.get(kind.gpu_type or "", kind.gpu_type or "")) for kind in kinds_in(cluster, plan)
     )
@@ -437,14 +529,24 @@ def _of_the_job(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
             yield f"GPU memory: asked for {wanted}, given {small}"
 
 
-def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
+def _types_seen(got: Given) -> set[str]:
+    """The types of GPUs that processes see."""
+    found: set[str] = set()
+    for one in got.ranks:
+        part = got.parts.get(one["SLURMD_NODENAME"])
+        visible = ranges(one.get("CUDA_VISIBLE_DEVICES", ""))
+        found |= {name for name, indices in (part.gpus.items() if part else ()) if indices & visible}
+    return found - {""}
+
+
+def _of_ranks(cluster: Cluster, twin: Live, plan: Plan, got: Given) -> Iterator[str]:
     known = cluster.gpu_types.get(plan.gpu_type or "")
     said = (known.gres if known else None) or plan.gpu_type
     told = any("the command sees all of them" in one for one in plan.warnings)
     by_node: dict[str, list[dict[str, str]]] = {}
     for one in got.ranks:
         by_node.setdefault(one["SLURMD_NODENAME"], []).append(one)
-    if plan.launcher == "srun" and set(by_node) != set(got.parts):
+    if plan.launcher != "plain" and set(by_node) != set(got.parts):
         yield f"nodes of the processes: {sorted(by_node)}, of the job: {sorted(got.parts)}"
     for host, ranks in by_node.items():
         if len(ranks) != plan.processes_per_node:
@@ -462,15 +564,18 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
         if said and strange and not told:
             yield f"processes on {host} see {sorted(strange)}, said {said}"
         each = plan.own_gpus or plan.gpus_per_node
+        # 20.11 hides no task's GPUs from the others; the script looks (SLURM_STEP_GPUS).
+        hides = plan.own_gpus is not None and not twin.version.startswith("20.11")
         for sees in visible:
             # The pretended GPUs of a twin are close to no CPU: --gpu-bind=closest shows all that the step has.
             closest = "--gpu-bind=closest" in plan.srun_options
-            more = not closest and (plan.own_gpus is not None or not _whole(cluster, plan))
+            shared = plan.own_gpus is not None and not hides and len(sees) <= plan.gpus_per_node
+            more = not closest and not shared and (hides or not _whole(cluster, plan))
             if len(sees) < each or (len(sees) > each and more):
                 yield f"a process on {host} sees GPUs {sees}, said {each}"
         if given_here and not set().union(*visible) <= given_here:
             yield f"processes on {host} see {visible}, given {sorted(given_here)}"
-        if plan.launcher == "srun" and len(ranks) == plan.gpus_per_node:
+        if plan.launcher != "plain" and len(ranks) == plan.gpus_per_node:
             used = [
                 sees[min(int(one.get("LOCAL_RANK") or one["SLURM_LOCALID"]), len(sees) - 1)]
                 for one, sees in zip(ranks, visible, strict=True)
@@ -480,8 +585,21 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
                 yield f"processes on {host} share GPUs: {used}"
         for one in ranks:
             cpus = one.get("SLURM_CPUS_PER_TASK")
-            if plan.launcher == "srun" and plan.cpus_per_task and cpus != str(plan.cpus_per_task):
+            if plan.launcher != "plain" and plan.cpus_per_task and cpus != str(plan.cpus_per_task):
                 yield f"CPUs of a process on {host}: said {plan.cpus_per_task}, seen {cpus}"
+
+
+def _of_shards(job: dict[str, Any], got: Given) -> Iterator[str]:
+    """Shards are parts of one GPU, which each process sees."""
+    said = sum(int(one.partition(":")[2]) for one in job["resources"].get("gres", ()))
+    given_there = dict(re.findall(r"(gres/shard|gres/gpu)=(\d+)", got.record.get("AllocTRES", "")))
+    for one in got.ranks if said else ():
+        if (sees := one.get("SLURM_SHARDS_ON_NODE", "")) not in ("", str(said)):
+            yield f"shards: said {said}, given {sees}"
+        if len(one.get("CUDA_VISIBLE_DEVICES", "0").split(",")) != 1:
+            yield f"a process with shards sees GPUs {one['CUDA_VISIBLE_DEVICES']}"
+    if "gres/gpu" in given_there and said:
+        yield f"GPUs: said none, given {given_there['gres/gpu']}"
 
 
 def _of_steps(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
@@ -513,56 +631,65 @@ def _of_steps(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
 # All of it
 
 
-def compare(profile: str, number: int, seed: int, *, discovered: bool) -> dict[str, Any]:
+def compare(profile: str, number: int, seed: int, release: str) -> dict[str, Any]:
     """What differed on one twin, and what could not be seen."""
-    rng = random.Random(f"{seed}-{profile}-{discovered}")
-    cluster = described(profile)
     differing: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     types: Counter[str] = Counter()
-    agreeing = 0
-    with Live(cluster) as twin:
-        if discovered:
-            cluster = twin.learned()
-        release = twin.run("sbatch", "--version").stdout.split()[-1]
+    agreeing: Counter[str] = Counter()
+    with on_release(release), Live(cluster := described(profile)) as twin:
         account = next((one for one in twin.shape.accounts), "mygroup")
-        for job, plan, on in taken(rng, cluster, account, twin.seen, number):
-            options = [f"--{one.name}" + (f"={one.value}" if one.value else "") for one in plan.options]
-            about = {"job": job, "options": options, "srun": list(plan.srun_options)}
-            try:
-                got = given(twin, plan)
-            except Failed as error:
-                failed.append({**about, "because": str(error)})
-                continue
-            for part in got.parts.values():
-                types.update(name for name, indices in part.gpus.items() if indices)
-            found = list(dict.fromkeys(differences(on, twin, job, plan, got)))
-            if found:
-                shown = {
-                    host: [part.cpus, part.memory, {k: sorted(v) for k, v in part.gpus.items()}]
-                    for host, part in got.parts.items()
-                }
-                differing.append({**about, "differences": found, "given": shown})
-            else:
-                agreeing += 1
+        for made, on, many in (
+            ("shipped", cluster, number - number // 2),
+            ("discovered", twin.learned(), number // 2),
+        ):
+            rng = random.Random(f"{seed}-{profile}-{made}-{release}")
+            asked = list(taken(rng, on, account, twin.seen, many))
+            for (job, plan, where), got in zip(
+                asked, Flight(twin).land([one[1] for one in asked]), strict=True
+            ):
+                options = [f"--{one.name}" + (f"={one.value}" if one.value else "") for one in plan.options]
+                about = {"made": made, "job": job, "options": options, "srun": list(plan.srun_options)}
+                if isinstance(got, Failed):
+                    failed.append({**about, "because": got.why})
+                    continue
+                for part in got.parts.values():
+                    types.update(name for name, indices in part.gpus.items() if indices)
+                found = list(dict.fromkeys(differences(where, twin, job, plan, got)))
+                if found:
+                    shown = {
+                        host: [part.cpus, part.memory, {k: sorted(v) for k, v in part.gpus.items()}]
+                        for host, part in got.parts.items()
+                    }
+                    seen = [
+                        [one["SLURMD_NODENAME"], one.get("STEP"), one.get("CUDA_VISIBLE_DEVICES")]
+                        for one in got.ranks
+                    ]
+                    differing.append({**about, "differences": found, "given": shown, "seen": seen})
+                else:
+                    agreeing[made] += 1
     return {
-        "profile": profile, "discovered": discovered, "slurm": release, "agree": agreeing,
+        "profile": profile, "slurm": release, "version": twin.version, "seed": seed, "requests": number,
+        "commit": commit(), "date": datetime.date.today().isoformat(), "agree": dict(agreeing),
         "types": dict(sorted(types.items())), "differing": differing, "failed": failed,
     }  # fmt: skip
 
 
 def show(results: list[dict[str, Any]]) -> str:
     """A line for each twin."""
-    lines = [
-        f"{'twin':<18}{'profile':<12}{'Slurm':<10}{'agree':>7}{'differ':>8}{'failed':>8}  types given on nodes"
-    ]
+    lines = [f"{'twin':<18}{'Slurm':<10}{'agree':>7}{'differ':>8}{'failed':>8}  types given on nodes"]
     for row in results:
-        made = "discovered" if row["discovered"] else "shipped"
         types = ", ".join(f"{name or 'untyped'} {count}" for name, count in row["types"].items())
-        counts = f"{row['agree']:>7}{len(row['differing']):>8}{len(row['failed']):>8}"
-        lines.append(f"{row['profile']:<18}{made:<12}{row['slurm']:<10}{counts}  {types}")
-    agree, differ = sum(row["agree"] for row in results), sum(len(row["differing"]) for row in results)
+        counts = f"{sum(row['agree'].values()):>7}{len(row['differing']):>8}{len(row['failed']):>8}"
+        lines.append(f"{row['profile']:<18}{row['version']:<10}{counts}  {types}")
+    agree, differ = (
+        sum(sum(row["agree"].values()) for row in results),
+        sum(len(row["differing"]) for row in results),
+    )
     lines.append(f"{agree + differ} started, {agree} as the plan said")
+    for release in sorted({row["slurm"] for row in results}):
+        rows = [row for row in results if row["slurm"] == release]
+        lines.append(f"{release}: {sum(sum(row['agree'].values()) for row in rows)} on {len(rows)} twins")
     return "\n".join(lines)
 
 
@@ -571,22 +698,34 @@ def main() -> None:
     parser.add_argument("profiles", nargs="*", default=PROFILES)
     parser.add_argument("--requests", type=int, default=40, help="so many jobs on each twin")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--discovered", action="store_true", help="plan on what discovery writes of the twin")
-    parser.add_argument("--write", action="store_true", help="write results/allocation.json")
+    parser.add_argument(
+        "--releases", nargs="*", default=[installed()], choices=[*RELEASES], metavar="RELEASE"
+    )
+    parser.add_argument("--write", action="store_true", help="add to results/allocation.json")
+    parser.add_argument("--show", action="store_true", help="only show what stands there")
     options = parser.parse_args()
+    portions = Portions("allocation.json")
+    if options.show:
+        print(show(portions.rows()))
+        return
     results = []
-    for profile in options.profiles:
-        results.append(compare(profile, options.requests, options.seed, discovered=options.discovered))
-        for one in (*results[-1]["differing"], *results[-1]["failed"]):
+    for release, profile in ((a, b) for a in options.releases for b in options.profiles):
+        about = {"profile": profile, "slurm": release, "seed": options.seed, "requests": options.requests}
+        if options.write and portions.has(**about):
+            continue
+        began = time.monotonic()
+        try:
+            row = compare(profile, options.requests, options.seed, release)
+        except Exception:  # the others still can
+            traceback.print_exc()
+            continue
+        results.append(row)
+        for one in (*row["differing"], *row["failed"])[:5]:
             print(json.dumps(one), file=sys.stderr)
-        print(show(results[-1:]), file=sys.stderr)
+        print(show([row]).splitlines()[1], f"{time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        if options.write:
+            portions.add(row)
     print(f"seed {options.seed}\n{show(results)}")
-    if options.write:
-        path = Path(__file__).parent / "results" / "allocation.json"
-        machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
-        path.write_text(
-            json.dumps({"seed": options.seed, "machine": machine, "twins": results}, indent=1) + "\n"
-        )
 
 
 if __name__ == "__main__":

@@ -203,6 +203,18 @@ def test_the_launcher_counts_what_the_job_says() -> None:
     assert "srun --nodes=2 --ntasks=8 --ntasks-per-node=4" in script(asked)
 
 
+@pytest.mark.parametrize(
+    ("launch", "each"),
+    # torchrun is one task, which has the GPUs of all processes of a node.
+    [("srun", 1), ("torchrun", 4)],
+)
+def test_srun_asks_again_for_the_gpus_of_each_task(launch: str, each: int) -> None:
+    resources = "{nodes: 2, tasks_per_node: 4, gpus_per_task: 'a100:1'}"
+    asked = f"exact: true\nresources: {resources}\nlaunch: {launch}\ncommand: [python, train.py]"
+    assert f" --gpus-per-task={each} " in script(asked)
+    assert plan(asked).own_gpus == each
+
+
 def test_a_launcher_that_cannot_count_is_refused() -> None:
     said = refusal("exact: true\nsbatch: {nodes: 4-8}\nlaunch: srun\ncommand: [python, train.py]")
     assert "sbatch.nodes: '4-8'" in said

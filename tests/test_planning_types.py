@@ -157,3 +157,36 @@ def test_where_tasks_have_gpus_of_a_type_srun_asks_for_their_number_again() -> N
     job = {"command": ["./train"], "launch": "srun", "resources": {"gpus": "a100:4"}}
     made = make_plan(validate(Job, Layered(job, {}), "job"), on, Surroundings(work_dir="/w"))
     assert (made.option("gpus-per-task"), made.srun_options) == ("a100:1", ("--gpus-per-task=1",))
+
+
+@pytest.mark.parametrize(
+    ("release", "again"),
+    [
+        ("22.05.8", ("--gres=gpu:a30:2", "--gpu-bind=per_task:1")),
+        ("20.11.4", ("--gpus-per-task=a30:1",)),  # it knows no per_task
+    ],
+)
+def test_of_a_whole_node_with_several_types_srun_asks_for_the_one_that_is_meant(
+    release: str, again: tuple[str, ...]
+) -> None:
+    on = cluster(
+        {"count": 2, "gpus": {"a100": 2, "a30": 2}, "cpus": 32, "memory": "100G"},
+        dialect={"gpus": "gpus-per-task"},
+        slurm={"release": release},
+    )
+    exact = {"tasks_per_node": 2, "gpus_per_task": "a30:1", "partition": "gpu"}
+    for resources, more in ({"gpus": "a30:2"}, {}), (exact, {"exact": True}):
+        for whole, options in (True, again), (False, ("--gpus-per-task=1",)):
+            job = {
+                "command": ["./train"],
+                "launch": "srun",
+                "resources": {**resources, "exclusive": whole},
+                **more,
+            }
+            made = make_plan(validate(Job, Layered(job, {}), "job"), on, Surroundings(work_dir="/w"))
+            assert made.srun_options == options
+
+
+def test_of_the_batch_shell_no_gpu_is_hidden() -> None:
+    on = cluster(WHOLE, dialect={"gpus": "gpus-per-task"})
+    assert plan(on, gpus=1).own_gpus is None

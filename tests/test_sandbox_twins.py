@@ -109,6 +109,12 @@ def test_nodes_with_several_types_of_gpu_have_them_all() -> None:
     assert (kind.gres, kind.prefix) == ("gpu:3g:3,gpu:4g:1,nvme:900", "3g-")
 
 
+def test_shards_are_a_resource_of_the_twin_s_nodes() -> None:
+    shape, _ = twin_of(described(p={"nodes": [{"gpus": 4, "gpu_type": "l40s", "shards": 16}]}))
+    assert shape.kinds[0].gres == "gpu:l40s:4,shard:16"
+    assert " Name=shard Count=16\n" in gres_conf(Path("/f"), shape)
+
+
 def test_what_no_slurm_here_enforces_is_told() -> None:
     cluster = profile(
         dialect={

@@ -16,11 +16,22 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
 from slurmgpu.models.resources import Resources
 from slurmgpu.planning.drafting import Draft
+from slurmgpu.planning.nodes import gres_type, other_types_beside
 from slurmgpu.planning.request import count
 
-__all__ = ["Bound", "Starting", "binding_words", "bound", "check_starts", "release_of", "without"]
+__all__ = [
+    "Bound",
+    "Starting",
+    "asked_again",
+    "binding_words",
+    "bound",
+    "check_starts",
+    "release_of",
+    "without",
+]
 
 _OBSOLETE_RANK: Release = (24, 11)
+_BINDS_PER_TASK: Release = (21, 8)
 
 
 class Starting(NamedTuple):
@@ -58,6 +69,22 @@ def binding_words(resources: Resources) -> tuple[str, ...]:
     """What the job's own fields put on srun's line."""
     given = (("cpu-bind", resources.cpu_bind), ("mem-bind", resources.mem_bind))
     return tuple(f"--{option}={value}" for option, value in given if value is not None)
+
+
+def asked_again(
+    cluster: Cluster, partition: str | None, gpu_type: str | None, *, whole: bool, each: int, tasks: int
+) -> tuple[str, ...]:
+    """srun's options where each of ``tasks`` on a node is to have ``each`` GPUs of its own.
+
+    A type in `--gpus-per-task` leaves tasks without any (seen on 22.05), so only the number is said; but where the step has
+    a whole node with other types, too, a number takes the first ones (seen on 20.11 to 26.05).
+    """
+    if not whole or not gpu_type or not other_types_beside(cluster, partition, gpu_type):
+        return (f"--gpus-per-task={each}",)
+    release, kind = release_of(cluster), gres_type(cluster, gpu_type) or gpu_type
+    if release is not None and release < _BINDS_PER_TASK:
+        return (f"--gpus-per-task={kind}:{each}",)
+    return (f"--gres=gpu:{kind}:{each * tasks}", f"--gpu-bind=per_task:{each}")
 
 
 def without(words: tuple[str, ...], resources: Resources) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.planning.binding import Starting, bound, without
+from slurmgpu.planning.binding import Starting, asked_again, bound, without
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
@@ -202,15 +202,14 @@ def _own_gpus(cluster: Cluster, by_srun: bool, layout: Layout, tasks: int) -> in
     style = cluster.dialect.gpus
     if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
         return None
-    if style == "srun" and not by_srun:
-        return None  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
-    if layout.gpus_per_node % tasks:
+    if layout.gpus_per_node % tasks and (by_srun or style != "srun"):
         raise PlanError(
             f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
             f"{count(layout.gpus_per_node, 'GPU')} a node cannot be split evenly over {tasks} tasks",
             hint="leave tasks_per_node out for one task per GPU",
         )
-    return layout.gpus_per_node // tasks
+    # The batch shell has all GPUs of its node (seen on 20.11 to 26.05).
+    return layout.gpus_per_node // tasks if by_srun else None
 
 
 def _srun_options(
@@ -224,9 +223,14 @@ def _srun_options(
     needs_pmi = launcher(starting.name).needs_pmi
     # A job's own --gpus-per-task with a type leaves several tasks of a bare srun without any (seen on 22.05).
     typed = cluster.dialect.gpus == "gpus-per-task" and gres_type(cluster, draft.gpu_type) is not None
-    given_by_srun = own_gpus and (typed or cluster.dialect.gpus == "srun")
+    again: tuple[str, ...] = ()
+    if own_gpus and (typed or cluster.dialect.gpus == "srun"):
+        again = asked_again(
+            cluster, draft.partition, draft.gpu_type,
+            whole=draft.ask.whole, each=own_gpus, tasks=starting.tasks_per_node,
+        )  # fmt: skip
     return (
-        *([f"--gpus-per-task={own_gpus}"] if given_by_srun else []),
+        *again,
         *([f"--mpi={cluster.dialect.mpi}"] if needs_pmi and cluster.dialect.mpi else []),
         *without((*cluster.dialect.srun_options, *starting.environment.srun_options), job.resources),
         *binding,

@@ -16,7 +16,7 @@ from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
-from slurmgpu.planning.binding import Starting, binding_words, check_starts
+from slurmgpu.planning.binding import Starting, asked_again, binding_words, check_starts
 from slurmgpu.planning.guesses import without_guesses
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
@@ -70,6 +70,15 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         has_gpus = job.train.device != "cpu"
         overruled += judge_precision(job.train.precision, types, has_gpus=has_gpus, force=around.force)
     _check_binding(job, environment, launching, size)
+    own_gpus = _own_gpus(job, size, launching)
+    again: tuple[str, ...] = ()
+    if own_gpus:
+        partition = cluster.partitions.get(job.resources.partition or cluster.default_partition or "")
+        again = asked_again(
+            cluster, job.resources.partition or cluster.default_partition, size.gpu_type,
+            whole=job.resources.exclusive or bool(partition and partition.whole_nodes),
+            each=own_gpus, tasks=size.gpus // own_gpus,
+        )  # fmt: skip
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
     return Settled(
@@ -83,8 +92,12 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         restart=restart_of(job)[0] if job.restart is not None else Restart.model_construct(),
         own_loop=own_loop(around.script) if job.command is not None else None,
         log_folders=folders,
-        srun_options=(*binding_words(job.resources), *job.launch.srun_options),
-        own_gpus=gpus_of_a_task(job.resources.gpu_bind) if job.resources.gpu_bind is not None else None,
+        srun_options=(
+            *again,
+            *binding_words(job.resources),
+            *job.launch.srun_options,
+        ),
+        own_gpus=gpus_of_a_task(job.resources.gpu_bind) if job.resources.gpu_bind is not None else own_gpus,
         components=components,
         warnings=(*overruled, *launching.warnings, *outside_the_container(environment), *warnings),
     )
@@ -92,6 +105,18 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
 
 def _check_binding(job: Job, environment: Environment, launching: Launching, size: ExactSize) -> None:
     check_starts(job, Starting(launching.launcher, environment, size.tasks, size.processes(launching)))
+
+
+def _own_gpus(job: Job, size: ExactSize, launching: Launching) -> int | None:
+    """GPUs of each task of our srun, which asks for them again where the job counts them by the task.
+
+    A type in the job's own `--gpus-per-task` leaves a bare srun's tasks without any (seen on 22.05), and a launcher that
+    starts one task for all processes of a node needs the GPUs of all.
+    """
+    asked, starter = job.resources.gpus_per_task, launcher(launching.launcher)
+    if asked is None or not starter.by_srun or job.script is not None or job.components:
+        return None
+    return size.gpus if starter.one_task_each else asked.count
 
 
 def _never_starts(

@@ -27,6 +27,7 @@ __all__ = [
     "matches",
     "memory_of",
     "names_of",
+    "other_types_beside",
     "retyped",
     "selectable",
     "suits",
@@ -98,6 +99,18 @@ def entry_of(
     )
     name = next(iter(here)) if len(here) == 1 else None
     return name, cluster.gpu_types.get(name or "")
+
+
+def other_types_beside(cluster: Cluster, partition: str | None, gpu_type: str) -> set[str]:
+    """The other types of GPU on a partition's nodes that have a type."""
+    described = cluster.partitions.get(partition or "")
+    return {
+        kind.gpu_type or "unnamed"
+        for group in (described.nodes if described else ())
+        if any(gpu_type_matches(cluster, gpu_type, kind.gpu_type) for kind in group.kinds)
+        for kind in group.kinds
+        if not gpu_type_matches(cluster, gpu_type, kind.gpu_type)
+    }
 
 
 def gres_type(cluster: Cluster, wanted: str | None) -> str | None:

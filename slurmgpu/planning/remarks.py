@@ -14,7 +14,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching
-from slurmgpu.planning.nodes import gpu_type_matches, is_slice, names_of, selectable
+from slurmgpu.planning.nodes import is_slice, names_of, other_types_beside, selectable
 from slurmgpu.planning.request import SHARED, Layout, count
 
 if TYPE_CHECKING:
@@ -148,15 +148,8 @@ def other_types_seen(cluster: Cluster, draft: Draft, *, by_srun: bool) -> tuple[
     partition = cluster.partitions.get(draft.partition or "")
     if by_srun or partition is None or not draft.gpu_type:
         return ()
-    whole = draft.ask.whole or partition.whole_nodes
-    others = {
-        kind.gpu_type or "unnamed"
-        for group in partition.nodes
-        if any(gpu_type_matches(cluster, draft.gpu_type, kind.gpu_type) for kind in group.kinds)
-        for kind in group.kinds
-        if not gpu_type_matches(cluster, draft.gpu_type, kind.gpu_type)
-    }
-    if not whole or not others:
+    others = other_types_beside(cluster, draft.partition, draft.gpu_type)
+    if not (draft.ask.whole or partition.whole_nodes) or not others:
         return ()
     return (
         f"nodes are given whole, and those with {draft.gpu_type} have {', '.join(sorted(others))} too: the command sees "

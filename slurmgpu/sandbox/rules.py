@@ -142,6 +142,5 @@ def not_enforced(cluster: Cluster) -> tuple[str, ...]:
         "jobs over several nodes take all their GPUs": any(group.whole_across_nodes for group in groups),
         "the longest time follows the number of nodes": any(one.max_time_by_nodes for one in limits),
         "which Unix groups may submit": any(part.groups for part in cluster.partitions.values()),
-        "shards of GPUs": any(group.shards for group in groups),
     }
     return tuple(rule for rule, applies in rules.items() if applies)

@@ -179,7 +179,11 @@ class _Twin:
             ),
             features=self._features(group, types),
             threads=group.threads_per_core or 1,
-            other_gres=tuple((name, number) for name, number in group.gres.items() if number),
+            other_gres=tuple(
+                (name, number)
+                for name, number in (*group.gres.items(), ("shard", group.shards or 0))
+                if number
+            ),
         )
 
     def _features(self, group: NodeGroup, types: dict[str | None, int]) -> tuple[str, ...]:
