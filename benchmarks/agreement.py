@@ -1,32 +1,35 @@
 """Does the planner judge as slurmctld does? Random requests near the limits, on twins of described clusters.
 
-For each profile: a twin is started (`slurmgpu sandbox up --like`), learned (`slurmgpu cluster discover`), and asked
-for random jobs. The planner's verdict (starts, or refused) is compared with what the real slurmctld does with the
-same script: rejected; configuring or running; or pending for a reason that never passes. Every job is cancelled.
+For each profile and release of Slurm: a twin is started (as by `slurmgpu sandbox up --like`), learned (`slurmgpu cluster
+discover`), and asked for random jobs. The planner's verdict (starts, or refused) is compared with what the real slurmctld
+does with the same script: rejected; configuring or running; or pending for a reason that never passes. Every job is
+cancelled.
 
-    python benchmarks/agreement.py --requests 200 --seed 1 ncsa-delta mila
-    python benchmarks/agreement.py --requests 200 --write        # all default profiles; results/agreement.json
+    python benchmarks/agreement.py ncsa-delta mila --requests 200 --seed 1
+    python benchmarks/agreement.py --releases 24.11 26.05 --write     # all profiles; adds to results/agreement.json
+    python benchmarks/agreement.py --show                             # what stands there
+
+A portion that stands there without a difference is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-import os
-import platform
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from portions import RELEASES, Portions, commit, installed, on_release
+from twins import Twin, described, shipped
+
 from slurmgpu.errors import PlanError
-from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
@@ -34,22 +37,20 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration
+from slurmgpu.planning import ways_out
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 
-PROFILES = [
-    "uva-afton", "uq-bunya", "mila", "csc-mahti", "lumi-g", "ncsa-delta", "nih-biowulf", "surf-snellius",
-    "ulhpc-iris", "nhr-grete", "drac-narval", "mit-engaging",
-]  # fmt: skip
 # Reasons that never pass on an empty cluster (squeue(1), JOB REASON CODES).
 NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|PartitionConfig|PartitionDown|PartitionInactive|BadConstraints|"
     r"QOS(?:Max|Min|Grp|Not|Usage|Time|Job)\w*|Assoc\w*|MaxMemPerLimit|InvalidAccount|InvalidQOS|"
     r"AccountNotAllowed|QOSNotAllowed|ReqNodeNotAvail\w*|NodeDown|Reservation\w*"
 )
+OF_GPUS = ("cpus_per_gpu", "memory_per_gpu")
 OVER = 0.08
 """How often one amount of a request is over its limit: with some six amounts, about half of all requests would start."""
-PATIENCE_S = 4.0
+PATIENCE_S = 5.0
 """How long a job may stay pending for a reason that passes before it counts as unclear."""
 
 
@@ -58,51 +59,6 @@ class Seen(NamedTuple):
 
     verdict: str
     words: str
-
-
-class Twin:
-    """A running twin and the environment that talks to it."""
-
-    def __init__(self, profile: str) -> None:
-        self.name = f"agree-{profile}"
-        self.profile = profile
-        self.env: dict[str, str] = {}
-
-    def __enter__(self) -> Twin:
-        tool("sandbox", "up", "--like", self.profile, "--name", self.name, "--for", "2h")
-        exports = tool("sandbox", "env", "--name", self.name)
-        self.env = dict(os.environ)
-        found = re.findall(r"^export (\w+)=(.*)$", exports, re.MULTILINE)
-        for name, value in found:
-            out = subprocess.run(
-                ["bash", "-c", f'{exports}\nprintf %s "${name}"'],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            self.env[name] = out.stdout if value else ""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        tool("sandbox", "down", self.name)
-
-    def learned(self, folder: Path) -> Cluster:
-        """The twin as discovery sees it."""
-        path = folder / f"{self.name}.yaml"
-        tool("cluster", "discover", "--name", self.name, "--to", str(path), env=self.env)
-        return load_cluster(path)
-
-    def slurm(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run one of Slurm's commands there."""
-        return subprocess.run(words, input=text, env=self.env, capture_output=True, text=True, timeout=60)
-
-
-def tool(*words: str, env: Mapping[str, str] | None = None) -> str:
-    """Run slurmgpu; its standard output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "slurmgpu", *words], env=env, capture_output=True, text=True, timeout=300
-    )
-    if done.returncode:
-        raise SystemExit(f"slurmgpu {' '.join(words)}: {done.stderr}")
-    return done.stdout
 
 
 # Requests
@@ -126,7 +82,9 @@ def request(rng: random.Random, cluster: Cluster) -> dict[str, Any]:
     gpus = min(one for one in (kind.gpu_count or 0, limits.max_gpus, limits.per_user.gpus) if one is not None)
     if gpus and rng.random() < 0.9:
         per_node = min(near(rng, gpus), gpus + 1)
-        typed = kind.gpu_type and rng.random() < 0.6
+        # Of a node with several types the planner gives one, also where no type is asked for, and Slurm mixes them.
+        several = any(len(group.kinds) > 1 for group in partition.nodes)
+        typed = kind.gpu_type and (several or rng.random() < 0.6)
         wanted = kind.gpu_type if rng.random() > OVER else rng.choice(sorted(all_types(cluster)))
         if rng.random() < 0.3 and limits.max_gpus:
             resources["gpus"] = near(rng, limits.max_gpus)
@@ -150,6 +108,20 @@ def request(rng: random.Random, cluster: Cluster) -> dict[str, Any]:
         own = kind.features or features
         words = [*own, "&".join(own[:2]), "|".join(features[-2:]), "nosuch"]
         resources["constraint"] = rng.choice(words if rng.random() < 0.5 else list(own))
+    others = {**kind.gres}
+    if shares := [one.shards // (one.gpu_count or 1) for one in partition.nodes if one.shards]:
+        others["shard"] = min(shares)
+    if others and rng.random() < 0.4:
+        name = rng.choice(sorted(others))
+        # A job's shards are of one GPU, unless the site has it otherwise, which is not asked: no more than one has.
+        amount = rng.randint(1, others[name]) if name == "shard" else near(rng, others[name])
+        resources["gres"] = [f"{name}:{amount}"]
+        if name == "shard" and rng.random() < 0.9:
+            resources = {
+                key: value
+                for key, value in resources.items()
+                if key not in ("gpus", "gpus_per_node", *OF_GPUS)
+            }
     if rng.random() < 0.1:
         resources["exclusive"] = True
     return resources
@@ -201,6 +173,10 @@ def some_time(rng: random.Random, partition: Partition) -> str:
 
 # Verdicts
 
+TEMPLATES = read_templates()
+# What would fit instead is worked out for a person; here only the verdict counts.
+ways_out.ways_out = lambda *_: []
+
 
 def planned(resources: dict[str, Any], cluster: Cluster) -> tuple[str, str, str]:
     """Our verdict, its words, and the script that asks for it all the same."""
@@ -213,12 +189,12 @@ def planned(resources: dict[str, Any], cluster: Cluster) -> tuple[str, str, str]
     except PlanError as error:
         verdict, words = "refused", error.message
         plan = make_plan(job, cluster, around._replace(force=True))
-    return verdict, words, render_script(plan, read_templates())
+    return verdict, words, render_script(plan, TEMPLATES)
 
 
 def judged(twin: Twin, script: str) -> Seen:
     """What slurmctld does with a script; the job is cancelled."""
-    done = twin.slurm("sbatch", "--parsable", text=script)
+    done = twin.run("sbatch", "--parsable", text=script)
     if done.returncode:
         return Seen("rejected", done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no words")
     job = done.stdout.strip().split(";")[0]
@@ -226,7 +202,7 @@ def judged(twin: Twin, script: str) -> Seen:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             state, _, reason = (
-                twin.slurm("squeue", "-h", "-j", job, "-o", "%T %r").stdout.strip().partition(" ")
+                twin.run("squeue", "-h", "-j", job, "-o", "%T %r").stdout.strip().partition(" ")
             )
             if state in {"CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED"}:
                 return Seen("starts", state)
@@ -234,19 +210,22 @@ def judged(twin: Twin, script: str) -> Seen:
                 return Seen("never", reason)
             if time.monotonic() > deadline:
                 return Seen("unclear", f"{state} {reason}")
-            time.sleep(0.02)
+            time.sleep(0.05)
     finally:
-        twin.slurm("scancel", job)
+        twin.run("scancel", job)
+        if twin.version.startswith("20.11"):  # its nodes without a daemon would stay "completing" for ever
+            nodes = "NodeName=" + ",".join(kind.hostlist for kind in twin.shape.kinds)
+            twin.run("scontrol", "update", nodes, "State=DOWN", "Reason=cancelled")
+            twin.run("scontrol", "update", nodes, "State=IDLE")
 
 
-def compare(profile: str, requests: int, seed: int) -> dict[str, Any]:
+def compare(profile: str, requests: int, seed: int, release: str) -> dict[str, Any]:
     """The confusion table of one twin, and every disagreement."""
-    rng = random.Random(f"{seed}-{profile}")
+    rng = random.Random(f"{seed}-{profile}-{release}")
     table: Counter[tuple[str, str]] = Counter()
     differing: list[dict[str, Any]] = []
-    with Twin(profile) as twin, tempfile.TemporaryDirectory() as folder:
-        cluster = twin.learned(Path(folder))
-        release = cluster.slurm.release
+    with on_release(release), Twin(described(profile)) as twin:
+        cluster = twin.learned()
         for _ in range(requests):
             resources = request(rng, cluster)
             ours, words, script = planned(resources, cluster)
@@ -263,21 +242,19 @@ def compare(profile: str, requests: int, seed: int) -> dict[str, Any]:
                         "options": options,
                     }
                 )
-    counts = {f"{ours}/{theirs}": number for (ours, theirs), number in sorted(table.items())}
     return {
-        "profile": profile,
-        "requests": requests,
-        "slurm": release,
-        "table": counts,
+        "profile": profile, "slurm": release, "version": twin.version, "seed": seed, "requests": requests,
+        "commit": commit(), "date": datetime.date.today().isoformat(),
+        "table": {f"{ours}/{theirs}": number for (ours, theirs), number in sorted(table.items())},
         "differing": differing,
-    }
+    }  # fmt: skip
 
 
 def show(results: list[dict[str, Any]]) -> str:
     """The confusion table over all twins."""
     columns = ["starts", "rejected", "never", "unclear"]
     lines = [
-        f"{'twin':<18}{'requests':>9}"
+        f"{'twin':<18}{'Slurm':<9}{'requests':>9}"
         + "".join(f"{ours[:3]}/{one:<10}"[:13].rjust(14) for ours in ("starts", "refused") for one in columns)
         + f"{'differ':>8}"
     ]
@@ -285,34 +262,59 @@ def show(results: list[dict[str, Any]]) -> str:
         cells = "".join(
             f"{row['table'].get(f'{ours}/{one}', 0):>14}" for ours in ("starts", "refused") for one in columns
         )
-        lines.append(f"{row['profile']:<18}{row['requests']:>9}{cells}{len(row['differing']):>8}")
+        lines.append(
+            f"{row['profile']:<18}{row['version']:<9}{row['requests']:>9}{cells}{len(row['differing']):>8}"
+        )
     total, wrong = sum(row["requests"] for row in results), sum(len(row["differing"]) for row in results)
     lines.append(f"{total} requests, {total - wrong} agree ({(total - wrong) / max(1, total):.2%})")
+    for release in sorted({row["slurm"] for row in results}):
+        rows = [row for row in results if row["slurm"] == release]
+        lines.append(f"{release}: {sum(row['requests'] for row in rows)} on {len(rows)} twins")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("profiles", nargs="*", default=PROFILES)
-    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("profiles", nargs="*", default=shipped())
+    parser.add_argument("--requests", type=int, default=220)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="write results/agreement.json")
+    parser.add_argument(
+        "--releases", nargs="*", default=[installed()], choices=[*RELEASES], metavar="RELEASE"
+    )
+    parser.add_argument("--spread", type=int, help="each profile on so many of the releases, in turn")
+    parser.add_argument("--write", action="store_true", help="add to results/agreement.json")
+    parser.add_argument("--show", action="store_true", help="only show what stands there")
     options = parser.parse_args()
-    results = []
+    portions = Portions("agreement.json")
+    if options.show:
+        print(show(portions.rows()))
+        return
+    results, many = [], options.spread or len(options.releases)
+    all_profiles = shipped()
     for profile in options.profiles:
-        results.append(compare(profile, options.requests, options.seed))
-        for one in results[-1]["differing"]:
-            print(json.dumps(one), file=sys.stderr)
-        print(f"{profile}: {results[-1]['table']}, {len(results[-1]['differing'])} differ", file=sys.stderr)
+        first = all_profiles.index(profile) if options.spread else 0
+        for number in range(many):
+            release = options.releases[(first + number) % len(options.releases)]
+            about = {"profile": profile, "slurm": release, "seed": options.seed, "requests": options.requests}
+            if options.write and portions.has(**about):
+                continue
+            began = time.monotonic()
+            try:
+                row = compare(profile, options.requests, options.seed, release)
+            except Exception:  # the others still can
+                traceback.print_exc()
+                continue
+            results.append(row)
+            for one in row["differing"][:5]:
+                print(json.dumps(one), file=sys.stderr)
+            print(
+                f"{profile} on {release}: {row['table']}, {len(row['differing'])} differ, "
+                f"{time.monotonic() - began:.0f} s",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            if options.write:
+                portions.add(row)
     print(f"seed {options.seed}\n{show(results)}")
-    if options.write:
-        path = Path(__file__).parent / "results" / "agreement.json"
-        data = {
-            "seed": options.seed,
-            "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-            "twins": results,
-        }
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,23 +20,20 @@ import datetime
 import json
 import random
 import re
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from agreement import effective, tool
+from agreement import effective
 from portions import RELEASES, Portions, commit, installed, on_release
+from twins import MIXED, Twin, described, with_few_nodes
 
 from slurmgpu.errors import PlanError
-from slurmgpu.files.clusters import load_cluster
-from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.data import read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster, NodeGroup
@@ -47,63 +44,18 @@ from slurmgpu.models.units import Memory
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
-from slurmgpu.sandbox.programs import slurm_version
-from slurmgpu.sandbox.shape import Shape
-from slurmgpu.sandbox.starting import Started, client_env, start
-from slurmgpu.sandbox.twin import GPUS, twin_of
+from slurmgpu.sandbox.rules import allowed_qos
 from slurmgpu.slurm.hostlist import expand
 
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
     "nih-biowulf", "surf-snellius", "mit-engaging", "olcf-frontier", "cines-adastra", "psc-bridges2", "cscs-daint",
 ]  # fmt: skip
-MOST_NODES = 3
-"""Nodes of a kind: as many as show whether types are mixed."""
 MOST_PROCESSES = 24
 IN_FLIGHT = 12
 PATIENCE_S = 60.0
 """How long no job may end while others wait or run."""
 
-# What untyped requests get mixed: two types on a node, whole GPUs beside slices of two sizes, two types side by side.
-MIXED: dict[str, Any] = {
-    "name": "mixed",
-    "partitions": {
-        "mixed": {"nodes": [{"count": 3, "gpus": {"a100": 2, "a30": 2}, "cpus": 32, "memory": "100G"}]},
-        "sliced": {
-            "nodes": [
-                {"count": 2, "gpus": {"a100_2g.10gb": 4, "a100_3g.20gb": 4}, "cpus": 32, "memory": "100G"},
-                {"count": 2, "gpus": {"a100": 3, "a100_1g.5gb": 7}, "cpus": 32, "memory": "100G"},
-                {
-                    "count": 2,
-                    "gpus": 4,
-                    "gpu_type": "a100",
-                    "cpus": 32,
-                    "memory": "100G",
-                    "threads_per_core": 2,
-                },
-            ]
-        },
-        "apart": {
-            "nodes": [
-                {"count": 2, "gpus": 4, "gpu_type": "v100", "cpus": 32, "memory": "100G"},
-                {"count": 3, "gpus": 8, "gpu_type": "h100", "cpus": 96, "memory": "1000G"},
-            ]
-        },
-        "shared": {
-            "nodes": [
-                {"count": 2, "gpus": 4, "gpu_type": "l40s", "shards": 16, "cpus": 32, "memory": "100G"},
-                {"count": 1, "gpus": 2, "gpu_type": "a40", "shards": 16, "cpus": 32, "memory": "100G"},
-            ]
-        },
-        "whole": {
-            "whole_nodes": True,
-            "nodes": [
-                {"count": 2, "gpus": 4, "gpu_type": "mi250x", "cpus": 32, "memory": "100G"},
-                {"count": 2, "gpus": {"a100": 2, "a30": 2}, "cpus": 32, "memory": "100G"},
-            ],
-        },
-    },
-}
 # Each process leaves its environment where the benchmark looks; the first also what Slurm says of the job.
 SHOW = """\
 out=$1/$SLURM_JOB_ID part=${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.${OF_TORCHRUN-0}
@@ -123,74 +75,21 @@ wait
 """
 
 
-def described(name: str) -> Cluster:
-    """A profile with few nodes of each kind."""
-    if name == MIXED["name"]:
-        known = {"slurm": {"release": slurm_version()}}
-        cluster = validate(Cluster, Layered(MIXED | known, {}), "cluster")
-    else:
-        cluster = load_cluster(data_folder("clusters") / f"{name}.yaml")
-
-    def few(group: NodeGroup) -> NodeGroup:
-        gpus = GPUS if group.gpus is None else group.gpus  # as many as the twin assumes
-        count = min(group.count or MOST_NODES, MOST_NODES)
-        return group.model_copy(update={"count": count, "names": None, "gpus": gpus})
-
-    partitions = {
-        key: one.model_copy(update={"nodes": tuple(map(few, one.nodes))})
-        for key, one in cluster.partitions.items()
-    }
-    return cluster.model_copy(update={"partitions": partitions})
-
-
-class Live:
-    """A Slurm like a described cluster whose nodes run jobs."""
+class Live(Twin):
+    """A twin whose nodes run jobs, with a folder where those show themselves."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.shape: Shape = twin_of(cluster)[0].model_copy(update={"live": True})
-        self.folder = Path(tempfile.mkdtemp(prefix="allocation-", dir="/tmp")).resolve()
-        self.env = client_env(self.folder)
+        super().__init__(cluster, live=True)
         self.seen = self.folder / "seen"
-        self.started: Started | None = None
-        self.version = slurm_version()
 
     def __enter__(self) -> Live:
-        self.started = start(
-            self.folder, name="allocation", cluster="allocation", shape=self.shape, accounting=True, seconds=300,
-            on={"configured": self._configured},
-        )  # fmt: skip
+        super().__enter__()
         self.seen.mkdir()
         (self.seen / "show.sh").write_text(SHOW)
         (self.seen / "python").write_text(TORCHRUN)
         (self.seen / "python").chmod(0o755)
         self.env["PATH"] = f"{self.seen}:{self.env['PATH']}"
         return self
-
-    def _configured(self) -> None:
-        conf = self.folder / "slurm.conf"
-        # The machine is slow for so many nodes; and no job is to be ended for another.
-        conf.write_text(
-            re.sub("(?m)^PreemptType=.*$", "PreemptType=preempt/none", conf.read_text())
-            .replace("PreemptMode=REQUEUE\n", "PreemptMode=OFF\n")
-            .replace("PreemptMode=REQUEUE", "PreemptMode=OFF")
-            + "MessageTimeout=60\nBatchStartTimeout=120\nMinJobAge=20\n"
-        )
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.started is not None:
-            self.started.end()
-
-    def run(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        """One of Slurm's commands there."""
-        return subprocess.run(words, input=text, env=self.env, capture_output=True, text=True, timeout=120)
-
-    def learned(self) -> Cluster:
-        """The twin as discovery writes it."""
-        path = self.folder / "learned.yaml"
-        tool("cluster", "discover", "--name", "learned", "--to", str(path), env=self.env)
-        return load_cluster(path)
 
 
 # Requests
@@ -267,6 +166,9 @@ def exact(
         "tasks_per_node": max(1, gpus // each), "gpus_per_task": f"{named}:{each}" if named else each,
         "cpus_per_task": rng.choice([1, 2]), "memory": "2G",
     }  # fmt: skip
+    _, words = allowed_qos(cluster, partition) or ("", "")
+    if words and "qos" in cluster.dialect.required:
+        resources["qos"] = words.split(",")[0]
     return {"resources": resources, "launch": "srun", "exact": True, "name": "allocation"}
 
 
@@ -637,7 +539,7 @@ def compare(profile: str, number: int, seed: int, release: str) -> dict[str, Any
     failed: list[dict[str, Any]] = []
     types: Counter[str] = Counter()
     agreeing: Counter[str] = Counter()
-    with on_release(release), Live(cluster := described(profile)) as twin:
+    with on_release(release), Live(cluster := with_few_nodes(described(profile))) as twin:
         account = next((one for one in twin.shape.accounts), "mygroup")
         for made, on, many in (
             ("shipped", cluster, number - number // 2),

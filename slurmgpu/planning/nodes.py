@@ -11,7 +11,7 @@ from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import GpuRequest, Memory
-from slurmgpu.planning.request import Ask, Clause, count
+from slurmgpu.planning.request import SHARED, Ask, Clause, count
 
 __all__ = [
     "Pin",
@@ -266,6 +266,10 @@ def _too_much_memory(kind: NodeGroup, ask: Ask) -> Clause | None:
 
 def _other_gres(cluster: Cluster, kind: NodeGroup, ask: Ask) -> Clause | None:
     for gres in ask.gres:
+        if (
+            gres.name in SHARED and ask.gpus_per_node
+        ):  # sbatch: "Invalid generic resource (gres) specification" (22.05)
+            return Clause("gres", f"gives a job whole GPUs or {gres.name}, not both")
         has = kind.shards if gres.name == "shard" else kind.gres.get(gres.name)
         if has is None and cluster.complete:  # read from Slurm itself: there is none
             return Clause("gres", f"has no {gres.name}")

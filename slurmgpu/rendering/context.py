@@ -81,7 +81,8 @@ def _srun_beside_others(plan: Plan, step: PlannedStep, one: Plan) -> str:
     whole = (first, behind) == (0, _nodes_of(plan, step.component))
     threads = _threads(one)
     before = [
-        *(["CUDA_VISIBLE_DEVICES=''"] if step.gres == "none" and plan.gpus else []),  # 20.11 leaves the job's
+        # 20.11 leaves the job's, and no step hides any where none asks for them.
+        *(["CUDA_VISIBLE_DEVICES=''"] if plan.gpus and _has_none(step) else []),
         *([f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"'] if threads else []),
         *([f'SLURMGPU_RUN_DIR="$SLURMGPU_RUN_DIR/{step.name}"'] if step.own_folder else []),
     ]
@@ -97,6 +98,10 @@ def _srun_beside_others(plan: Plan, step: PlannedStep, one: Plan) -> str:
     ]
     srun = " ".join([*before, _srun(one, launcher(one.launcher).srun_options(one))])
     return f"{srun} \\\n    {' '.join(share)}"
+
+
+def _has_none(step: PlannedStep) -> bool:
+    return step.gres == "none" or (step.exact and not step.gpus_per_node)
 
 
 def _nodes_of(plan: Plan, component: int) -> int:

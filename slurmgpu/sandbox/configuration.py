@@ -246,18 +246,20 @@ esac
 """
 
 
-def gres_conf(folder: Path, shape: Shape) -> str:
+def gres_conf(folder: Path, shape: Shape, release: tuple[int, int] = (26, 5)) -> str:
     """The text of gres.conf: each GPU is a symlink to /dev/null, so that jobs get CUDA_VISIBLE_DEVICES.
 
     Nodes without a daemon only have a count: nobody opens their devices.
     """
+    # Beside GPUs that are only counted, shards are refused, and no job with GPUs starts (seen on 22.05); before, there are none.
+    shards = release >= (22, 5) and any("shard" in dict(kind.other_gres) for kind in shape.kinds)
     lines = []
     for kind in shape.kinds:
         first = 0
         for gpus in kind.gpus:
             type_word = f" Type={gpus.type}" if gpus.type else ""
             devices = f"[{first}-{first + gpus.count - 1}]" if gpus.count > 1 else str(first)
-            what = f"File={folder}/gpu/gpu{devices}" if shape.live else f"Count={gpus.count}"
+            what = f"File={folder}/gpu/gpu{devices}" if shape.live or shards else f"Count={gpus.count}"
             lines.append(f"NodeName={kind.hostlist} Name=gpu{type_word} {what}\n")
             first += gpus.count
         lines += [f"NodeName={kind.hostlist} Name={name} Count={count}\n" for name, count in kind.other_gres]

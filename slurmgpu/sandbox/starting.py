@@ -174,7 +174,7 @@ class _Start:
         if place.accounting:
             _write(folder / "slurmdbd.conf", slurmdbd_conf(place).encode())
             _write(folder / "database.sql", DATABASE_SQL.encode())
-        _write(folder / "gres.conf", gres_conf(folder, shape).encode())
+        _write(folder / "gres.conf", gres_conf(folder, shape, place.release).encode())
         _write(folder / "plugstack.conf", b"")
         _write(folder / "task_prolog", task_prolog(WITHOUT_GPUS).encode())
         (folder / "task_prolog").chmod(0o700)
