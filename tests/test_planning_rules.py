@@ -146,6 +146,7 @@ def test_shards_are_counted() -> None:
     assert (made.option("gres"), made.warnings) == ("shard:10", ())
     assert "has 40 shard a node, 41 are asked for" in refusal(on, gres=["shard:41"])
     assert "gives a job whole GPUs or shard, not both" in refusal(on, gpus=1, gres=["shard:1"])
+    assert "no shards of nodes that are given whole" in refusal(on, exclusive=True, gres=["shard:1"])
 
 
 def test_cpus_follow_memory_where_slurm_gives_them_for_it() -> None:

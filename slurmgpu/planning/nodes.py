@@ -270,6 +270,8 @@ def _other_gres(cluster: Cluster, kind: NodeGroup, ask: Ask) -> Clause | None:
             gres.name in SHARED and ask.gpus_per_node
         ):  # sbatch: "Invalid generic resource (gres) specification" (22.05)
             return Clause("gres", f"gives a job whole GPUs or {gres.name}, not both")
+        if gres.name == "shard" and ask.whole:  # the job would wait for ever (seen on 22.05 to 26.05)
+            return Clause("gres", "gives no shards of nodes that are given whole")
         has = kind.shards if gres.name == "shard" else kind.gres.get(gres.name)
         if has is None and cluster.complete:  # read from Slurm itself: there is none
             return Clause("gres", f"has no {gres.name}")
