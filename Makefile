@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_CLUSTER := uva-afton
 
-.PHONY: help demo test check lint types imports reference format benchmark soak clean
+.PHONY: help demo test check lint types imports reference format benchmark soak soak-sharded clean
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
@@ -21,6 +21,7 @@ help:
 	@echo "make reference  write docs/reference/ from the code"
 	@echo "make benchmark  start-up time against the bare libraries"
 	@echo "make soak       kill trainings at random moments, some hundred times: nothing may be lost"
+	@echo "make soak-sharded  the same of sharded models and of pipelines"
 	@echo "make format     format the code"
 	@echo "make clean      remove .venv and caches"
 
@@ -145,6 +146,10 @@ benchmark: $(VENV)/.test
 
 soak: $(VENV)/.test
 	@$(BIN)/python benchmarks/soak.py
+
+soak-sharded: $(VENV)/.test
+	@$(BIN)/python benchmarks/soak.py --strategy fsdp2 --json benchmarks/results/soak_fsdp2.json
+	@$(BIN)/python benchmarks/soak.py --strategy pipeline --json benchmarks/results/soak_pipeline.json
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix . .ci/releases

@@ -60,6 +60,12 @@ PATIENCE = 120.0  # seconds for a start to end by itself
 TMPFS = "400k"  # a few checkpoints
 KILLS_IN_SAVE = ("in sync", "before rename")
 FULL_DISKS = ("disk full", "tmpfs full")
+# What a strategy refuses: a step of the task's own, and with stages an average, fp16, a stream and what is generated.
+LEFT_OUT = {
+    "fsdp2": ("duel", "remembering"),
+    "pipeline": ("duel", "remembering", "averaged", "judged", "stopped-early", "streamed"),
+}
+PRECISION = {"pipeline": "fp32"}
 
 
 class Setup(NamedTuple):
@@ -216,7 +222,9 @@ class Run:
     def trace(self, start: int) -> list[list[list[int]]]:
         """Sample ids by rank and micro-batch of one start."""
         found = []
-        for rank in range(self.setup.processes):
+        # Of a pipeline's stages the last one has the losses.
+        first = self.setup.processes - 1 if self.setup.strategy == "pipeline" else 0
+        for rank in range(first, self.setup.processes):
             path = self.folder / f"trace-{start}-{rank}"
             lines = path.read_text().splitlines() if path.exists() else []
             found.append([list(map(int, line.split())) for line in lines])
@@ -662,9 +670,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--strategy",
-        choices=("ddp", "fsdp2"),
+        choices=("ddp", "fsdp2", "pipeline"),
         default="ddp",
-        help="of several processes; fsdp2: of two, sharded",
+        help="of several processes; others than ddp: of two alone",
     )
     parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
@@ -687,11 +695,11 @@ def main() -> None:
             if name != "plain":
                 setups += [Setup(1, 2, 4, "fp32", name), Setup(2, 0, 1, half, name)]
     if given.strategy != "ddp":
-        # A step of the task's own is refused with a sharded model.
+        left_out = LEFT_OUT[given.strategy]
         setups = [
-            each._replace(strategy=given.strategy)
+            each._replace(strategy=given.strategy, precision=PRECISION.get(given.strategy, each.precision))
             for each in setups
-            if each.processes > 1 and each.kind not in ("duel", "remembering")
+            if each.processes > 1 and each.kind not in left_out
         ]
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
         for number, setup in enumerate(setups):

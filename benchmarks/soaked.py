@@ -31,6 +31,11 @@ class Plain:
     def model(self, cfg: Any) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
 
+    def stages(self, model: nn.Module, count: int) -> list[nn.Module]:
+        layers = list(model.children())
+        cuts = [len(layers) * number // count for number in range(count + 1)]
+        return [nn.Sequential(*layers[cuts[at] : cuts[at + 1]]) for at in range(count)]
+
     def dataset(self, cfg: Any, split: str) -> Any:
         return Data() if split == "train" else None
 

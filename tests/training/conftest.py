@@ -112,6 +112,15 @@ class RunFolder:
         return Pieces(newest).resolved(state)
 
 
+def has_fsdp2() -> bool:
+    """Whether this torch can shard a model (2.6 and newer)."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def clean_environment(run_dir: Path) -> dict[str, str]:
     """This environment without what another launcher left in it."""
     launchers = ("SLURM", "MASTER_", "TORCHELASTIC", "SMALL_")

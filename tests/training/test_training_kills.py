@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from .conftest import ROOT, RunFolder, clean_environment, new_run
+from .conftest import ROOT, RunFolder, clean_environment, has_fsdp2, new_run
 
 pytestmark = pytest.mark.long
 
@@ -48,9 +48,9 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
 def test_a_few_kills_of_sharded_processes_leave_no_trace(tmp_path: Path) -> None:
     """Weights, the optimizer's state and random states of each rank, in files of each rank, are the undisturbed run's."""
-    pytest.importorskip("torch.distributed.fsdp._fully_shard", reason="this torch has no FSDP2")
     figures = tmp_path / "soak.json"
     amounts = [
         "--kills",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
 from tests import ready
 
-from .conftest import ROOT, clean_environment, free_port
+from .conftest import ROOT, clean_environment, free_port, has_fsdp2
 
 FOLDER = ROOT / "examples" / "own_loop"
 
@@ -239,6 +240,59 @@ def test_what_is_a_ranks_own_comes_back_to_that_rank(tmp_path: Path) -> None:
     script.write_text(APART)
     both(script, tmp_path)
     assert both(script, tmp_path) == ["['of rank 0'] [1.0]", "['of rank 1'] [2.0]"]
+
+
+SHARDED = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from slurmgpu.training import Run
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+fully_shard(model[0])
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+run = Run(save_every=100)
+run.state(model=model, optimizer=optimizer)
+while run.step < int(os.environ["STEPS"]):
+    model(torch.randn(4, 3)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    run.should_stop()
+run.save()
+print([value.hex() for value in model[0].weight.full_tensor().flatten().tolist()])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
+def test_a_sharded_model_of_ones_own_loop_goes_on_to_the_bit_and_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, straight, halted = tmp_path / "sharded.py", tmp_path / "straight", tmp_path / "halted"
+    script.write_text(SHARDED)
+    straight.mkdir()
+    halted.mkdir()
+    monkeypatch.setenv("STEPS", "4")
+    expected = both(script, straight)
+    monkeypatch.setenv("STEPS", "2")
+    after_two = both(script, halted)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    shutil.copytree(halted, tmp_path / "one")
+    run = Run(tmp_path / "one")
+    assert run.state(model=model, optimizer=optimizer) == 2
+    run._session.close()
+    assert str([value.hex() for value in model[0].weight.flatten().tolist()]) == after_two[0]
+    assert optimizer.state[model[0].weight]["exp_avg"].shape == (5, 3)
+    monkeypatch.setenv("STEPS", "4")
+    assert both(script, halted) == expected
 
 
 class Sharded(torch.Tensor):

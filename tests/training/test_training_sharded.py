@@ -30,14 +30,11 @@ from slurmgpu.training.weights.reading import read_state
 
 from . import small
 from .conftest import TASKS as SMALL
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, has_fsdp2, new_run
 from .test_training_equality import assert_close, assert_same
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 36, "lr": 0.05, "log_every": 1, "clip_norm": 0.5}
-needs_fsdp2 = pytest.mark.skipif(
-    not hasattr(__import__("torch.distributed.fsdp").distributed.fsdp, "fully_shard"),
-    reason="this torch has no FSDP2",
-)
+needs_fsdp2 = pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
 
 
 @pytest.fixture(autouse=True)

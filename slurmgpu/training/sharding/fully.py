@@ -107,7 +107,15 @@ def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group
         options["reshard_after_forward"] = False
     if settings.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.device.type == "cuda")
-    for block in _innermost_first(model, blocks_of(model, task)):
+    blocks = _innermost_first(model, blocks_of(model, task))
+    if "mp_policy" in options:
+        # Beside half-precision values they take weights of the precision of their buffers, which is fp32, and no others.
+        norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._NormBase)]
+        for norm in norms:
+            if norm is not model:
+                fully_shard(norm, **{**options, "mp_policy": MixedPrecisionPolicy(cast_forward_inputs=False)})
+        blocks = [each for each in blocks if each not in norms]
+    for block in blocks:
         if any(True for _ in block.parameters()):
             fully_shard(block, **options)
     try:
