@@ -23,6 +23,22 @@ import click
     help="Listen on a Unix socket instead, which no other user of this machine reaches.",
 )
 @click.option(
+    "--behind",
+    metavar="URL",
+    help="The address at which a reverse proxy, such as Open OnDemand's, shows this server; nobody else is answered then.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST",
+    help="With --behind: listen on this name or address of this machine, where the proxy is on another one.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Take the token from a file that only you can read (default: a new one, which is printed).",
+)
+@click.option(
     "--idle",
     metavar="MINUTES",
     type=click.FloatRange(min=0),
@@ -73,4 +89,10 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     named = [f"--{name}" for name in ("cluster", "parts", "fetch") if page[name]]
     if named:
         raise click.UsageError(f"{named[0]} goes with --export, which is not given")
+    if given["listen"] and not given["behind"]:
+        raise click.UsageError(
+            "--listen goes with --behind, which is not given: without a proxy, only this machine is answered"
+        )
+    if given["behind"] and given["unix_socket"]:
+        raise click.UsageError("--behind goes with a port, and not with --socket")
     web.act(ctx, **given)

@@ -9,21 +9,21 @@ from starlette.routing import Route
 
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.web.generator import Generator
-from slurmgpu.web.guard import Guard
+from slurmgpu.web.guard import Behind, Guard
 from slurmgpu.web.html import page, static
 from slurmgpu.web.runs import Runs
 
 __all__ = ["guarded"]
 
 
-def guarded(generator: Generator, runs: Runs, token: str) -> Guard:
+def guarded(generator: Generator, runs: Runs, token: str, behind: Behind | None = None) -> Guard:
     """All pages, behind the one who lets only those in who have the token."""
     routes = [*generator.routes, *runs.routes, Route("/static/{name}", static)]
     app = Starlette(
         routes=routes,
         exception_handlers={SlurmGpuError: _said, 404: _nowhere, 405: _nowhere, Exception: _broken},
     )
-    return Guard(app, token)
+    return Guard(app, token, behind)
 
 
 def _said(request: Request, error: Exception) -> Response:

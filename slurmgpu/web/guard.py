@@ -9,10 +9,12 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from html import escape
-from typing import Any
-from urllib.parse import parse_qs, urlencode
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
 
-__all__ = ["LARGEST", "Guard"]
+from slurmgpu.errors import InvalidInput
+
+__all__ = ["LARGEST", "Behind", "Guard"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -44,16 +46,60 @@ _WELCOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>slurmg
 <meta http-equiv="refresh" content="0; url={url}"><p><a href="{url}">Go on to slurmgpu</a></p></html>"""
 
 
+class Behind(NamedTuple):
+    """The one reverse proxy that the server is behind, such as Open OnDemand's."""
+
+    origin: str
+    """What browsers call it: https://ondemand.example.edu."""
+    prefix: str
+    """The path of this server there, without a slash at its end."""
+    hosts: frozenset[str]
+    """What it calls this server, or itself, in ``Host``."""
+    user: str
+    """Whose the server is: the only user whose requests it may pass on, where it says whose they are."""
+
+    @classmethod
+    def of(cls, url: str, listening: str, user: str) -> Behind:
+        """By the address that browsers see, and HOST:PORT that the server listens on; InvalidInput for what is none."""
+        example = "give all of it, such as --behind https://ondemand.example.edu/node/HOST/PORT"
+        try:
+            parsed = urlsplit(url)
+            port = parsed.port
+        except ValueError as error:
+            raise InvalidInput(f"--behind {url}: {error}", hint=example) from None
+        path = parsed.path.rstrip("/")
+        if (
+            parsed.scheme not in ("http", "https")
+            or not parsed.hostname
+            or parsed.username is not None
+            or not re.fullmatch(r"(?:/[A-Za-z0-9._~-]+)+", path, re.ASCII)
+            or parsed.query
+            or parsed.fragment
+        ):
+            raise InvalidInput(
+                f"--behind {url}: is not the address of a folder on a web server", hint=example
+            )
+        name = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
+        usual = {"http": 80, "https": 443}[parsed.scheme]
+        # A browser leaves the usual port out; a proxy may not.
+        host = name if port in (None, usual) else f"{name}:{port}"
+        here = {listening.lower(), listening.replace("127.0.0.1:", "localhost:")}
+        hosts = frozenset({host, f"{name}:{port or usual}", *here})
+        return cls(f"{parsed.scheme}://{host}", path, hosts, user)
+
+
 class Guard:
     """An application in front of another: what is refused here never reaches the other.
 
     The token comes once in the address, and from then on in a cookie that no other site's page can send. ``last`` is when
-    somebody who has it has asked for something, on the clock of ``time.monotonic``.
+    somebody who has it has asked for something, on the clock of ``time.monotonic``. Without ``behind``, this machine alone is
+    answered.
     """
 
-    def __init__(self, app: App, token: str) -> None:
+    def __init__(self, app: App, token: str, behind: Behind | None = None) -> None:
         self.app = app
         self.token = token
+        self.behind = behind
         # Cookies are one for all ports of a machine, and two servers must not take each other's away.
         self.cookie = f"slurmgpu-{secrets.token_hex(4)}"
         self.last = time.monotonic()
@@ -68,12 +114,26 @@ class Guard:
         if status:
             await _answer(send, status, why)
             return
+        if self.behind is not None:
+            if scope["path"] == self.behind.prefix and scope["method"] != "POST":
+                # Links are relative, and would lead out of a folder without its slash.
+                query = scope["query_string"].decode("latin-1")
+                to = f"{self.behind.prefix}/" + (f"?{query}" if query else "")
+                await _answer(send, 307, "", {"location": to})
+                return
+            scope = self._without_prefix(scope)
         if scope["method"] in ("GET", "HEAD") and self._has_token_in_address(scope):
             self.last = time.monotonic()
             await self._welcome(scope, send)
             return
         if not self._has_cookie(headers):
+            if self.behind is not None and scope["method"] == "POST" and scope["path"] == "/":
+                await self._let_in(scope, receive, send)
+                return
             await _answer(send, 403, _NO_TOKEN)
+            return
+        if scope["method"] == "POST" and scope["path"] == "/" and self.behind is not None:
+            await self._let_in(scope, receive, send)  # the button of the proxy's page, once more
             return
         self.last = time.monotonic()
         if scope["method"] == "POST":
@@ -86,13 +146,19 @@ class Guard:
 
     def _refused(self, scope: MutableMapping[str, Any]) -> tuple[int, str]:
         """A status and why, for what is refused whoever asks; 0: nothing is wrong."""
-        headers, method = scope["headers"], scope["method"]
+        headers, method, behind = scope["headers"], scope["method"], self.behind
         if method not in ("GET", "HEAD", "POST"):
             return 405, "This server answers GET and POST.\n"
         hosts, origins = _all(headers, b"host"), _all(headers, b"origin")
-        if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+        if behind is not None:
+            if len(hosts) != 1 or hosts[0].lower() not in behind.hosts:
+                return 403, f"This server is asked through {behind.origin}{behind.prefix}/.\n"
+            if any(one != behind.user for one in _all(headers, b"x-forwarded-user")):
+                return 403, "This server is another user's.\n"
+        elif len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
             return 403, "This server is asked by a name of this machine, such as localhost.\n"
-        foreign = [one for one in origins if one != f"http://{hosts[0]}"]
+        own = behind.origin if behind is not None else f"http://{hosts[0]}"
+        foreign = [one for one in origins if one != own]
         crossing = [one for one in _all(headers, b"sec-fetch-site") if one not in ("same-origin", "none")]
         if foreign or (crossing and not self._has_token_in_address(scope)):
             return 403, "This was asked by a page of another site.\n"
@@ -109,17 +175,38 @@ class Guard:
         given = [value for name, _, value in pairs if name == self.cookie]
         return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
 
+    def _without_prefix(self, scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """A request with its path as the application knows it; some proxies take their own part of it away, some do not."""
+        assert self.behind is not None
+        prefix = self.behind.prefix
+        if not scope["path"].startswith(f"{prefix}/"):
+            return scope
+        return {**scope, "path": scope["path"][len(prefix) :], "raw_path": None}
+
+    async def _let_in(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """The token as a proxy's own page sends it, in a form: it stays in no record of addresses."""
+        body, status = await _body(scope["headers"], receive)
+        given = parse_qs(body.decode("latin-1")).get("token", []) if not status else []
+        if len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode()):
+            self.last = time.monotonic()
+            await self._welcome(scope, send)
+            return
+        await _answer(send, status or 403, _NO_TOKEN)
+
     async def _welcome(self, scope: MutableMapping[str, Any], send: Send) -> None:
         """Keep the token in a cookie, and lead to the same page without it: it stays in no history.
 
         A page, and not a redirect: browsers send such a cookie only where one of our own pages leads.
         """
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        query.pop("token")
+        query.pop("token", None)
         # One slash: two would name another machine.
-        path = "/" + scope["path"].lstrip("/\\")
+        prefix = self.behind.prefix if self.behind is not None else ""
+        path = f"{prefix}/" + scope["path"].lstrip("/\\")
         url = escape(path + (f"?{urlencode(query, doseq=True)}" if query else ""))
-        cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path={prefix}/"
+        if self.behind is not None and self.behind.origin.startswith("https:"):
+            cookie += "; Secure"
         page = _WELCOME.format(url=url)
         await _answer(send, 200, page, {"content-type": "text/html; charset=utf-8", "set-cookie": cookie})
 

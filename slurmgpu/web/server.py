@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import stat
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -16,24 +18,48 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import Trust
 from slurmgpu.web.guard import Guard
 
-__all__ = ["addresses", "listen_on_port", "listen_on_socket", "serve"]
+__all__ = ["addresses", "listen_on_port", "listen_on_socket", "serve", "token_of"]
 
 _LOOK = 1.0
 _LONGEST_SOCKET = 100
 _QUEUE = 128
+_LOWEST = 1024
 _FORWARDED = 8765
 """The port of one's own computer, in the printed line, where the server itself has none."""
 
 
-def listen_on_port(port: int) -> socket.socket:
-    """Listen on a port of this machine's loopback, which no other machine reaches; 0: any that is free."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def listen_on_port(port: int, host: str | None = None) -> socket.socket:
+    """Listen on a port of this machine's loopback, which no other machine reaches; 0: any that is free.
+
+    ``host``: a name or an address of this machine instead, which others may reach.
+    """
+    if 0 < port < _LOWEST:
+        raise InvalidInput(
+            f"--port {port}: ports below {_LOWEST} are the system's, here and on your own computer",
+            hint=f"give one from {_LOWEST} to 65535, or leave --port out: a free one is taken",
+        )
+    address: tuple[Any, ...] = ("127.0.0.1", port)
+    family = socket.AF_INET
+    if host is not None:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        except OSError as error:
+            raise InvalidInput(
+                f"--listen {host}: is no name of this machine: {error.strerror}",
+                hint="give what `hostname` prints",
+            ) from None
+    made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(("127.0.0.1", port))
+        made.bind(address)
         made.listen(_QUEUE)  # at once: until then, somebody else could bind the same port, and listen first
     except OSError as error:
         made.close()
+        if host is not None:
+            raise InvalidInput(
+                f"--listen {host}, --port {port}: cannot be listened on: {error.strerror}",
+                hint="give what `hostname` prints, and a port that is free",
+            ) from None
         raise InvalidInput(
             f"--port {port}: cannot be listened on: {error.strerror}",
             hint="give another one, or leave --port out: a free one is taken",
@@ -91,6 +117,30 @@ def _take_away_old(path: Path) -> None:
             asking.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
+
+
+_SHORTEST_TOKEN = 32
+
+
+def token_of(path: Path) -> str:
+    """The token in a file that its owner alone can read; InvalidInput for one that others can, or that is soon guessed."""
+    try:
+        with path.open(encoding="ascii") as file:
+            there = os.fstat(file.fileno())
+            token = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no plain text"
+        raise InvalidInput(f"--token-file {path}: cannot be read: {said}") from None
+    if there.st_uid != os.geteuid() or there.st_mode & 0o077:
+        raise InvalidInput(
+            f"--token-file {path}: others can read it", hint=f"chmod 600 {shlex.quote(str(path))}"
+        )
+    if not re.fullmatch(rf"[\w-]{{{_SHORTEST_TOKEN},}}", token, re.ASCII):
+        raise InvalidInput(
+            f"--token-file {path}: a token has {_SHORTEST_TOKEN} letters and digits or more, and nothing else",
+            hint="openssl rand -hex 32 makes one",
+        )
+    return token
 
 
 def addresses(listening: socket.socket, token: str, user: str, host: str) -> tuple[str, str]:

@@ -28,13 +28,16 @@ from slurmgpu.slurm import Slurm
 if TYPE_CHECKING:
     from slurmgpu.screen.source import Source
     from slurmgpu.web.generator import Submitted
-    from slurmgpu.web.guard import Guard
+    from slurmgpu.web.guard import Behind, Guard
 
 
 def act(
     ctx: click.Context,
     port: int,
     unix_socket: Path | None,
+    behind: str | None,
+    listen: str | None,
+    token_file: Path | None,
     idle: float,
     since: str | None,
     login_node: str | None,
@@ -46,21 +49,30 @@ def act(
             "web needs Starlette and uvicorn, which are not installed here",
             hint="pip install 'slurmgpu[web]', or use: slurmgpu render, slurmgpu top",
         )
+    from slurmgpu.web.guard import Behind
     from slurmgpu.web.planned import planned, site
-    from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve
+    from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve, token_of
 
     # What the first page needs is loaded before there is an address for it.
     planned({"command": "true"}, site(None, Path.cwd()).chosen, Path.cwd())
-    token = secrets.token_urlsafe(32)
-    guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token)
-    listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port)
-    address, ssh = addresses(listening, token, current_user(), login_node or socket.getfqdn())
-    if unix_socket is None:
-        note("open this address in a browser on this machine:")
+    token = secrets.token_urlsafe(32) if token_file is None else token_of(token_file)
+    listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port, listen)
+    proxy = None
+    if behind is not None:
+        at = listening.getsockname()
+        proxy = Behind.of(behind, f"{listen or at[0]}:{at[1]}", current_user())
+    guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token, proxy)
+    if proxy is not None:
+        note("open this address:")
+        click.echo(f"{proxy.origin}{proxy.prefix}/" + (f"?token={token}" if token_file is None else ""))
     else:
-        note("open this address, once the line of ssh below runs on your computer:")
-    click.echo(address)
-    note(f"from your own computer first: {ssh}")
+        address, ssh = addresses(listening, token, current_user(), login_node or socket.getfqdn())
+        if unix_socket is None:
+            note("open this address in a browser on this machine:")
+        else:
+            note("open this address, once the line of ssh below runs on your computer:")
+        click.echo(address)
+        note(f"from your own computer first: {ssh}")
     note("Ctrl-C ends it")
     sys.stdout.flush()
     try:
@@ -86,13 +98,13 @@ def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch:
     note(f"{made.size / 1e6:.1f} MB; open it in a browser, or copy the folder to a web site")
 
 
-def made(source: Source, folder: Path, token: str) -> Guard:
+def made(source: Source, folder: Path, token: str, behind: Behind | None = None) -> Guard:
     """The pages for a folder."""
     from slurmgpu.web.app import guarded
     from slurmgpu.web.generator import Generator
     from slurmgpu.web.runs import Runs
 
-    return guarded(Generator(folder, submit), Runs(source, lambda job: report(source, job)), token)
+    return guarded(Generator(folder, submit), Runs(source, lambda job: report(source, job)), token, behind)
 
 
 def source(since: str | None, slurm: Slurm | None = None) -> Source:
