@@ -306,6 +306,12 @@ class TrainSettings(BaseModel):
         description="Seconds without a step after which a process says where it hangs and ends the job; null: never.",
     )
     log_every: int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.")
+    checksum_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Optimizer steps between two checksums of each process's losses, gradients, weights and optimizer: two "
+        "trainings that should be the same can be told apart by step and process; null: none.",
+    )
     profile: bool = Field(
         False,
         description="Whether to profile some steps, once a run: trace, operators, memory and times in profile/.",

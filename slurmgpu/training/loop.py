@@ -43,6 +43,7 @@ from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
 from .watching.bar import Bar
+from .watching.checksums import Checksums
 from .watching.console import duration
 from .watching.gauges import Gauges
 from .watching.meter import Meter, Reading
@@ -191,10 +192,20 @@ class Loop:
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision, self.average)
         kind = OwnStep if own_step else Step if self.staged is None else PipelineStep
         self.step: Step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
+        if self.settings.checksum_steps is not None:
+            self._write_checksums(self.settings.checksum_steps)
         self.watch.step = self.position.step
         self.places = self.group.gather(self._place())
         hosts = [str(each["host"]) for each in self.places]
         self.pace = Pace(self.group, self.watch, self.meter, timer, hosts)
+
+    def _write_checksums(self, every: int) -> None:
+        """From now on, steps leave what ``slurmgpu checkpoint replay`` holds others against."""
+        session, optimizers = self.session, by_name(self.optimizer).values()
+        folder, rank = session.run_dir / "checksums", self.group.ranks.rank
+        checksums = Checksums(folder, rank, session.restart, every, self.model, optimizers)
+        around = checksums.around(self.step.take, lambda: self.position.step, lambda: self.meter.losses)
+        self.step.take = around  # type: ignore[assignment, method-assign]
 
     def _make_stream(self, dataset: Data) -> Stream:
         if self.settings.max_steps is None:
@@ -240,6 +251,7 @@ class Loop:
         first = [int(index) for _, piece, _ in pieces for index in piece]
         ranks, device = self.group.ranks, str(self.group.device)
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": device}
+        place["threads"] = torch.get_num_threads()  # the order of sums on the CPU hangs on it
         return {**place, "first_samples": first}
 
     def mark(self, phases: Phases) -> Callable[[], None]:

@@ -182,6 +182,7 @@ class Settings:
     stop_margin: Annotated[float, _number(positive=False)] = 60.0
     hang_timeout: Annotated[Optional[float], _or_null(_POSITIVE)] = 1800.0
     log_every: Annotated[int, _COUNT] = 10
+    checksum_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     profile: Annotated[bool, _SWITCH] = False
     profile_after: Annotated[int, _whole(0)] = 10
     profile_steps: Annotated[int, _COUNT] = 5

@@ -134,6 +134,7 @@ INVALID: list[dict[str, Any]] = [
     {"resume": "yes"},
     {"resume": 1},
     {"log_every": 0},
+    {"checksum_steps": 0},
     {"profile": 1},
     {"profile_after": -1},
     {"profile_steps": 0},

@@ -43,9 +43,13 @@ class Metrics:
     """
 
     def __init__(
-        self, path: Optional[Path], restart: int, also: Callable[[Sequence[Line]], None] = lambda _lines: None
+        self,
+        path: Optional[Path],
+        restart: int,
+        also: Callable[[Sequence[Line]], None] = lambda _lines: None,
+        rank: int = 0,
     ) -> None:
-        self._restart, self._also = restart, also
+        self._restart, self._also, self._rank = restart, also, rank
         self._failed = False
         self._rest = b""  # of a line that a full disk cut off
         self._lock = threading.Lock()
@@ -111,7 +115,7 @@ class Metrics:
             "schema": SCHEMA,
             "time": round(when, 6),
             "restart": self._restart,
-            "rank": 0,
+            "rank": self._rank,
             "step": step,
             "kind": kind,
             "values": values,

@@ -1,0 +1,128 @@
+"""Checksums of what a step has worked out, of each rank: ``checksums/rank-R.jsonl``, for ``slurmgpu checkpoint replay``.
+
+A checksum is the sum of the bit patterns: one flipped bit anywhere changes it, and on a device it takes one pass over the
+memory. That of the gradients is of this rank's own, before they are averaged over the ranks: it tells which rank was wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+from ..errors import TrainingError
+from ..sharding.local import local
+from .metrics import Metrics
+
+__all__ = ["Checksums", "checksum"]
+
+_AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor's bit patterns modulo 2**64, on its device; of a sharded one this process's piece."""
+    piece = local(tensor).detach()
+    if piece.layout is not torch.strided:
+        piece = piece.coalesce()._values() if piece.is_sparse else piece.to_dense()
+    if piece.element_size() > 8:
+        piece = torch.view_as_real(piece)
+    flat = piece.contiguous().reshape(-1)
+    return flat.view(_AS_WHOLE[flat.element_size()]).sum(dtype=torch.int64)
+
+
+class Checksums:
+    """Writes the checksums of every step that ``every`` divides.
+
+    Args:
+        folder: ``checksums`` in the run directory.
+        optimizers: Whose state is part of what a step leaves.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        restart: int,
+        every: int,
+        model: torch.nn.Module,
+        optimizers: Iterable[Any],
+    ) -> None:
+        try:
+            folder.mkdir(exist_ok=True)
+            self._lines = Metrics(folder / f"rank-{rank}.jsonl", restart, rank=rank)
+        except OSError as error:
+            raise TrainingError(f"{folder} cannot be written: {error.strerror}") from error
+        self._every, self._model, self._optimizers = every, model, list(optimizers)
+        self._gradients: Optional[dict[torch.device, torch.Tensor]] = None
+        for number, parameter in enumerate(model.parameters(), 1):
+            if parameter.requires_grad:
+                # Of a leaf it is called with what is about to be added to its gradient, before DDP averages that.
+                hook = functools.partial(self._take_gradient, number)
+                parameter.register_hook(hook)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def around(
+        self, take: Callable[[int], None], step: Callable[[], int], losses: Callable[[], list[Any]]
+    ) -> Callable[[int], None]:
+        """A step that writes its checksums; ``step`` gives the number of steps before it, ``losses`` what the step adds to."""
+
+        def taken(size: int) -> None:
+            number = step() + 1
+            if number % self._every:
+                take(size)
+                return
+            self._gradients, known = {}, len(losses())
+            try:
+                take(size)
+                self._write(number, losses()[known:])
+            finally:
+                self._gradients = None
+
+        return taken
+
+    def _take_gradient(self, number: int, gradient: torch.Tensor) -> None:
+        if self._gradients is not None:
+            # Weighed by the parameter's number, or two gradients changed places unseen.
+            _add(self._gradients, checksum(gradient) * number)
+
+    def _write(self, step: int, losses: list[Any]) -> None:
+        gradients = self._gradients or {}
+        self._lines.write(
+            "checksums",
+            step,
+            {
+                "losses": [float(each) for each in losses],
+                "gradients": _hex(gradients),
+                "weights": _hex(self._weights()),
+                "optimizer": _hex(self._states()),
+            },
+        )
+
+    def _weights(self) -> dict[torch.device, torch.Tensor]:
+        sums: dict[torch.device, torch.Tensor] = {}
+        for number, each in enumerate((*self._model.parameters(), *self._model.buffers()), 1):
+            if not each.is_meta:  # another stage's
+                _add(sums, checksum(each) * number)
+        return sums
+
+    def _states(self) -> dict[torch.device, torch.Tensor]:
+        """Not weighed: the order of an optimizer's states is that of its first steps, and after a resume another."""
+        sums: dict[torch.device, torch.Tensor] = {}
+        for optimizer in self._optimizers:
+            for state in list(getattr(optimizer, "state", {}).values()):
+                for each in state.values() if isinstance(state, dict) else ():
+                    if isinstance(each, torch.Tensor):
+                        _add(sums, checksum(each))
+        return sums
+
+
+def _add(sums: dict[torch.device, torch.Tensor], value: torch.Tensor) -> None:
+    before = sums.get(value.device)
+    sums[value.device] = value if before is None else before + value
+
+
+def _hex(sums: dict[torch.device, torch.Tensor]) -> str:
+    """One number of the sums of all devices; asking for it waits for these."""
+    return f"{sum(int(each) for each in sums.values()) % 2**64:016x}"
