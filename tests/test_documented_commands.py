@@ -70,9 +70,9 @@ def script(command: Command) -> Script:
     )
 
 
-def test_they_are_those_of_25_sites_and_more() -> None:
-    assert len(SITES) >= 25
-    assert len(commands()) >= 500
+def test_they_are_those_of_30_sites_and_more() -> None:
+    assert len(SITES) >= 30
+    assert len(commands()) >= 580
 
 
 @pytest.mark.parametrize("site", SITES)
