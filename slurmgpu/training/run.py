@@ -56,10 +56,10 @@ def check_strategy(settings: Settings, world_size: int) -> None:
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
-    if settings.strategy == "fsdp2" and world_size > 1:
-        fully.require_torch()
     if settings.tensor_parallel > 1:
         fully.require_mesh(settings, world_size)
+    if settings.strategy == "fsdp2" and world_size > 1:
+        fully.require_torch()
 
 
 def train(
@@ -130,6 +130,7 @@ class _Run:
         metrics = self._lines("metrics.jsonl", tracking.put)
         task = load(self.settings.task)
         if fully.is_asked_for(self.settings, self.group):
+            fully.require_torch_of(self.group.device)
             fully.refuse(task, self.settings)
         if pipeline.is_asked_for(self.settings, self.group):
             pipeline.refuse(task, self.settings)

@@ -113,12 +113,12 @@ class RunFolder:
 
 
 def has_fsdp2() -> bool:
-    """Whether this torch can shard a model (2.6 and newer)."""
+    """Whether this torch can shard a model on a CPU; 2.6 can on GPUs alone."""
     try:
         from torch.distributed.fsdp import fully_shard  # noqa: F401
     except ImportError:
         return False
-    return True
+    return hasattr(torch.cpu.current_stream(), "record_event")
 
 
 def clean_environment(run_dir: Path) -> dict[str, str]:

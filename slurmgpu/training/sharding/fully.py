@@ -17,7 +17,15 @@ from ..processes.group import Group
 from ..settings import Settings
 from ..task import Task
 
-__all__ = ["blocks_of", "fully_sharded", "is_asked_for", "refuse", "require_torch"]
+__all__ = [
+    "blocks_of",
+    "fully_sharded",
+    "is_asked_for",
+    "refuse",
+    "require_mesh",
+    "require_torch",
+    "require_torch_of",
+]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -40,6 +48,19 @@ def require_torch() -> None:
             f"strategy fsdp2 needs torch 2.6 or newer, and here is {torch.__version__}: use an environment with a newer "
             "one, or strategy ddp"
         ) from None
+
+
+def require_torch_of(device: torch.device) -> None:
+    """Refuse a torch that has it for GPUs alone, on a CPU.
+
+    Raises:
+        SettingsError: this one does.
+    """
+    if device.type == "cpu" and not hasattr(torch.cpu.current_stream(), "record_event"):
+        raise SettingsError(
+            f"strategy fsdp2 on the CPU needs a newer torch than {torch.__version__}, which has it for GPUs alone: use an "
+            "environment with torch 2.13, say, or strategy ddp"
+        )
 
 
 def require_mesh(settings: Settings, world_size: int) -> None:
