@@ -37,13 +37,19 @@ def _program() -> str | None:
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
-    """A browser of its own, without a screen."""
+def chromium(*more: str) -> Iterator[Any]:
+    """A browser of its own, without a screen, with ``more`` options."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.binary_location = _program() or ""
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,1000",
+        *more,
+    ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(shutil.which("chromedriver"))

@@ -664,7 +664,8 @@ def test_sixteen_pages_cost_one_look(inside: TestClient, fake: Fake) -> None:
     for _ in range(16):
         inside.get("/runs")
         inside.get("/runs/rows")
-        inside.get("/run/now?job=12")
+        for part in ("now", "metrics", "log", "graph", "tasks", "tasks/metrics"):
+            inside.get(f"/run/{part}?job=16")
     assert fake.looks == 1
     assert fake.asked == []
 

@@ -58,7 +58,7 @@ def page(browser: Any, address: str) -> Any:
     return browser
 
 
-# 20 clusters x 10 forms each: benchmarks/web_browser.py.
+# 20 clusters x 10 forms each: benchmarks/web_forms.py.
 @pytest.mark.parametrize("cluster", ["uva-afton", "nersc-perlmutter"])
 def test_what_the_browser_shows_is_what_render_prints(
     page: Any, address: str, here: Path, cluster: str

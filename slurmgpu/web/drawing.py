@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slurmgpu.printable import printable, printable_lines
 
-__all__ = ["STATIC", "TYPES", "draw"]
+__all__ = ["STATIC", "TYPES", "draw", "prepare"]
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
@@ -30,6 +30,12 @@ def _environment() -> Environment:
     made.filters["printable"] = printable
     made.filters["printable_lines"] = printable_lines
     return made
+
+
+def prepare() -> None:
+    """Read all templates, so that no first page waits for that."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
 
 
 def draw(name: str, **values: object) -> str:

@@ -25,6 +25,7 @@ __all__ = ["Box", "Graph", "Related"]
 _MOST_TRIALS = 100
 """Tasks of an array whose files are read: each costs some reads, on file systems that may be slow."""
 _MOST_DRAWN = 16
+_MOST_RESULTS = 12
 _MOST_LINES = 400
 """Jobs among whose runs dependencies are looked for."""
 _MOST_BOXES = 60
@@ -110,7 +111,7 @@ class Related:
         """The table of an array's tasks."""
         array = self._array(line)
         trials = array.trials
-        results = list(dict.fromkeys(name for one in trials for name in one.results))
+        results = list(dict.fromkeys(name for one in trials for name in one.results))[:_MOST_RESULTS]
         if best_first:
             trials = sorted(trials, key=_loss)
         return {"trials": trials, "more": array.more, "results": results}

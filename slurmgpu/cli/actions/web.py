@@ -49,11 +49,13 @@ def act(
             "web needs Starlette and uvicorn, which are not installed here",
             hint="pip install 'slurmgpu[web]', or use: slurmgpu render, slurmgpu top",
         )
+    from slurmgpu.web.drawing import prepare
     from slurmgpu.web.guard import Behind
     from slurmgpu.web.planned import planned, site
     from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve, token_of
 
     # What the first page needs is loaded before there is an address for it.
+    prepare()
     planned({"command": "true"}, site(None, Path.cwd()).chosen, Path.cwd())
     token = secrets.token_urlsafe(32) if token_file is None else token_of(token_file)
     listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port, listen)

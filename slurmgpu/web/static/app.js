@@ -119,8 +119,10 @@ document.addEventListener("htmx:afterSettle", (event) => {
     const told = document.querySelector("#answer .problem, #answer .summary");
     if (told) say(told.textContent.trim().replace(/\s+/g, " "));
   }
-  const asked = document.querySelector("#question form button");
-  if (event.detail.target && event.detail.target.id === "question" && asked) asked.focus();
+  if (!event.detail.target || event.detail.target.id !== "question") return;
+  const asked = document.querySelector("#question form button"), now = document.getElementById("now");
+  if (asked) asked.focus();
+  else if (now && document.querySelector("#question p")) htmx.trigger(now, "again"); // something was done
 });
 
 // A list that is read anew keeps what is ticked.
