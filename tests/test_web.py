@@ -48,6 +48,7 @@ from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, ser
 from tests.recorded import said
 from tests.test_monitoring_status import NOW, job
 
+ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "a-token-that-nobody-knows"
 HERE = "http://127.0.0.1:8000"
 OWN = {"origin": HERE}
@@ -556,6 +557,7 @@ def test_submission_asks_first_and_happens_once(inside: TestClient, fake: Fake, 
     values = {"cluster": "uva-afton", "command": "python train.py", "resources.gpus": "2", "resources.account": "mine",
               "file": "first.yaml"}  # fmt: skip
     asked = inside.post("/ask-submit", data=values, headers=OWN)
+    assert "to uva-afton?" in words_of(asked.text)
     assert "2 GPUs" in words_of(asked.text)
     assert fake.submitted == []
     assert not (here / "first.yaml").exists()
@@ -607,6 +609,35 @@ def test_a_dropped_script_is_checked_and_becomes_a_form_that_renders_it(
     assert html.unescape(re.sub(r"</?span[^>]*>", "", pre)) == expected
     assert inside.post("/import", data={"script": "hello"}, headers=OWN).status_code == 200
     assert inside.post("/import", data={"script": " "}, headers=OWN).status_code == 422
+
+
+def test_a_job_file_that_is_there_is_opened_in_the_form(inside: TestClient, here: Path) -> None:
+    text = (ROOT / "examples/digits/job.yaml").read_text(encoding="utf-8")
+    (here / "task.py").write_text("class Digits: ...\n", encoding="utf-8")
+    page = inside.post("/import", data={"script": text, "cluster": "uva-afton"}, headers=OWN).text
+    assert "What check says" not in page
+    link = html.unescape(re.search(r'href="\./(\?[^"]+)"', page)[1])  # type: ignore[index]
+    form = inside.get("/" + link + "&resources.account=mine").text
+    (pre,) = re.findall(r'<pre id="script"[^>]*>(.*?)</pre>', form, re.S)
+    code, expected = rendered(text.replace("nodes: 2", "nodes: 2\n  account: mine"), "uva-afton", here)
+    assert code == 0
+    assert html.unescape(re.sub(r"</?span[^>]*>", "", pre)) == expected
+    for other in ("hello: world\n", "name: [\n", "#!/bin/bash\nname: x\n"):
+        shown = inside.post("/import", data={"script": other}, headers=OWN).text
+        assert "What check says" in shown
+
+
+def test_a_new_job_file_gets_a_name_that_nothing_has(inside: TestClient, here: Path) -> None:
+    def offered() -> str:
+        return re.search(r'id="file" name="file" value="([^"]+)"', inside.get("/").text)[1]  # type: ignore[index]
+
+    assert offered() == "job.yaml"
+    (here / "job.yaml").write_text("command: mine\n", encoding="utf-8")
+    (here / "job-2.yaml").symlink_to("/nowhere")
+    assert offered() == "job-3.yaml"
+    with pytest.raises(InvalidInput) as told:
+        save_job(here, "job.yaml", "command: other\n")
+    assert "such as job-3.yaml" in (told.value.hint or "")
 
 
 def test_a_jobs_data_survive_the_form(here: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -14,6 +15,8 @@ from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.job_text import job_text
+from slurmgpu.files.yaml import read_yaml
+from slurmgpu.models.job import Job
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.importing import import_script
@@ -22,7 +25,7 @@ from slurmgpu.web.form import FIELDS, JOB_FILE, check_form, to_form
 from slurmgpu.web.html import form_of, page, query_of
 from slurmgpu.web.once import Questions
 from slurmgpu.web.planned import Planned, planned, site
-from slurmgpu.web.saving import save_job
+from slurmgpu.web.saving import free_name, save_job
 from slurmgpu.web.shown import answer_values, form_values, is_begun
 
 __all__ = ["Generator", "Submitted"]
@@ -84,6 +87,7 @@ class Generator:
             "generator.html",
             page="generator",
             trouble=trouble,
+            file=free_name(self.folder),
             **form_values(values, at),
             **answer_values(made, values, at.chosen),
         )
@@ -130,6 +134,10 @@ class Generator:
                 hint="slurmgpu check FILE and slurmgpu import FILE take larger ones",
             )
         at = site(cluster, self.folder) if cluster else None
+        job = _as_job_file(text)
+        if job is not None:
+            link = "./?" + urlencode(to_form(job) | ({"cluster": cluster} if cluster else {}))
+            return page("imported.html", findings=None, error=None, job_file=text, notes=(), link=link)
         read = parse_batch_script(text)
         findings = check_script(
             read, facts_here(read, self.folder, at.cluster if at else None), ignore=(), least="hint"
@@ -160,7 +168,8 @@ class Generator:
             raise InvalidInput("the job does not fit yet", hint="mend what is said at the fields first")
         path = save_job(self.folder, name, made.job_file, write=False)
         key = self._questions.ask(_Wanted(made.job_file, name, chosen))
-        return page("ask_submit.html", key=key, plan=made.plan, path=path, cluster=chosen, notes=made.notes)
+        cluster = chosen or made.plan.cluster
+        return page("ask_submit.html", key=key, plan=made.plan, path=path, cluster=cluster, notes=made.notes)
 
     async def submit(self, request: Request) -> Response:
         """Submit what was asked about, once."""
@@ -182,3 +191,14 @@ class Generator:
         check_form(values)
         at = await run_in_threadpool(site, chosen or None, self.folder)
         return values | ({"file": file} if file is not None else {}), at.chosen
+
+
+def _as_job_file(text: str) -> dict[str, Any] | None:
+    """The data of a job file; None of what is none, and then a script."""
+    if re.search(r"^#(?:!|SBATCH)", text, re.MULTILINE):
+        return None
+    try:
+        data = read_yaml(text, JOB_FILE).data
+    except InvalidInput:
+        return None
+    return data if data and set(data) <= set(Job.model_fields) else None

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
 
-__all__ = ["save_job"]
+__all__ = ["free_name", "save_job"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
+
+
+def free_name(folder: Path) -> str:
+    """A name for a new job file that nothing in the folder has: ``job.yaml``, ``job-2.yaml``."""
+    names = ("job.yaml", *(f"job-{number}.yaml" for number in range(2, 100)))
+    return next((name for name in names if not os.path.lexists(folder / name)), names[0])
 
 
 def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
@@ -28,7 +35,8 @@ def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
         there = path.read_text(encoding="utf-8") if path.exists() or path.is_symlink() else None
         if there is not None and there != text:
             raise InvalidInput(
-                f"file: {path} is there, and has other lines", hint="give the job file another name"
+                f"file: {path} is there, and has other lines",
+                hint=f"give the job file another name, such as {free_name(folder)}",
             )
         if write and there is None:
             write_atomically(path, text)
