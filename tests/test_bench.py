@@ -489,6 +489,28 @@ def test_processes_and_data_parallel_stand_beside_the_published_figures_which_ar
     assert "published: a textbook" in page("task", found).lower()
 
 
+def test_fsdp2_is_told_apart_from_ddp_with_the_memory_of_both(tmp_path: Path) -> None:
+    found = (
+        tried("base", 100),
+        tried("scaling", 190, how="each", processes=2, batch_size=64, peak_bytes=8 * GIB),
+        tried(
+            "scaling", 150, how="fsdp2", processes=2, batch_size=64, peak_bytes=5 * GIB, communication=None
+        ),
+        {"what": "scaling", "how": "fsdp2", "processes": 4, "batch_size": 128, "why": "error: torch 2.6"},
+    )
+    said, proposed = verdict(tmp_path, *found)
+    assert "FSDP2 in 2 processes does 1.50 times as much as one" in said
+    assert "memory 5G at the peak, with DDP 8G" in said
+    assert "FSDP2 in 4 processes does not run with 128 samples a step: error: torch 2.6" in said
+    assert proposed == {"resources.gpus": 2}
+    read_again = read(rows(tmp_path, ON_GPUS, *found))
+    assert [line[1] for line in tries(read_again)][1:3] == [
+        "processes 2, batch_size 64",
+        "fsdp2, processes 2, batch_size 64",
+    ]
+    assert ("FSDP2, 2 processes", "67 %", "-") in next(ratios(read_again)).lines
+
+
 def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_path: Path) -> None:
     found = (
         tried("base", 190),

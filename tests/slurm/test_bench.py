@@ -133,7 +133,12 @@ def test_a_training_is_tried_on_one_node_and_on_two_and_nothing_of_a_try_is_left
     rows = [row for row in one["rows"] if row["what"] == "scaling" and row["how"] == "each"]
     assert [(row["processes"], row["nodes"]) for row in rows] == [(1, 1), (2, 1), (4, 2)], one
     assert all(row.get("samples_per_second", 0) > 0 for row in rows), rows
-    assert all(0 <= row["communication"] < 1 for row in rows[1:]), rows
+    assert all(row["step_seconds_apart"] > 0 for row in rows[1:]), rows  # it was tried without communication
+    sharded = [row for row in one["rows"] if row.get("how") == "fsdp2"]
+    assert [(row["processes"], row["nodes"], "why" in row) for row in sharded] == [
+        (2, 1, False),
+        (4, 2, False),
+    ], one
     assert not list(Path(one["run_dir"]).glob("slurmgpu-bench-*"))
     assert not list(Path(one["run_dir"]).glob("checkpoints"))
 

@@ -17,6 +17,7 @@ and the GPUs that it was measured with."""
 _PUBLISHED_NOTE = (
     "published: a textbook's round figures for 4 GPUs and a batch of 1,024, network and GPUs not known"
 )
+_NAMES = {"dp": "DataParallel", "ddp": "DDP", "fsdp2": "FSDP2"}
 _LAYOUTS = ("compile", "channels_last")
 
 
@@ -46,13 +47,13 @@ def _scaling(results: Results) -> list[tuple[str, ...]] | None:
     base = _rate(next((row for row in results.rows if row.get("what") == "base"), {}))
     found: dict[tuple[str, int], tuple[str, float | None]] = {}
     for row in results.rows:
-        how = {"each": "ddp", "dp": "dp"}.get(str(row.get("how")))
+        how = {"each": "ddp", "dp": "dp", "fsdp2": "fsdp2"}.get(str(row.get("how")))
         number = whole(row.get("gpus" if how == "dp" else "processes"))
         if row.get("what") == "scaling" and how is not None and number is not None and number > 1:
             found[how, number] = (_named(how, number, whole(row.get("nodes")) or 1), _rate(row))
     if base is None or not found:
         return None
-    places = sorted({*found, *PUBLISHED}, key=lambda place: (place[1], place[0] != "dp"))
+    places = sorted({*found, *PUBLISHED}, key=lambda place: (place[1], list(_NAMES).index(place[0])))
     lines: list[tuple[str, ...]] = [("1 process", "100 %", "100 %")]
     for place in places:
         name, rate = found.get(place, (_named(*place, 1), None))
@@ -69,8 +70,8 @@ def _scaling(results: Results) -> list[tuple[str, ...]] | None:
 
 def _named(how: str, number: int, nodes: int) -> str:
     if how == "dp":
-        return f"DataParallel, {number} GPUs"
-    return f"DDP, {number} processes{'' if nodes == 1 else f' on {nodes} nodes'}"
+        return f"{_NAMES[how]}, {number} GPUs"
+    return f"{_NAMES[how]}, {number} processes{'' if nodes == 1 else f' on {nodes} nodes'}"
 
 
 def _precisions(results: Results) -> list[tuple[str, ...]]:

@@ -32,6 +32,8 @@ def lines(results: Results) -> Iterator[tuple[str, ...]]:
         setting = ", ".join(f"{key} {row[key]}" for key in _SHOWN.get(what, _ORDER) if key in row)
         if row.get("how") == "dp":
             setting = f"dp, gpus {row.get('gpus')}, batch_size {row.get('batch_size')}"
+        if row.get("how") == "fsdp2":
+            setting = f"fsdp2, {setting}"
         if "why" in row:
             yield (what, setting, "no memory" if row["why"] == FULL else "failed", "-", "-", "-", "-")
             continue

@@ -239,11 +239,17 @@ def _scaling(results: Results, base: _Try) -> Verdict:
         gpus = whole(one.row.get("gpus"))
         if one.row.get("how") == "dp" and gpus:
             sentences.append(f"DataParallel, one process on {gpus} GPUs, does {_gained(one, base, gpus)}")
+        if one.row.get("how") == "fsdp2":
+            sentences.append(
+                f"FSDP2 in {_processes(one.row)} processes does {_gained(one, base)}{_memory_of(one, each)}"
+            )
     for row in _failed(results, "scaling"):
         size = count(whole(row.get("batch_size")) or 0, "sample")
         what = f"{_processes(row)} processes do"
         if row.get("how") == "dp":
             what = f"DataParallel on {row.get('gpus')} GPUs does"
+        elif row.get("how") == "fsdp2":
+            what = f"FSDP2 in {_processes(row)} processes does"
         sentences.append(f"{what} not run with {size} a step: {row.get('why')}")
     if not said_of:
         return Verdict(sentences, [])
@@ -298,8 +304,16 @@ def _gained(one: _Try, base: _Try, gpus: int | None = None) -> str:
     )
 
 
+def _memory_of(one: _Try, each: Mapping[int, _Try]) -> str:
+    """What a process of FSDP2 needs, beside one of DDP."""
+    own = positive(one.row.get("peak_bytes"))
+    other = each.get(_processes(one.row))
+    ddp = positive(other.row.get("peak_bytes")) if other is not None else None
+    return "" if own is None or ddp is None else f": memory {short(own)} at the peak, with DDP {short(ddp)}"
+
+
 def _communication(row: Row) -> str:
-    if "communication" not in row:
+    if "communication" not in row or row.get("how") in ("dp", "fsdp2"):  # of these it is never known
         return ""
     share = positive(row["communication"])
     many = "how much" if share is None else percent(share)

@@ -19,6 +19,8 @@ _GAIN = 1.03
 """A batch twice as large that does not do so much more in the same time: larger ones will not, either."""
 _MOST_SIZES = 8
 _MOST_WORKERS = 16
+_NOISE = 0.05
+"""Of a step: by so much two tries of the same differ on a quiet machine."""
 _MOST_ON_A_CPU = 8
 """Processes: more tell nothing, and fill the memory."""
 
@@ -96,6 +98,7 @@ def tries(asked: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
     if "scaling" in parts:
         yield from _scaling(bench, base, say)
         yield from _data_parallel(bench, say)
+        yield from _sharded(bench, say)
 
 
 def _batches(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
@@ -148,6 +151,18 @@ def _data_parallel(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
             yield {**row, "how": "dp", "gpus": gpus, "communication": None}
 
 
+def _sharded(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
+    """Processes that each keep a piece of the model (FSDP2), the micro-batch of each kept."""
+    for number, nodes in bench.shapes():
+        if number > 1:
+            size = bench.samples * number
+            say(
+                f"FSDP2 in {number} processes{'' if nodes == 1 else f' on {nodes} nodes'}, {size} samples a step"
+            )
+            row = bench.one("scaling", number, nodes, strategy="fsdp2", batch_size=size)
+            yield {**row, "how": "fsdp2", "communication": None}
+
+
 def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
     for number, nodes in bench.shapes():
         each = bench.samples * number
@@ -170,7 +185,11 @@ def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[
 
 
 def _exchange(row: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:
-    """The share of a step that the exchange of gradients takes; None where the training could not be kept from it."""
+    """The share of a step that the exchange of gradients takes.
+
+    None where the training could not be kept from it, or where a step took longer without it: others use the machine.
+    """
     seconds = apart.get("step_seconds") if apart.get("apart") else None
-    share = None if seconds is None else max(0.0, 1 - seconds / row["step_seconds"])
+    share = None if seconds is None else 1 - seconds / row["step_seconds"]
+    share = None if share is None or share < -_NOISE else max(0.0, share)
     return {"step_seconds_apart": seconds, "communication": share}
