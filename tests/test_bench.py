@@ -20,7 +20,7 @@ from slurmgpu.files.measured import Measured, key_of, recall, remember
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.monitoring.benching.figures import figures, write_png
+from slurmgpu.monitoring.benching.figures import figures, svg, write_png
 from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_text, missing, part_of, slow
 from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
@@ -511,6 +511,26 @@ def test_fsdp2_is_told_apart_from_ddp_with_the_memory_of_both(tmp_path: Path) ->
     assert ("FSDP2, 2 processes", "67 %", "-") in next(ratios(read_again)).lines
 
 
+def test_the_plot_of_processes_has_each_way_to_use_them_and_what_nothing_lost_would_give(
+    tmp_path: Path,
+) -> None:
+    found = (
+        tried("base", 100),
+        tried("scaling", 100, how="each"),
+        tried("scaling", 190, how="each", processes=2),
+        tried("scaling", 150, how="fsdp2", processes=2),
+        tried("scaling", 140, how="dp", gpus=2),
+    )
+    (figure,) = figures("task", read(rows(tmp_path, ON_GPUS, *found)))
+    assert figure.lines == {
+        "DDP": [(1, 100), (2, 190)],
+        "FSDP2": [(1, 100), (2, 150)],
+        "DataParallel": [(1, 100), (2, 140)],
+        "nothing lost": [(1, 100), (2, 200)],
+    }
+    assert ">1,000<" in svg(figure._replace(lines={"DDP": [(1, 900), (2, 1800)]}))  # and not 1e+03
+
+
 def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_path: Path) -> None:
     found = (
         tried("base", 190),
@@ -695,6 +715,24 @@ def test_a_training_that_does_not_run_has_no_verdict_but_its_error(tmp_path: Pat
 def gathered(tmp_path: Path, kind: str, *run_dirs: str) -> Path:
     (tmp_path / "jobs.json").write_text(jobs_text(kind, [BenchJob(one, one) for one in run_dirs]))
     return tmp_path
+
+
+def test_what_a_killed_bench_of_this_machine_had_measured_is_shown_and_nothing_is_applied(
+    tmp_path: Path,
+) -> None:
+    rows(tmp_path, MACHINE, tried("base", 100), tried("workers", 300, workers=4))
+    (tmp_path / "asked.json").write_text('{"kind": "task", "train": {"task": "task.py:Mine"}}')
+    (tmp_path / "job.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:Mine'}\n")
+    before = (tmp_path / "job.yaml").read_text()
+    done = CliRunner().invoke(cli, ["bench", "show", str(tmp_path), "--apply", str(tmp_path / "job.yaml")])
+    assert done.exit_code == 1
+    assert "One process does 100 samples/s" in done.output
+    assert "cut short" in done.output
+    assert (tmp_path / "table.csv").is_file()
+    assert (tmp_path / "job.yaml").read_text() == before
+    (tmp_path / "asked.json").write_text("{}")
+    done = CliRunner().invoke(cli, ["bench", "show", str(tmp_path)])
+    assert isinstance(done.exception, InvalidInput)
 
 
 def test_a_run_directory_that_is_gone_is_named_and_hides_no_other(tmp_path: Path) -> None:

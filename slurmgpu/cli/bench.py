@@ -247,7 +247,7 @@ def show(**options: Any) -> None:
     """Gather what the jobs of `bench ... --submit` have measured so far.
 
     FOLDER is the one that `--submit` printed. Its table and page are written anew. The exit code is 1 as long as something is
-    missing.
+    missing. The folder of a bench that ran on this machine is shown, too, though its command was killed.
     """
     from slurmgpu.cli.actions.bench_jobs import act_show
 

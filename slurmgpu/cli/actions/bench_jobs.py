@@ -16,7 +16,7 @@ import click
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
 from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
-from slurmgpu.cli.actions.bench_showing import show_parts
+from slurmgpu.cli.actions.bench_showing import show, show_parts
 from slurmgpu.cli.actions.submit import submit, with_image
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.job_options import parameter
@@ -29,7 +29,17 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.benching.gathered import JOBS, BenchJob, Part, jobs_in, jobs_text, part_of
+from slurmgpu.monitoring.benching.gathered import (
+    JOBS,
+    KINDS,
+    ROWS,
+    BenchJob,
+    Part,
+    jobs_in,
+    jobs_text,
+    part_of,
+)
+from slurmgpu.monitoring.benching.results import read
 from slurmgpu.monitoring.benching.smaller import kinds_of
 from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.monitoring.reasons import reason
@@ -227,6 +237,9 @@ def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[s
 
 def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) -> None:
     file = file_to_change(apply_to) if apply_to is not None else None
+    if (Path(folder) / ROWS).is_file() and not (Path(folder) / JOBS).exists():
+        _show_without_jobs(Path(folder), file, as_json=as_json)
+        return
     kind, jobs = jobs_in(Path(folder))
     if file is not None and (kind != "task" or len(jobs) != 1):
         raise InvalidInput(
@@ -236,6 +249,27 @@ def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) ->
     if file is not None:
         _check_same(file, Path(jobs[0].run_dir))
     gather(Path(folder), wait=wait, as_json=as_json, apply_to=file)
+
+
+def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> None:
+    """The same of what one machine measured: its command may have been killed before it could show anything."""
+    kind, results = _asked_in(folder).get("kind"), read(folder / ROWS)
+    if kind not in KINDS:
+        raise InvalidInput(f"{folder / ASKED} does not say what was measured", hint="measure again")
+    if file is not None:
+        if kind != "task":
+            raise InvalidInput(f"--apply: {folder} is a bench of {kind}, from which no job file follows")
+        _check_same(file, folder)
+    show(kind, folder, results, as_json=as_json)
+    if not results.whole or (kind == "task" and not runs(results)):
+        note(
+            "it was cut short: what is missing was not measured"
+            if not results.whole
+            else "nothing follows from it"
+        )
+        click.get_current_context().exit(1)
+    if file is not None:
+        apply_verdict(file, judge(results), beside=as_json)
 
 
 def gather(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = None) -> None:

@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.results import Results
+from slurmgpu.monitoring.benching.wording import digits
 from slurmgpu.monitoring.json_rows import positive
 from slurmgpu.monitoring.reporting.plots import Line, plot
 
 __all__ = ["Figure", "figures", "svg", "write_png"]
 
 _MOST_TICKS = 12
+_IDEAL = "nothing lost"
 _THREADS = re.compile(r"(\d+) threads?")
 _OF_TRIES = (
     ("Samples/s by micro-batch", "batch", None, "batch_size", "samples at a time"),
     ("Samples/s by workers", "workers", None, "workers", "workers"),
-    ("Samples/s by processes, the same micro-batch", "scaling", "each", "processes", "processes"),
     ("Samples/s by processes, the same batch in all", "scaling", "whole", "processes", "processes"),
-    ("Samples/s by GPUs of one process (DataParallel)", "scaling", "dp", "gpus", "GPUs"),
 )
 
 
@@ -52,11 +52,39 @@ def _of_networks(results: Results) -> list[Figure]:
 def _of_tries(results: Results) -> list[Figure]:
     found = []
     for title, what, how, key, across in _OF_TRIES:
-        rows = [row for row in results.rows if row.get("what") == what and row.get("how") == how]
-        points = [(positive(row.get(key)), positive(row.get("samples_per_second"))) for row in rows]
-        line = sorted((x, y) for x, y in points if x is not None and y is not None)
+        line = _line(results, what, how, key)
         found.append(Figure(title, {"samples/s": line}, "samples/s", across))
-    return found
+    return [*found, _of_scaling(results)]
+
+
+def _of_scaling(results: Results) -> Figure:
+    """Each way to use several GPUs, beside as much as nothing lost would give."""
+    lines: dict[str, Line] = {}
+    for name, how, key in (
+        ("DDP", "each", "processes"),
+        ("FSDP2", "fsdp2", "processes"),
+        ("DataParallel", "dp", "gpus"),
+    ):
+        line = _line(results, "scaling", how, key)
+        if how != "each" and line:
+            line = [*_line(results, "base", None, "processes"), *line]
+        lines[name] = line
+    most = max((x for line in lines.values() for x, _ in line), default=1.0)
+    for x, y in _line(results, "base", None, "processes"):
+        lines[_IDEAL] = [(x, y), (most, y * most / x)] if most > x else []
+    lines = {name: line for name, line in lines.items() if line}
+    return Figure(
+        "Samples/s by GPUs or processes, the same micro-batch in each",
+        lines,
+        "samples/s",
+        "GPUs or processes",
+    )
+
+
+def _line(results: Results, what: str, how: str | None, key: str) -> Line:
+    rows = [row for row in results.rows if row.get("what") == what and row.get("how") == how]
+    points = [(positive(row.get(key)), positive(row.get("samples_per_second"))) for row in rows]
+    return sorted((x, y) for x, y in points if x is not None and y is not None)
 
 
 def svg(figure: Figure) -> str:
@@ -66,6 +94,7 @@ def svg(figure: Figure) -> str:
         figure.lines,
         down=figure.down,
         across=figure.across,
+        spelled=digits,
         along=lambda value: f"{value:g}",
     )
 
@@ -84,7 +113,8 @@ def write_png(path: Path, of: Sequence[Figure]) -> bool:
     for axes, figure in zip(drawing.subplots(len(of), squeeze=False)[:, 0], of, strict=True):
         for name, line in figure.lines.items():
             if len(line) > 1:
-                axes.plot(*zip(*line, strict=True), marker="o", label=name)
+                style = {"color": "gray", "linestyle": "--"} if name == _IDEAL else {"marker": "o"}
+                axes.plot(*zip(*line, strict=True), label=name, **style)
         axes.set(title=figure.title, xlabel=figure.across, ylabel=figure.down)
         points = [point for line in figure.lines.values() for point in line]
         axes.set_ylim(0, 1.08 * max(y for _, y in points))

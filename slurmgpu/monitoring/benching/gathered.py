@@ -15,11 +15,11 @@ from slurmgpu.monitoring.benching.results import SCHEMA, Results, median, read
 from slurmgpu.monitoring.json_rows import Row, positive
 from slurmgpu.monitoring.reporting.wording import percent
 
-__all__ = ["JOBS", "ROWS", "BenchJob", "Part", "jobs_in", "jobs_text", "missing", "part_of", "slow"]
+__all__ = ["JOBS", "KINDS", "ROWS", "BenchJob", "Part", "jobs_in", "jobs_text", "missing", "part_of", "slow"]
 
 ROWS = "rows.jsonl"
 JOBS = "jobs.json"
-_KINDS = ("networks", "node", "task")
+KINDS = ("networks", "node", "task")
 _MOST = 1 << 20
 _SLOW = 0.85
 """Of what is usual among the others: a node that does not reach it is named."""
@@ -63,7 +63,7 @@ def jobs_in(folder: Path) -> tuple[str, list[BenchJob]]:
         if document["schema"] != SCHEMA:
             raise ValueError(document["schema"])
         jobs = [BenchJob(str(one["on"]), str(one["run_dir"])) for one in document["jobs"]]
-        if document["kind"] not in _KINDS or not jobs:
+        if document["kind"] not in KINDS or not jobs:
             raise ValueError(document["kind"])
         return document["kind"], jobs
     except OSError as error:
