@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
+from slurmgpu.cli.actions import top as top_actions
 from slurmgpu.monitoring import status as status_module
 from slurmgpu.monitoring.status import StatusReport
 from slurmgpu.screen.app import Top
@@ -476,3 +478,26 @@ def test_the_pictures_in_the_docs_are_what_it_shows(tmp_path: Path) -> None:
             f"python docs/pictures/top.py ({one.name})"
         )
         assert not any(word in one.read_text() for word in ("@font-face", "url(http", "/root/", "/tmp/"))
+
+
+def test_a_run_that_ends_just_after_its_folder_was_read_is_found_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, ended = [100.0], set[str]()
+
+    def read(_: object) -> Callable[[Any], Any]:
+        there = set(ended)
+        return lambda job: job.job_id if job.job_id in there else None
+
+    monkeypatch.setattr(top_actions, "runs_that_ended", read)
+    monkeypatch.setattr(top_actions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs = top_actions.KnownRuns()
+    assert runs.quick(job("1", "FAILED")) is None
+    now[0] += 5
+    ended.add("2")
+    assert runs.quick(job("2", "FAILED")) is None  # the folder is not read so soon again
+    now[0] += 30
+    assert runs.quick(job("2", "FAILED")) == "2"  # type: ignore[comparison-overlap]
+    ended.add("1")
+    now[0] += 30
+    assert runs.quick(job("1", "FAILED")) is None  # it was looked for after its end, and has none

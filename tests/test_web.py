@@ -879,7 +879,9 @@ def test_jobs_that_wait_for_one_another_are_drawn_in_their_order(
         drawn = re.findall(r'href="run\?job=(\d+)".*?<rect x="(\d+)"', shown, re.S)
         assert [name for name, _ in sorted(drawn, key=lambda one: int(one[1]))] == ["12", "11", "14"]
         assert shown.count("marker-end") == 2
-        assert re.search(rf'job={job_id}" class="box [a-z]+ here" aria-current="page"', shown)
+        assert re.search(
+            rf'job={job_id}" id="box-{job_id}" class="box [a-z]+ here" aria-current="page"', shown
+        )
         said = words_of(shown)
         assert "11 waits waits for 12 to end well, 9 to end" in said
         assert "14 broke waited for 11 to end well" in said

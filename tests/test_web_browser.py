@@ -198,3 +198,19 @@ def test_plots_fill_their_cells_whatever_the_window_is(
 
         until(filled)
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize(
+    ("place", "polls", "identity"),
+    [("/run?job=12", "now", "act-cancel"), ("/runs", "rows", "job-14"), ("/run?job=11", "graph", "box-12")],
+)
+def test_what_is_read_anew_keeps_the_keyboard_where_it_was(
+    page: Any, address: str, place: str, polls: str, identity: str
+) -> None:
+    page.get(address + place)
+    focus = "const e = document.getElementById(arguments[0]); e.dataset.old = 'yes'; e.focus();"
+    until(lambda: text_of(page, identity))
+    page.execute_script(focus, identity)
+    page.execute_script("htmx.trigger(document.getElementById(arguments[0]), 'again')", polls)
+    until(lambda: page.execute_script("return !document.getElementById(arguments[0]).dataset.old", identity))
+    until(lambda: page.switch_to.active_element.get_attribute("id") == identity)

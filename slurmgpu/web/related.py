@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ _MOST_DRAWN = 16
 _MOST_RESULTS = 12
 _MOST_LINES = 400
 """Jobs among whose runs dependencies are looked for."""
+_MOST_KEPT = 4000
 _MOST_BOXES = 60
 _MOST_ARRAYS = 8
 _GOOD_FOR = 8.0
@@ -94,13 +95,14 @@ class Related:
             return found
 
     def _read(self, line: Line) -> _Array:
-        jobs = [
-            one.job
-            for one in lines_of(self.looker.jobs().report.jobs, each_task=True)
-            if one.job.array_job_id == line.job.array_job_id
-            and one.job.array_tasks is not None
-            and _is_there(one.job, line.job)
+        own = [
+            job
+            for job in self.looker.jobs().report.jobs
+            if job.array_job_id == line.job.array_job_id
+            and job.array_tasks is not None
+            and _is_there(job, line.job)
         ]
+        jobs = [one.job for one in lines_of(own, each_task=True)]
         # Those that wait have no files yet.
         jobs = sorted(jobs, key=lambda job: (job.state.is_waiting, _task(job)))
         run = self.looker.source.run_of(jobs[0]) if jobs else None
@@ -164,17 +166,18 @@ class Related:
         key = f"{job.cluster} {job.job_id} {job.submit}"
         if key not in self._planned:
             # A job in the queue names its script; of one that has ended, the trace that it has left is found.
-            find: Callable[[JobStatus], Run | None] = run_of
-            if job.state.is_final:
-                find = self.looker.source.quick_run
-            self._planned[key] = _dependency(find, job)
+            run = self.looker.source.quick_run(job) if job.state.is_final else run_of(job)
+            if run is None:
+                return ""
+            if len(self._planned) > _MOST_KEPT:
+                self._planned.clear()
+            self._planned[key] = _dependency(run)
         return self._planned[key]
 
 
-def _dependency(find: Callable[[JobStatus], Run | None], job: JobStatus) -> str:
+def _dependency(run: Run) -> str:
     try:
-        run = find(job)
-        return (read_plan(Path(run.run_dir)).option("dependency") or "") if run else ""
+        return read_plan(Path(run.run_dir)).option("dependency") or ""
     except InvalidInput:
         return ""
 

@@ -63,17 +63,23 @@ class KnownRuns:
     def __init__(self) -> None:
         self._runs_of = runs_by_settings(Path.cwd(), os.environ)
         self._known: dict[str, Run | None] = {}
-        self._made = 0.0
+        self._first_asked: dict[str, float] = {}
+        self._made = -_OLD
         self._by_trace = runs_that_ended(self._runs_of)
 
     def quick(self, job: JobStatus) -> Run | None:
         """Among those whose scripts have ended, of which each folder is read once in a while."""
         key = f"{job.cluster} {job.job_id} {job.submit}"
-        if key not in self._known:
-            if time.monotonic() - self._made > _OLD:
-                self._by_trace, self._made = runs_that_ended(self._runs_of), time.monotonic()
-            self._known[key] = self._by_trace(job)
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        asked = self._first_asked.setdefault(key, time.monotonic())
+        if time.monotonic() - self._made > _OLD:
+            self._by_trace, self._made = runs_that_ended(self._runs_of), time.monotonic()
+        run = self._by_trace(job)
+        # The folder may have been read before the job had ended.
+        if run is not None or self._made >= asked:
+            self._known[key] = run
+        return run
 
     def find(self, job: JobStatus) -> Run | None:
         """Among all that are known here."""

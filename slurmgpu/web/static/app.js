@@ -136,6 +136,20 @@ document.addEventListener("htmx:afterSwap", (event) => {
   for (const one of document.querySelectorAll("[data-row]")) one.checked = ticked.has(one.dataset.row);
 });
 
+// A drawing or table that is wider than the page stays where it was moved to; a drawing begins where this page's job is.
+let moved = {};
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const wide = event.detail.target.querySelector(".scrolled");
+  if (wide) moved[event.detail.target.id] = [wide.scrollLeft, wide.scrollTop];
+});
+document.addEventListener("htmx:afterSwap", (event) => {
+  const wide = event.detail.target.querySelector(".scrolled"), here = event.detail.target.querySelector(".box.here rect");
+  if (!wide) return;
+  const before = moved[event.detail.target.id];
+  if (before) [wide.scrollLeft, wide.scrollTop] = before;
+  else if (here) wide.scrollLeft = here.x.baseVal.value - (wide.clientWidth - here.width.baseVal.value) / 2;
+});
+
 // A question is about the form as it was.
 if (form) form.addEventListener("input", () => document.getElementById("question")?.replaceChildren());
 
