@@ -75,7 +75,7 @@ def test_a_few_kills_of_sharded_processes_leave_no_trace(tmp_path: Path) -> None
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(figures.read_text())["results"]
-    assert results["kills"] >= 4
+    assert results["kills"] >= 2
     assert results["failures"] == []
     assert results["steps_lost_by_kill"]["beyond_one_interval"] == 0
 
