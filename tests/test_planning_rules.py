@@ -713,6 +713,30 @@ def test_an_exact_job_is_not_refused_for_a_guess() -> None:
     assert any("96 are asked for; that is a guess" in one for one in made.warnings)
 
 
+def test_a_type_is_not_refused_where_the_profile_does_not_state_the_types() -> None:
+    on = cluster([A100, {"gpus": None}], {"limits": {"max_gpus": 8}})
+    made = plan(on, gpus=1, gpu_type="h100")
+    assert made.option("gres") == "gpu:h100:1"
+    assert made.warnings == (
+        "the profile does not state all types of GPU that gpu has: Slurm decides whether h100 is one",
+    )
+    assert plan(on, gpus=1, gpu_type="a100").warnings == ()
+    assert "allows at most 8 GPUs a job" in refusal(on, gpus=9, gpu_type="h100")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rest"),
+    [
+        ([A100, {"gpus": None, "gpu_type": "a30"}], {}),
+        ([A100, {"gpus": 4}], {}),
+        ([A100, {"gpus": None}], {"slurm": {"release": "25.05.3"}}),
+    ],
+    ids=["stated", "without a type in Slurm", "read from Slurm"],
+)
+def test_a_type_is_refused_where_all_types_are_known(nodes: list[dict[str, Any]], rest: Any) -> None:
+    assert "has no h100" in refusal(cluster(nodes, **rest), gpus=1, gpu_type="h100")
+
+
 # Memory by the CPU
 
 

@@ -223,6 +223,9 @@ def _by_facts(
     best = preferred(doubted.cluster, fitting)
     name = best.partition or ""
     against = "; ".join(_merged({name: failing[name]}))
+    if doubted.only_unstated_types():
+        warning = f"the profile does not state all types of GPU that {name} has: Slurm decides whether {best.gpu_type} is one"
+        return Chosen(best, _why(doubted.cluster, resources, best, fitting), (warning,))
     ways = ways_out()
     nearby = f"; what would fit by it: {'; or '.join(ways)}" if ways else ""
     warning = f"{against}; that is a guess of the profile ({doubted.of(name)}){nearby}"

@@ -1,4 +1,7 @@
-"""Figures of a profile that were guessed: a request is sized and placed by them, and never refused for them."""
+"""Figures of a profile that were guessed: a request is sized and placed by them, and never refused for them.
+
+Nor is a request refused for a type of GPU where the profile does not state the types.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
+from slurmgpu.planning.nodes import gpu_type_matches
 
 __all__ = ["Doubted", "without_guesses"]
+
+_UNSTATED = "the profile does not state the type of these GPUs"
 
 
 class Doubted(NamedTuple):
@@ -20,6 +26,10 @@ class Doubted(NamedTuple):
     cluster: Cluster
     guesses: dict[str, str]
     """A key of the profile, and why it was guessed so."""
+
+    def only_unstated_types(self) -> bool:
+        """Whether all that was left out is that the type of some GPUs is not stated."""
+        return all(why is _UNSTATED for why in self.guesses.values())
 
     def of(self, partition: str | None) -> str:
         """The guesses that count on a partition, in words."""
@@ -35,9 +45,10 @@ class Doubted(NamedTuple):
 def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
     """What is known for sure of a cluster, as far as the request's own amounts are held against it.
 
-    None where nothing was guessed that they are held against.
+    None where nothing was guessed that they are held against. GPUs of a type that is not stated may be of the wanted one.
     """
-    if not cluster.guessed:
+    wanted = None if cluster.complete else resources.wanted_gpu_type
+    if not cluster.guessed and wanted is None:
         return None
     left_out: dict[str, str] = {}
 
@@ -57,6 +68,9 @@ def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
     partitions = {
         name: _sure_of(name, partition, resources, guessed) for name, partition in cluster.partitions.items()
     }
+    if wanted is not None:
+        for name, partition in partitions.items():
+            partitions[name] = _of_any_type(cluster, name, partition, wanted, left_out)
     qos = {
         name: rule.model_copy(
             update={
@@ -67,6 +81,20 @@ def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
     }
     sure = cluster.model_copy(update={"gpu_types": types, "partitions": partitions, "qos": qos})
     return Doubted(sure, left_out) if left_out else None
+
+
+def _of_any_type(
+    cluster: Cluster, name: str, partition: Partition, wanted: str, left_out: dict[str, str]
+) -> Partition:
+    """The partition with GPUs of the wanted type where it has none such, and some of which nothing is stated."""
+    if any(gpu_type_matches(cluster, wanted, kind.gpu_type) for kind in partition.kinds):
+        return partition
+    nodes = list(partition.nodes)
+    for number, group in enumerate(nodes):
+        if group.gpus is None and group.gpu_type is None:
+            nodes[number] = group.model_copy(update={"gpu_type": wanted})
+            left_out[f"partitions.{name}.nodes.{number}.gpu_type"] = _UNSTATED
+    return partition.model_copy(update={"nodes": tuple(nodes)})
 
 
 def _is_sold_with(name: str, memory: Memory) -> bool:
