@@ -432,6 +432,16 @@ def test_a_tiny_network_gains_from_larger_micro_batches(tmp_path: Path) -> None:
     assert "128 samples at a time are 3.90 times as fast as 32" in said
 
 
+def test_a_smaller_micro_batch_that_is_much_faster_is_put_down_to_a_disturbed_try(tmp_path: Path) -> None:
+    said, _ = verdict(
+        tmp_path, tried("base", 100), tried("batch", 436, batch_size=1), tried("batch", 110, batch_size=64)
+    )
+    assert (
+        "1 sample at a time is 4.36 times as fast as 32: something else slowed down one of the two tries"
+        in said
+    )
+
+
 def test_what_waits_for_other_processes_is_asked_for_one(tmp_path: Path) -> None:
     said, proposed = verdict(
         tmp_path,

@@ -25,6 +25,7 @@ EFFICIENT = 0.7
 FULL = "out of memory"
 """Why a try did not run that memory did not suffice for."""
 _LAYOUTS = ("compile", "channels_last")
+_DISTURBED = "something else slowed down one of the two tries"
 
 
 class Proposal(NamedTuple):
@@ -125,7 +126,10 @@ def _batches(results: Results, base: _Try) -> Verdict:
     enough = min((one for one in (*tried, base) if one.rate >= ENOUGH * best), key=_size)
     larger = [one for one in tried if _size(one) > _size(base)]
     if enough.rate > WORTH * base.rate:
-        sentences.append(_times(enough, base))
+        smaller = _size(enough) < _size(
+            base
+        )  # which has more steps for as many samples, and cannot be so much faster
+        sentences.append(_times(enough, base) + (f": {_DISTURBED}" if smaller else ""))
     elif larger:
         most = max(larger, key=lambda one: one.rate)
         sentences.append(f"larger micro-batches bring little: {_times(most, base)}")
@@ -139,7 +143,8 @@ def _batches(results: Results, base: _Try) -> Verdict:
 
 
 def _times(one: _Try, base: _Try) -> str:
-    return f"{count(_size(one), 'sample')} at a time are {one.rate / base.rate:.2f} times as fast as {_size(base)}"
+    are = "is" if _size(one) == 1 else "are"
+    return f"{count(_size(one), 'sample')} at a time {are} {one.rate / base.rate:.2f} times as fast as {_size(base)}"
 
 
 def _size(one: _Try) -> int:
@@ -184,7 +189,7 @@ def _workers(results: Results, base: _Try) -> Verdict:
         if gain > WORTH:
             said = (
                 f"{_number_of_workers(enough.row)}: {gain:.2f} times as fast as now, although it waits only "
-                f"{percent(waited)} of its time for data: something else slowed down one of the two tries"
+                f"{percent(waited)} of its time for data: {_DISTURBED}"
             )
         return Verdict([said, *failed], [])
     why = f"{digits(enough.rate)} samples/s in place of {digits(now)}"
