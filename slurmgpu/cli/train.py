@@ -134,6 +134,12 @@ class Machine(NamedTuple):
     ),
 )
 @click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
 @gathered(
     "machine",
     Machine,
@@ -163,6 +169,9 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
     With --prepare it runs the task's prepare(cfg) alone, in the job's modules, container and Python, as on a login
     node, where there is a network: a download, an unpacking. The job then finds it done.
+
+    With --estimate it trains nothing: in the same environment it works out what a rank keeps in memory, without a GPU and
+    without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
     from slurmgpu.cli.actions.train import act
 

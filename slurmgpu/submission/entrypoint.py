@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.local.site import python_with_torch
@@ -16,7 +18,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.rendering.context import SCRIPT_NAME
 from slurmgpu.submission.run_directory import copy_entrypoint
 
-__all__ = ["ask_entrypoint", "chosen_python", "prepare_here", "prepare_plan"]
+__all__ = ["ask_entrypoint", "chosen_python", "estimate_here", "prepare_here", "prepare_plan"]
 
 
 def chosen_python(named: str | None, environment: Mapping[str, str]) -> str:
@@ -99,16 +101,34 @@ def prepare_here(plan: Plan, script: str, folder: Path, *, nice: int) -> int:
     What it needs beside the task lies in a temporary folder, which is gone afterwards.
     """
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
-        copy_entrypoint(Path(temporary, "code"))
-        path = Path(temporary, SCRIPT_NAME)
-        path.write_text(script, encoding="utf-8")
-        command = ["bash", *(["-l"] if plan.login_shell else []), str(path)]
-        if nice:
-            command = ["nice", "-n", str(nice), *command]
-        variables = {"SLURMGPU_RUN_DIR": temporary, "SLURM_SUBMIT_DIR": str(folder)}
+        return _run_in(Path(temporary), plan, script, folder, nice=nice, variables={})
+
+
+def estimate_here(
+    plan: Plan, script: str, folder: Path, *, nice: int, gpus: Sequence[int]
+) -> dict[str, Any] | None:
+    """Run it to work out the memory that the training takes on so many GPUs; None where it failed, and has said why."""
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        counts = {"SLURMGPU_ESTIMATE": ",".join(map(str, gpus))}
+        _run_in(Path(temporary), plan, script, folder, nice=nice, variables=counts)
         try:
-            return subprocess.run(
-                command, cwd=folder, env={**os.environ, **variables}, check=False
-            ).returncode
-        except OSError as error:
-            raise RunFailed(f"{command[0]} cannot be started: {error.strerror}") from None
+            found: dict[str, Any] = json.loads(Path(temporary, "estimate.json").read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        return found
+
+
+def _run_in(
+    temporary: Path, plan: Plan, script: str, folder: Path, *, nice: int, variables: Mapping[str, str]
+) -> int:
+    copy_entrypoint(temporary / "code")
+    path = temporary / SCRIPT_NAME
+    path.write_text(script, encoding="utf-8")
+    command = ["bash", *(["-l"] if plan.login_shell else []), str(path)]
+    if nice:
+        command = ["nice", "-n", str(nice), *command]
+    variables = {**variables, "SLURMGPU_RUN_DIR": str(temporary), "SLURM_SUBMIT_DIR": str(folder)}
+    try:
+        return subprocess.run(command, cwd=folder, env={**os.environ, **variables}, check=False).returncode
+    except OSError as error:
+        raise RunFailed(f"{command[0]} cannot be started: {error.strerror}") from None

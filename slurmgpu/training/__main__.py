@@ -1,6 +1,7 @@
 """One process of a training, ``python -m slurmgpu_training [train.json]``, started by torchrun, srun or hand.
 
-``--prepare`` before the file: only the task's ``prepare(cfg)``, in one process that waits for no other.
+``--prepare`` before the file: only the task's ``prepare(cfg)``, in one process that waits for no other. With
+SLURMGPU_ESTIMATE in the environment, numbers of GPUs such as ``1,8``, it works out the memory that the training takes instead.
 
 Exit codes: 0 done; 1 failed; 2 settings that are not valid; 75 stopped by a signal or the clock, everything saved:
 start again to go on; 128 + the signal's number: ended by it before there was anything to save.
@@ -113,9 +114,14 @@ def _run(
 
 
 def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    settings_file, _ = _locate(arguments, environment)
+    settings_file, run_dir = _locate(arguments, environment)
     values = settings.load(settings_file)
     _require_torch()
+    if environment.get("SLURMGPU_ESTIMATE"):
+        from .estimating.writing import write
+
+        write(values, [int(each) for each in environment["SLURMGPU_ESTIMATE"].split(",")], run_dir)
+        return
     from . import task
 
     loaded = task.load(values.task)

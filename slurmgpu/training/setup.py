@@ -20,7 +20,7 @@ from .settings import Config, Settings
 from .sharding import fully
 from .task import Task
 
-__all__ = ["make_model", "set_backends", "spread"]
+__all__ = ["built", "make_model", "set_backends", "spread"]
 
 
 def set_backends(settings: Settings) -> None:
@@ -37,15 +37,21 @@ def set_backends(settings: Settings) -> None:
 
 def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device) -> torch.nn.Module:
     """The task's model on the device, with what is to be frozen frozen."""
+    model = built(task, cfg, settings)
+    if settings.channels_last:
+        return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return model.to(device)
+
+
+def built(task: Task, cfg: Config, settings: Settings) -> torch.nn.Module:
+    """The same where the task has made it."""
     model = task.model(cfg)
     if settings.activation_checkpointing:
         for block in task.blocks(model):
             _around_forward(block, _recompute)
     if settings.freeze:
         _freeze(model, settings.freeze)
-    if settings.channels_last:
-        return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-    return model.to(device)
+    return model
 
 
 def _around_forward(module: torch.nn.Module, around: Callable[..., object]) -> None:

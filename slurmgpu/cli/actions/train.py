@@ -1,21 +1,24 @@
-"""What ``slurmgpu train`` does: plan a training for this machine, or prepare its task."""
+"""What ``slurmgpu train`` does: plan a training for this machine, prepare its task, or work out its memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from slurmgpu.cli.actions.gpus_here import count_of_the_job
 from slurmgpu.cli.actions.local import LOGIN_NICE, Local, looks_like_a_login_node, on_login_node, run_prepared
 from slurmgpu.cli.actions.planned_training import planned
+from slurmgpu.cli.actions.train_estimate import ESTIMATED, print_estimate
 from slurmgpu.cli.preparing import note
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.layered import Layered
-from slurmgpu.submission.entrypoint import chosen_python, prepare_here, prepare_plan
+from slurmgpu.models.plan import Plan
+from slurmgpu.submission.entrypoint import chosen_python, estimate_here, prepare_here, prepare_plan
 from slurmgpu.submission.preflight import check_task, is_folder
 from slurmgpu.submission.preparing import Prepared
 
@@ -29,9 +32,22 @@ def act(
     settings: Mapping[str, object],
     asked: Training,
     only_prepare: bool,
+    estimate: bool,
+    as_json: bool,
     machine: Machine,
 ) -> None:
+    if as_json and not estimate:
+        raise InvalidInput("--json goes with --estimate", hint="add --estimate, or leave out --json")
+    if estimate and only_prepare:
+        raise InvalidInput(
+            "--estimate and --prepare: give one of them",
+            hint="--prepare first, if the data are not there yet",
+        )
     python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
+    if estimate:
+        ctx.exit(
+            _estimate(planned(asked, layer, 1), python, machine.processes, asked.cluster, as_json=as_json)
+        )
     if only_prepare:
         ctx.exit(_prepare_task(planned(asked, layer, 1), python))
     login_node = on_login_node(machine.here)
@@ -46,6 +62,45 @@ def act(
 
 def _prepare_task(prepared: Prepared, python: Path | None) -> int:
     """Run the script that the job would run, on one process, to prepare alone; its exit code."""
+    ready = _ready(prepared, python)
+    code = prepare_here(ready.plan, ready.script, ready.folder, nice=ready.nice)
+    if code:
+        instead = (
+            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
+        )
+        note(f"preparing ended with exit code {code}{instead}")
+    return code
+
+
+def _estimate(
+    prepared: Prepared, python: Path | None, processes: int | None, named: str | None, *, as_json: bool
+) -> int:
+    """Run it to work out the memory, and print that beside the cluster's types of GPU; the exit code."""
+    ready = _ready(prepared, python)
+    counts = [*ESTIMATED, processes or _processes(prepared)]
+    found = estimate_here(ready.plan, ready.script, ready.folder, nice=ready.nice, gpus=sorted(set(counts)))
+    if found is None:
+        instead = "" if python else ": --python PATH takes another Python than the job's"
+        raise RunFailed(f"nothing was worked out{instead}")
+    cluster, _ = choose_cluster(named, prepared.loaded.settings, os.environ)
+    print_estimate(found, cluster, as_json=as_json)
+    return 0
+
+
+def _processes(prepared: Prepared) -> int:
+    return max(1, prepared.plan.nodes * prepared.plan.processes_per_node)
+
+
+class _Ready(NamedTuple):
+    """A script of the entrypoint alone, and where it runs."""
+
+    plan: Plan
+    script: str
+    folder: Path
+    nice: int
+
+
+def _ready(prepared: Prepared, python: Path | None) -> _Ready:
     folder = prepared.folder
     if folder is None or not is_folder(folder):
         raise InvalidInput(
@@ -61,10 +116,4 @@ def _prepare_task(prepared: Prepared, python: Path | None) -> int:
             "--python PATH takes another Python"
         )
     script = prepared._replace(plan=plan).render()
-    code = prepare_here(plan, script, folder, nice=LOGIN_NICE if looks_like_a_login_node() else 0)
-    if code:
-        instead = (
-            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
-        )
-        note(f"preparing ended with exit code {code}{instead}")
-    return code
+    return _Ready(plan, script, folder, LOGIN_NICE if looks_like_a_login_node() else 0)

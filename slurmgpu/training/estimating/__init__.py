@@ -1,0 +1,1 @@
+"""How much memory a training takes on each rank, worked out before it runs."""

@@ -1,0 +1,178 @@
+"""From a training's tensors to what each rank keeps of them, by strategy and by number of processes.
+
+What is counted, with P for parameters, G for gradients, S for the optimizer's state, E for the average of the weights:
+
+- single: P + G + S + E and a micro-batch; a first micro-batch makes its gradients while its activations go.
+- ddp: the same on each rank. Gradients lie in DDP's buckets, which are there from the start; beside them once more without
+  ``gradient_as_bucket_view``.
+- fsdp2 over N: (P + G + S + E) / N; what is gathered (in ``precision``'s type): the block that is computed, the next one, and
+  what is in no block; the gradients of a block before they are shared out, in both types; and a micro-batch. Without
+  ``reshard_after_forward`` all blocks stay gathered.
+- cpu_offload: the same pieces in the memory of the node, and on the GPU only what is gathered.
+- tensor_parallel T: what is in blocks is taken as cut into T, activations as not cut: the task decides, so this is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from ..settings import Settings
+from .tracing import Facts, Peak
+
+__all__ = ["Row", "at", "rows", "samples_at_a_time"]
+
+_FP32 = 4
+
+
+class Row(NamedTuple):
+    """Bytes of one process."""
+
+    strategy: str
+    gpus: int
+    tensor_parallel: int
+    cpu_offload: bool
+    micro_batch: int
+    """Samples at a time."""
+    parameters: int
+    gradients: int
+    """DDP's buckets, too."""
+    optimizer: int
+    averages: int
+    buffers: int
+    gathered: int
+    """What fsdp2 gathers, and gradients that are not shared out yet."""
+    activations: Optional[int]
+    """What a micro-batch takes, its batch as well; None: not known."""
+    total: int
+    """On the device, at the peak; without activations, where these are not known."""
+    host: int
+    """In the node's memory beside it (cpu_offload)."""
+    fixed: int
+    """What of the total no micro-batch changes."""
+    per_sample: Optional[int]
+    """What each sample adds."""
+
+
+class _Line(NamedTuple):
+    """Bytes by samples: ``fixed + samples * each``."""
+
+    fixed: float
+    each: float
+
+    def at(self, samples: int) -> int:
+        return max(0, round(self.fixed + samples * self.each))
+
+
+def at(peaks: Sequence[Peak], samples: int, *, first: bool = False) -> Optional[int]:
+    """What a micro-batch of so many samples takes, on the line through those that were traced; None: none was."""
+    line = _line(peaks, first)
+    return None if line is None else line.at(samples)
+
+
+def _line(peaks: Sequence[Peak], first: bool) -> Optional[_Line]:
+    values = [(each.samples, each.first if first else each.again) for each in peaks]
+    if not values:
+        return None
+    (low, small), (high, large) = values[0], values[-1]
+    if low == high:
+        return _Line(0.0, small / low)
+    slope = max(0.0, (large - small) / (high - low))
+    return _Line(large - high * slope, slope)
+
+
+def samples_at_a_time(settings: Settings, processes: int) -> int:
+    """Samples of a micro-batch on so many processes, rounded up; 1 where ``micro_batch`` is to be found."""
+    share = -(-settings.batch_size // processes)
+    if settings.micro_batch == "auto":
+        return 1
+    rounds = (
+        -(-share // settings.micro_batch) if isinstance(settings.micro_batch, int) else settings.accumulate
+    )
+    return -(-share // rounds)
+
+
+def rows(facts: Facts, settings: Settings, gpus: Sequence[int], *, on_gpu: bool, own_step: bool) -> list[Row]:
+    """Each strategy at each number of GPUs, a process each."""
+    found = []
+    for count in sorted(set(gpus)):
+        if count == 1:
+            found.append(_whole("single", facts, settings, 1, on_gpu))
+            continue
+        found.append(_whole("ddp", facts, settings, count, on_gpu))
+        if not own_step:
+            found += _sharded_rows(facts, settings, count)
+    return found
+
+
+def _sharded_rows(facts: Facts, settings: Settings, count: int) -> Iterator[Row]:
+    cuts = {1}
+    if count % settings.tensor_parallel == 0:
+        cuts.add(settings.tensor_parallel)
+    for cut in sorted(cuts):
+        yield _sharded(facts, settings, count, cut, offload=False)
+        if settings.precision != "fp16":
+            yield _sharded(facts, settings, count, cut, offload=True)
+
+
+def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: bool) -> Row:
+    """A process that has all of the model."""
+    micro = samples_at_a_time(settings, count)
+    together = strategy == "ddp"
+    gradients = facts.gradients * (1 if not together or settings.gradient_as_bucket_view else 2)
+    kept = facts.parameters + facts.buffers + facts.optimizer + facts.averages
+    line = _line(facts.peaks, first=False)
+    activations = 0 if line is None else line.at(micro)
+    beside = 0 if on_gpu else facts.optimizer_peak
+    peak = gradients + max(activations, beside)
+    rounds = -(-settings.batch_size // count) > micro
+    first = at(facts.peaks, micro, first=True)
+    if not together and not rounds and first is not None:
+        # The gradients come while the activations go, and are no more at the start of the next step.
+        peak = max(first, facts.gradients + beside)
+    return Row(
+        strategy, count, 1, False, micro,
+        facts.parameters, gradients, facts.optimizer, facts.averages, facts.buffers, 0,
+        None if line is None else activations,
+        kept + peak, 0,
+        kept + gradients + (0 if line is None else max(0, round(line.fixed))),
+        None if line is None else round(line.each),
+    )  # fmt: skip
+
+
+def _sharded(facts: Facts, settings: Settings, count: int, cut: int, *, offload: bool) -> Row:
+    """A process that has a piece of the model; each data group of ``count / cut`` processes takes the batch."""
+    micro = samples_at_a_time(settings, count // cut)
+    in_blocks = min(facts.parameters, sum(facts.blocks))
+    outside = facts.parameters - in_blocks
+    share = (in_blocks / cut + outside) / max(
+        1, facts.parameters
+    )  # of the whole, before it is sharded over data
+    pieces = count // cut
+
+    def piece(size: int) -> int:
+        return round(size * share / pieces)
+
+    elements = facts.parameters / max(1, facts.elements)
+    narrow = 1.0 if settings.precision == "fp32" else 2 / elements
+    # As large as a whole block, whatever holds how many of its parameters.
+    largest = max(facts.blocks, default=0) / cut
+    rest = outside * narrow
+    at_once = 2 * largest if settings.reshard_after_forward else in_blocks
+    computed = min(at_once, in_blocks / cut) * narrow
+    shared_out = largest * (narrow + _FP32 / elements) + rest
+    gathered = round(rest + computed + shared_out) if pieces > 1 else 0
+    sizes = (facts.parameters, facts.gradients, facts.optimizer, facts.averages)
+    parameters, gradients, optimizer, averages = map(piece, sizes)
+    line = _line(facts.peaks_cast, first=False)
+    activations = 0 if line is None else line.at(micro)
+    kept = parameters + gradients + optimizer + averages
+    on_device = (0 if offload else kept) + facts.buffers + gathered
+    return Row(
+        "fsdp2", count, cut, offload, micro,
+        parameters, gradients, optimizer, averages, facts.buffers, gathered,
+        None if line is None else activations,
+        on_device + activations, kept if offload else 0,
+        on_device + (0 if line is None else max(0, round(line.fixed))),
+        None if line is None else round(line.each),
+    )  # fmt: skip

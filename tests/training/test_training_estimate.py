@@ -1,0 +1,66 @@
+"""The memory of a training, worked out before it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slurmgpu.cli.actions.train_estimate import fits  # noqa: E402
+from slurmgpu.training.estimating.arithmetic import rows  # noqa: E402
+from slurmgpu.training.estimating.tracing import Facts, trace  # noqa: E402
+from slurmgpu.training.settings import Settings  # noqa: E402
+from slurmgpu.training.task import load  # noqa: E402
+
+TASK = """
+import torch
+from torch import nn
+
+class Task:
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(100, 200, bias=False), nn.Linear(200, 10, bias=False))
+
+    def dataset(self, cfg, split):
+        return [(torch.zeros(100), torch.zeros(10)) for _ in range(8)] if split == "train" else None
+
+    def loss(self, model, batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+"""
+WEIGHTS = 4 * (100 * 200 + 200 * 10)
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    file = tmp_path_factory.mktemp("estimate") / "estimated_task.py"
+    file.write_text(TASK)
+    settings = Settings(task=f"{file}:Task", ema=0.9)
+    return trace(load(settings.task), settings)
+
+
+def test_what_a_model_keeps_is_what_adamw_and_its_weights_take_to_the_byte(facts: Facts) -> None:
+    assert (facts.parameters, facts.gradients, facts.averages) == (WEIGHTS, WEIGHTS, WEIGHTS)
+    assert facts.optimizer == 2 * WEIGHTS + 2 * 4  # and a count of steps for each
+    # A sample has its inputs and targets, and between the layers what the second one needs in its backward pass.
+    low, high = facts.peaks
+    assert (high.again - low.again) / (high.samples - low.samples) >= 4 * (100 + 10 + 200)
+    assert facts.note is None
+
+
+def test_processes_share_the_model_out_with_fsdp2_and_not_with_ddp(facts: Facts) -> None:
+    found = {
+        (row.strategy, row.gpus, row.cpu_offload): row
+        for row in rows(facts, Settings(task="t", batch_size=64), (1, 8), on_gpu=True, own_step=False)
+    }
+    assert found["ddp", 8, False].parameters == WEIGHTS
+    assert found["fsdp2", 8, False].parameters == WEIGHTS // 8
+    offloaded = found["fsdp2", 8, True]
+    assert offloaded.total < found["fsdp2", 8, False].total
+    assert offloaded.host == (3 * WEIGHTS + facts.optimizer) // 8
+    assert [found[key].micro_batch for key in (("single", 1, False), ("ddp", 8, False))] == [64, 8]
+
+
+def test_a_gpu_of_unknown_memory_is_neither_large_enough_nor_too_small() -> None:
+    row = {"total": 30 << 30, "fixed": 20 << 30, "per_sample": 1 << 30}
+    assert fits(row, None) == {"fits": None, "micro_batch": None}
+    assert fits(row, 40 << 30) == {"fits": True, "micro_batch": 15}
+    assert fits(row, 24 << 30) == {"fits": False, "micro_batch": 0}
