@@ -1,4 +1,4 @@
-"""``slurmgpu checkpoint``: list a run's checkpoints, verify them, export one as a plain state_dict."""
+"""``slurmgpu checkpoint``: list a run's checkpoints, verify them, export one, train an interval again and compare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmgpu.cli.completing import runs
 
 @click.group()
 def command() -> None:
-    """List a run's checkpoints, verify them, export one as a plain state_dict."""
+    """List a run's checkpoints, verify them, export one, train an interval again and compare."""
 
 
 @command.command("list", short_help="Show a run's checkpoints.")
@@ -80,3 +80,33 @@ def export(ctx: click.Context, /, step: int | None, best: bool, **given: Any) ->
     from slurmgpu.cli.actions.checkpoint import Which, act_export
 
     act_export(ctx, which=Which(step, best), **given)
+
+
+@command.command("replay", short_help="Train an interval again; say where it differs from the run.")
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=runs)
+@click.option(
+    "--from",
+    "begin",
+    type=click.IntRange(0),
+    metavar="STEP",
+    help="Begin at the checkpoint of this step, or the one before it (default: the newest but one; 0: the beginning).",
+)
+@click.option(
+    "--to",
+    "end",
+    type=click.IntRange(1),
+    metavar="STEP",
+    help="The last step (default: the newest checkpoint).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
+@click.pass_context
+def replay(ctx: click.Context, /, **given: Any) -> None:
+    """Train an interval of a run again, and compare losses, checksums and the checkpoint at its end, bit for bit.
+
+    RUN as for `checkpoint list`. It runs on this machine, with as many processes as the run had, in a temporary folder: the run
+    is only read. Exit code 0: all is equal; 1: something differs; 2: there is no such interval; 3: it cannot be told.
+    """
+    from slurmgpu.cli.actions.checkpoint_replay import act_replay
+
+    act_replay(ctx, **given)

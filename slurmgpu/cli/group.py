@@ -50,7 +50,7 @@ SECTIONS = {
     "Training": {
         "train": "Train a task on this machine; or only prepare it.",
         "profile": "Say what takes the time of a training's steps, and what to change.",
-        "checkpoint": "List, verify and export the checkpoints of a run.",
+        "checkpoint": "List, verify, export and replay the checkpoints of a run.",
     },
     "Clusters": {
         "bench": "Measure a machine, and what a training gains.",

@@ -104,7 +104,7 @@ class _Task(NamedTuple):
 
 
 def act_list(ctx: click.Context, run: str | None, as_json: bool) -> None:
-    run_dir, tasks = _tasks(ctx, run)
+    run_dir, tasks = tasks_of(ctx, run)
     rows = [
         _facts(task, one, resume=one is newest_complete(task.found)) for task in tasks for one in task.found
     ]
@@ -121,7 +121,7 @@ def act_list(ctx: click.Context, run: str | None, as_json: bool) -> None:
 
 
 def act_verify(ctx: click.Context, run: str | None, step: int | None, as_json: bool) -> None:
-    run_dir, tasks = _tasks(ctx, run)
+    run_dir, tasks = tasks_of(ctx, run)
     if step is not None:
         _require_step(run_dir, tasks, step)
     rows: list[dict[str, object]] = []
@@ -184,7 +184,7 @@ def act_export(
     force: bool,
     python: str | None,
 ) -> None:
-    run_dir, tasks = _tasks(ctx, run)
+    run_dir, tasks = tasks_of(ctx, run)
     _check_target(target, tasks, force)
     interpreter = chosen_python(python, os.environ)
     step = _best_step(run_dir, tasks, which.step) if which.best else which.step
@@ -211,7 +211,7 @@ def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
 
 def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
     """The checkpoint to export, read through: that of the step, else the newest intact one."""
-    _require_one(run_dir, tasks)
+    require_one(run_dir, tasks)
     read: Iterable[tuple[Checkpoint, list[str] | None]] = ()
     if step is not None:
         _require_step(run_dir, tasks, step)
@@ -234,7 +234,7 @@ def _best_step(run_dir: Path, tasks: list[_Task], step: int | None) -> int:
     """The step of the best checkpoint."""
     if step is not None:
         raise InvalidInput("--best and --step: each names a checkpoint", hint="give one of them")
-    _require_one(run_dir, tasks)
+    require_one(run_dir, tasks)
     found, one = best_of(tasks[0].found) if tasks else (None, None)
     if found is None:
         raise InvalidInput(
@@ -249,7 +249,7 @@ def _best_step(run_dir: Path, tasks: list[_Task], step: int | None) -> int:
     return found.step
 
 
-def _require_one(run_dir: Path, tasks: list[_Task]) -> None:
+def require_one(run_dir: Path, tasks: list[_Task]) -> None:
     if len(tasks) > 1:
         raise InvalidInput(
             f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
@@ -267,7 +267,7 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
         )
 
 
-def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
+def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     """The run directory that is meant, and its folders of checkpoints."""
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()

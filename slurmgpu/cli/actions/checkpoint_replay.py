@@ -1,0 +1,291 @@
+"""What ``slurmgpu checkpoint replay`` does."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from slurmgpu.cli.actions.checkpoint import require_one, tasks_of
+from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.monitoring.checkpoints import Checkpoint, damage
+from slurmgpu.monitoring.metrics import MetricsRow
+from slurmgpu.monitoring.replay import Told, first_difference, starts, told
+from slurmgpu.printable import printable
+from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
+from slurmgpu.submission.replaying import lay_out, train_again
+from slurmgpu.submission.run_directory import read_plan
+
+_CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
+_BAND, _SURE = 3.0, 30.0
+"""A run as far from two replays as three times their own distance is as they are; from thirty times on it is not."""
+# Settings that change no step.
+_FREE = {
+    "checkpoint_every", "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin",
+    "hang_timeout", "log_every", "checksum_steps", "profile", "track", "timeout", "peak_flops", "epochs", "max_steps",
+}  # fmt: skip
+
+
+class _Unknown(Exception):
+    """It cannot be told; why is its text."""
+
+
+class _Interval(NamedTuple):
+    """What is trained again: from a checkpoint (None: from the beginning) to a step, which may have one."""
+
+    run_dir: Path
+    begin: Checkpoint | None
+    until: int
+    end: Checkpoint | None
+
+    @property
+    def after(self) -> int:
+        return 0 if self.begin is None else self.begin.step
+
+
+def act_replay(
+    ctx: click.Context, run: str | None, begin: int | None, end: int | None, as_json: bool, python: str | None
+) -> None:
+    run_dir, tasks = tasks_of(ctx, run)
+    require_one(run_dir, tasks)
+    folder = tasks[0].folder.parent if tasks else run_dir
+    interval = _interval(folder, tasks[0].found if tasks else [], begin, end)
+    began = time.monotonic()
+    found: dict[str, Any]
+    try:
+        found = _replayed(interval, chosen_python(python, os.environ))
+    except (_Unknown, RunFailed) as error:
+        found = {"verdict": "unknown", "why": str(error)}
+    document = {
+        "schema": "slurmgpu.replay/1",
+        "run_dir": str(folder.absolute()),
+        "from": interval.after,
+        "to": interval.until,
+        "verdict": found["verdict"],
+        "difference": None,
+        "why": None,
+        "parts": None,
+        **found,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for line in _words(document):
+            click.echo(printable(line))
+    ctx.exit(_CODES[document["verdict"]])
+
+
+def _interval(run_dir: Path, found: list[Checkpoint], begin: int | None, end: int | None) -> _Interval:
+    """What is to be trained again."""
+    whole = [one for one in found if one.state == "complete"]
+    if end is None and not whole:
+        raise InvalidInput(
+            f"{run_dir} has no checkpoint", hint="name the last step of the interval: --to STEP"
+        )
+    until = whole[0].step if end is None else end
+    last = next((one for one in whole if one.step == until), None)
+    most = until - 1 if begin is None else begin
+    if most >= until:
+        raise InvalidInput(
+            f"--from {most}: the interval ends at step {until}",
+            hint="give an earlier --from, or a later --to",
+        )
+    first = next((one for one in whole if one.step <= most), None)
+    for one in filter(None, (first, last)):
+        problems = damage(one)
+        if problems is None or problems:
+            raise InvalidInput(
+                f"step-{one.step} is not intact: {'; '.join(problems or ['it was pruned meanwhile'])}",
+                hint="take another interval: slurmgpu checkpoint verify shows what is intact",
+            )
+    return _Interval(run_dir, first, until, last)
+
+
+def _manifest(one: Checkpoint | None) -> dict[str, Any]:
+    return {} if one is None else json.loads((one.path / "manifest.json").read_bytes())
+
+
+def _replayed(interval: _Interval, python: str) -> dict[str, Any]:
+    """The verdict, with what it rests on."""
+    known = [each for each in (_manifest(interval.begin), _manifest(interval.end)) if each]
+    of_run = [row for row in starts(interval.run_dir) if row.step < interval.until]
+    if not of_run:
+        raise _Unknown("metrics.jsonl has no start of this run: it says on what the run was trained")
+    settings: Any = known[-1]["settings"] if known else of_run[-1].values["settings"]
+    _require_one_setting(known, interval)
+    since = [row for row in of_run if row.step >= interval.after] or of_run[-1:]
+    before = [row for row in of_run if row.step < interval.after]
+    of_run = before[-1:] + since if since[0].step > interval.after else since
+    sizes = {row.values.get("world_size") for row in of_run}
+    if len(sizes) != 1:
+        raise _Unknown(
+            f"the interval was trained with different numbers of processes: {sorted(map(str, sizes))}"
+        )
+    processes = int(str(sizes.pop()))
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-replay-") as temporary:
+        first = _again(interval, settings, processes, python, Path(temporary, "1"), of_run)
+        run = told(interval.run_dir, interval.after, interval.until)
+        if interval.end is None and not (run.lines or run.sums):
+            raise _Unknown(f"the run has neither metrics nor a checkpoint of steps up to {interval.until}")
+        parts = _parts(interval.end, first.folder, python)
+        differing = sorted(name for name, part in (parts or {}).items() if part["count"])
+        difference = first_difference(
+            run, first.told, interval.after, interval.until, processes, bool(differing)
+        )
+        if difference is None:
+            return {"verdict": "equal", "parts": parts}
+        if first.elsewhere is not None:
+            raise _Unknown(f"something differs, but {first.elsewhere}: replay it on the same kind of machine")
+        second = _again(interval, settings, processes, python, Path(temporary, "2"), of_run)
+        apart = _parts_between(interval.until, first.folder, second.folder, python)
+        same = first_difference(
+            first.told, second.told, interval.after, interval.until, processes, any(apart.values())
+        )
+        if same is None:  # what two replays agree on to the last bit, the run should have done too
+            return {"verdict": "differs", "parts": parts, "difference": difference.__dict__}
+        return _by_band(run, first, second, parts, apart)
+
+
+def _require_one_setting(known: list[dict[str, Any]], interval: _Interval) -> None:
+    if len(known) < 2:
+        return
+    one, other = (each["settings"] for each in known)
+    changed = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    changed = [name for name in changed if name not in _FREE]
+    if known[0]["task_sha256"] != known[1]["task_sha256"]:
+        changed.append("the text of the task")
+    if changed:
+        raise _Unknown(
+            f"between step {interval.after} and {interval.until} the run has changed: {', '.join(changed)}"
+        )
+
+
+class _Replay(NamedTuple):
+    folder: Path
+    told: Told
+    elsewhere: str | None
+    """What of the machine is not as it was for the run."""
+
+
+def _again(
+    interval: _Interval,
+    settings: Mapping[str, Any],
+    processes: int,
+    python: str,
+    scratch: Path,
+    of_run: list[MetricsRow],
+) -> _Replay:
+    lay_out(
+        scratch,
+        interval.run_dir,
+        settings,
+        None if interval.begin is None else interval.begin.path,
+        interval.until,
+    )
+    work_dir = Path.cwd()
+    if (interval.run_dir / "plan.json").exists():
+        work_dir = Path(read_plan(interval.run_dir).work_dir)
+    places: Any = of_run[-1].values.get("ranks")
+    threads = places[0].get("threads") if isinstance(places, list) and places else None
+    environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+    train_again(python, scratch, work_dir, processes, interval.until, environ, lambda: True)
+    end = _manifest_at(scratch, interval.until)
+    was = _manifest(interval.end or interval.begin)
+    if was and end["task_sha256"] != was["task_sha256"]:
+        raise _Unknown(f"the text of {settings['task']} is not what it was when the run was trained")
+    (started, *_) = starts(scratch)
+    return _Replay(scratch, told(scratch, interval.after, interval.until), _elsewhere(of_run, started))
+
+
+def _manifest_at(folder: Path, step: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (folder / "checkpoints" / f"step-{step}" / "manifest.json").read_bytes()
+    )
+    return found
+
+
+def _elsewhere(of_run: list[MetricsRow], started: MetricsRow) -> str | None:
+    """Why bits may differ without a fault: another device, torch or, on the CPU, another machine."""
+    for row in of_run:
+        for name in ("device_name", "torch", "world_size"):
+            if row.values.get(name) != started.values.get(name):
+                return f"the run had {name} {row.values.get(name)}, and the replay {started.values.get(name)}"
+        if row.values.get("device_name") == "CPU" and (then := _hosts(row)) != (now := _hosts(started)):
+            return f"the run was trained on the CPU of {', '.join(then)}, and the replay on that of {', '.join(now)}"
+    return None
+
+
+def _hosts(row: MetricsRow) -> list[str]:
+    places: Any = row.values.get("ranks")
+    return sorted({f"{each['host']} ({each.get('threads')} threads)" for each in places})
+
+
+def _parts(end: Checkpoint | None, scratch: Path, python: str) -> dict[str, Any] | None:
+    """How the checkpoints at the interval's end compare; None where the run has none."""
+    if end is None:
+        return None
+    own = scratch / "checkpoints" / f"step-{end.step}"
+    answer = ask_entrypoint(python, "comparing", [str(end.path.absolute()), str(own)], os.environ)
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def _parts_between(until: int, one: Path, other: Path, python: str) -> dict[str, float | None]:
+    """The distance of each part that differs between two replays."""
+    folders = [str(each / "checkpoints" / f"step-{until}") for each in (one, other)]
+    found = json.loads(ask_entrypoint(python, "comparing", folders, os.environ))
+    return {name: part["distance"] for name, part in found.items() if part["count"]}
+
+
+def _by_band(
+    run: Told, one: _Replay, other: _Replay, parts: dict[str, Any] | None, apart: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """The verdict where two replays differ: how far the run is from them, by how far they are from each other."""
+    ratios = {}
+    steps = [step for step in run.lines if step in one.told.lines and step in other.told.lines]
+    losses = [
+        tuple(float(each.lines[step].get("loss") or 0) for each in (run, one.told, other.told))
+        for step in steps
+    ]
+    if losses and (spread := max(abs(b - c) for _, b, c in losses)):
+        ratios["losses"] = max(abs(a - (b + c) / 2) for a, b, c in losses) / spread
+    if parts and "model.pt" in parts and (between := apart.get("model.pt")):
+        ratios["weights"] = (parts["model.pt"]["distance"] or 0.0) / between
+    if not ratios:
+        return {
+            "verdict": "unknown",
+            "why": "two replays differ from each other, and neither losses nor weights say by how much",
+        }
+    worst = max(ratios.values())
+    verdict = "within the band" if worst <= _BAND else "differs" if worst > _SURE else "unknown"
+    listed = ", ".join(f"{name} {ratio:.2g} times" for name, ratio in ratios.items())
+    why = f"two replays differ from each other, and the run from them by as much as they do ({listed})"
+    return {"verdict": verdict, "why": why, "parts": parts}
+
+
+def _words(document: Mapping[str, Any]) -> list[str]:
+    head = f"steps {document['from'] + 1} to {document['to']}: {document['verdict']}"
+    lines = [head if document["why"] is None else f"{head}: {document['why']}"]
+    if (found := document["difference"]) is not None:
+        one = found["earliest"] == found["latest"]
+        when = (
+            f"step {found['latest']}" if one else f"one of the steps {found['earliest']} to {found['latest']}"
+        )
+        ranks = found["ranks"]
+        who = "it cannot be told on which rank" if ranks is None else f"rank {', '.join(map(str, ranks))}"
+        lines.append(
+            f"first in {when}, {who}: {found['what']}{' (' + found['why'] + ')' if found['why'] else ''}"
+        )
+    for name, part in (document["parts"] or {}).items():
+        if part["count"]:
+            lines.append(f"{name}: {part['count']} differ, such as {', '.join(part['differing'])}")
+    if document["verdict"] == "equal" and document["parts"] is None:
+        lines.append("there is no checkpoint of the last step: losses alone were compared")
+    return lines
