@@ -20,6 +20,7 @@ import datetime
 import json
 import random
 import re
+import shlex
 import sys
 import time
 import traceback
@@ -89,6 +90,9 @@ class Live(Twin):
         (self.seen / "python").write_text(TORCHRUN)
         (self.seen / "python").chmod(0o755)
         self.env["PATH"] = f"{self.seen}:{self.env['PATH']}"
+        # A login shell, which some sites want, begins with a PATH of its own.
+        (self.seen / ".bash_profile").write_text(f"export PATH={shlex.quote(self.env['PATH'])}\n")
+        self.env["HOME"] = str(self.seen)
         return self
 
 

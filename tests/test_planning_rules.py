@@ -149,6 +149,15 @@ def test_shards_are_counted() -> None:
     assert "no shards of nodes that are given whole" in refusal(on, exclusive=True, gres=["shard:1"])
 
 
+def test_the_memory_that_slurm_gives_by_itself_is_held_against_the_node() -> None:
+    on = cluster(partition={"default_memory_per_cpu": "16G"})
+    assert "and Slurm gives 1024 GiB for 64 CPUs where no memory is asked for" in refusal(
+        on, cpus_per_task=64
+    )
+    assert plan(on, cpus_per_task=64, memory="100G").option("mem") == "100G"
+    assert plan(on, cpus_per_task=4).option("mem") is None
+
+
 def test_cpus_follow_memory_where_slurm_gives_them_for_it() -> None:
     on = cluster(partition={"limits": {"max_memory_per_cpu": "4G", "max_cpus": 32}})
     assert plan(on, gpus=1, cpus_per_task=8).option("mem") == "32G"

@@ -109,6 +109,13 @@ def test_nodes_with_several_types_of_gpu_have_them_all() -> None:
     assert (kind.gres, kind.prefix) == ("gpu:3g:3,gpu:4g:1,nvme:900", "3g-")
 
 
+def test_cpus_come_with_gpus_where_a_job_names_none() -> None:
+    nodes = {"nodes": [{"gpus": 4, "cpus": 64, "cpus_per_gpu": 8}]}
+    for cpus, given in ("srun", "8"), ("cpus-per-task", None):
+        shape, _ = twin_of(profile(dialect={"cpus": cpus}, partitions={"p": nodes}))
+        assert dict(shape.partitions[0].options).get("DefCpuPerGPU") == given
+
+
 def test_shards_are_a_resource_of_the_twin_s_nodes() -> None:
     shape, _ = twin_of(described(p={"nodes": [{"gpus": 4, "gpu_type": "l40s", "shards": 16}]}))
     assert shape.kinds[0].gres == "gpu:l40s:4,shard:16"

@@ -27,6 +27,7 @@ from slurmgpu.planning.sizing import (
     cpus_asked,
     cpus_counted,
     cpus_per_node,
+    default_memory,
     memory_asked,
     memory_per_node,
 )
@@ -242,7 +243,8 @@ def _sized(
     account = Chosen(resources.account, "as asked", asked=True)
     place = Setting(layout, groups, _tightest(cluster, name, qos.value, account.value))
     cpus = cpus_per_node(cluster, resources, place, tasks)
-    memory = memory_per_node(cluster, resources, place, cpus_counted(cluster, place, cpus, tasks))
+    counted = cpus_counted(cluster, place, cpus, tasks)
+    memory = memory_per_node(cluster, resources, place, counted)
     made = Draft(
         name, layout, groups, tasks, cpus, memory, account, qos, asked.constraint, asked, pinned, pin.why
     )
@@ -258,6 +260,7 @@ def _sized(
         gpu_type=pinned,
         cpus_per_node=max(tasks, cpus.amount or 0),
         memory_per_node=memory.amount,
+        default_memory=None if memory.asked else default_memory(cluster, partition, layout, counted),
         qos=qos.value,
         account=account.value,
         whole=resources.exclusive

@@ -247,6 +247,17 @@ def _too_many_cpus(kind: NodeGroup, ask: Ask) -> Clause | None:
 
 
 def _too_much_memory(kind: NodeGroup, ask: Ask) -> Clause | None:
+    if (
+        ask.memory_per_node is None
+        and kind.memory is not None
+        and kind.memory.mib < (ask.default_memory or 0)
+    ):
+        given = Memory(ask.default_memory or 0).readable
+        return Clause(
+            "memory",
+            f"has {kind.memory.readable} of memory a node, and Slurm gives {given} for {count(ask.cpus_per_node, 'CPU')} "
+            "where no memory is asked for: name it",
+        )
     if not ask.memory_per_node:
         return None
     asked = Memory(ask.memory_per_node)

@@ -143,6 +143,8 @@ class Ask(NamedTuple):
     """CPUs on each node, at least one for each task there."""
     memory_per_node: int | None = None
     """MiB on each node; 0: all of it; None: not asked for."""
+    default_memory: int | None = None
+    """MiB that Slurm gives on each node where none is asked for; None: not known."""
     time: Duration | None = None
     qos: str | None = None
     account: str | None = None

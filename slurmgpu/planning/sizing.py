@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.cluster import Cluster, NodeGroup
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
@@ -19,6 +19,7 @@ __all__ = [
     "cpus_asked",
     "cpus_counted",
     "cpus_per_node",
+    "default_memory",
     "memory_asked",
     "memory_per_node",
 ]
@@ -176,6 +177,20 @@ def memory_per_node(cluster: Cluster, resources: Resources, place: Setting, cpus
     fields = {"memory": "mem", "memory_per_cpu": "mem-per-cpu", "memory_per_gpu": "mem-per-gpu"}
     _check_taken(cluster, resources, fields)
     return memory_asked(resources, place.layout, cpus) or _memory_share(cluster, place, cpus)
+
+
+def default_memory(
+    cluster: Cluster, partition: Partition | None, layout: Layout, cpus: int | None
+) -> int | None:
+    """MiB that Slurm gives on each node to a job that asks for none (slurm.conf(5), DefMemPerGPU, DefMemPerCPU); None: not
+    known."""
+    if partition is None or cluster.slurm.memory_is_consumable is False:
+        return None
+    if layout.gpus_per_node and partition.default_memory_per_gpu:
+        return partition.default_memory_per_gpu.mib * layout.gpus_per_node
+    if partition.default_memory_per_cpu and cpus and cluster.dialect.cpus not in ("none", "srun"):
+        return partition.default_memory_per_cpu.mib * cpus
+    return None
 
 
 def _memory_share(cluster: Cluster, place: Setting, cpus: int | None) -> Sized:

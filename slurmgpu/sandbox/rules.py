@@ -110,10 +110,14 @@ def accounts_of(cluster: Cluster) -> tuple[str, ...]:
     named += [rule.example for rule in rules if rule.example]
     base = named or list(ACCOUNTS)
     suffixes = [text for rule in rules for text in (rule.suffix, *rule.suffix_by_gpu_type.values()) if text]
-    bare = [name for name in base if not name.endswith(tuple(suffixes))]
+    bare = [name[: -len(_suffix(name, suffixes)) or None] for name in base]
     with_suffix = [name + suffix for name in bare for suffix in suffixes]
     # Slurm keeps them in lower case.
     return tuple(dict.fromkeys(name.lower() for name in [*base, *with_suffix]))
+
+
+def _suffix(name: str, suffixes: list[str]) -> str:
+    return next((one for one in suffixes if name.endswith(one)), "")
 
 
 def not_enforced(cluster: Cluster) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ class _Twin:
             # Slurm knows one of the two for a partition.
             "MaxMemPerCPU": None if limits.max_memory else _mib(limits.max_memory_per_cpu),
             "DefMemPerCPU": _mib(partition.default_memory_per_cpu),
-            "DefCpuPerGPU": partition.default_cpus_per_gpu,
+            "DefCpuPerGPU": partition.default_cpus_per_gpu or self._cpus_that_come(partition),
             "DefMemPerGPU": _mib(partition.default_memory_per_gpu),
             "OverSubscribe": "EXCLUSIVE" if self._gives_whole_nodes(partition) else None,
             "QOS": self._qos_of(name, partition),
@@ -112,6 +112,12 @@ class _Twin:
         options = [(key, str(value)) for key, value in stated.items() if value]
         tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
         return [*options, *([allowed] if allowed else []), ("PriorityTier", tier), ("PreemptMode", mode)]
+
+    def _cpus_that_come(self, partition: Partition) -> int | None:
+        """CPUs of each GPU where the site gives them by itself, as far as it says how many."""
+        if self.cluster.dialect.cpus not in ("srun", "none") or self._gives_whole_nodes(partition):
+            return None
+        return min((one.cpus_per_gpu for one in partition.nodes if one.cpus_per_gpu), default=None)
 
     def _gives_whole_nodes(self, partition: Partition) -> bool:
         return self.cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
@@ -157,7 +163,9 @@ class _Twin:
         memory = group.memory
         if memory is None:
             share = group.memory_per_gpu
-            memory = Memory(share.mib * gpus) if share and gpus else Memory(MIB_PER_CPU * cpus)
+            by_default = self.cluster.partitions[partition].default_memory_per_cpu
+            per_cpu = max(MIB_PER_CPU, by_default.mib if by_default else 0)
+            memory = Memory(share.mib * gpus) if share and gpus else Memory(per_cpu * cpus)
             assumed.append(f"{memory} of memory each")
         count = group.count
         if count is None:
