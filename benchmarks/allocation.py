@@ -48,13 +48,15 @@ from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.rules import allowed_qos
 from slurmgpu.slurm.hostlist import expand
 
+# Not pawsey-setonix, which gives CPUs with the GPUs by a plugin of its own: on a twin each task has one.
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
     "nih-biowulf", "surf-snellius", "mit-engaging", "olcf-frontier", "cines-adastra", "psc-bridges2", "cscs-daint",
+    "nrel-kestrel", "archer2-gpu", "idris-jean-zay",
 ]  # fmt: skip
 MOST_PROCESSES = 24
 IN_FLIGHT = 12
-PATIENCE_S = 60.0
+PATIENCE_S = 40.0
 """How long no job may end while others wait or run."""
 
 # Each process leaves its environment where the benchmark looks; the first also what Slurm says of the job.
