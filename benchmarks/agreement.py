@@ -47,6 +47,8 @@ NEVER = re.compile(
     r"QOS(?:Max|Min|Grp|Not|Usage|Time|Job)\w*|Assoc\w*|MaxMemPerLimit|InvalidAccount|InvalidQOS|"
     r"AccountNotAllowed|QOSNotAllowed|ReqNodeNotAvail\w*|NodeDown|Reservation\w*"
 )
+STARTED = frozenset({"CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED"})
+IN_FLIGHT = 6
 OF_GPUS = ("cpus_per_gpu", "memory_per_gpu")
 OVER = 0.08
 """How often one amount of a request is over its limit: with some six amounts, about half of all requests would start."""
@@ -139,7 +141,7 @@ def effective(cluster: Cluster, partition: Partition) -> Limits:
     if own is None:
         return partition.limits
     given = {name: getattr(own.limits, name) for name in Limits.model_fields}
-    unset = (None, (), {}, Limits().per_user)
+    unset: tuple[object, ...] = (None, (), {}, Limits().per_user)
     return partition.limits.model_copy(
         update={name: value for name, value in given.items() if value not in unset}
     )
@@ -204,7 +206,7 @@ def judged(twin: Twin, script: str) -> Seen:
             state, _, reason = (
                 twin.run("squeue", "-h", "-j", job, "-o", "%T %r").stdout.strip().partition(" ")
             )
-            if state in {"CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED"}:
+            if state in STARTED:
                 return Seen("starts", state)
             if state == "PENDING" and NEVER.match(reason):
                 return Seen("never", reason)
@@ -219,6 +221,44 @@ def judged(twin: Twin, script: str) -> Seen:
             twin.run("scontrol", "update", nodes, "State=IDLE")
 
 
+def all_judged(twin: Twin, scripts: list[str]) -> list[Seen]:
+    """What slurmctld does with each script. Several jobs wait at a time; what that could hinder is judged alone."""
+    seen: dict[int, Seen] = {}
+    flight: dict[str, tuple[int, float]] = {}
+    to_send = list(enumerate(scripts))
+    if twin.version.startswith("20.11"):  # there, all nodes are freed at once
+        return [judged(twin, script) for script in scripts]
+    while to_send or flight:
+        while to_send and len(flight) < IN_FLIGHT:
+            number, script = to_send.pop(0)
+            done = twin.run("sbatch", "--parsable", text=script)
+            if not done.returncode:
+                flight[done.stdout.strip().split(";")[0]] = number, time.monotonic() + PATIENCE_S
+            elif flight and "Limit" in done.stderr:
+                continue  # judged alone, below
+            else:
+                seen[number] = Seen("rejected", (done.stderr.strip().splitlines() or ["no words"])[-1])
+        ended = []
+        for line in twin.run("squeue", "-h", "-o", "%i %T %r").stdout.splitlines():
+            job, state, *reason = line.split(maxsplit=2)
+            if job not in flight:
+                continue
+            number, deadline = flight[job]
+            if state in STARTED:
+                seen[number] = Seen("starts", state)
+            elif not NEVER.match(" ".join(reason)) and time.monotonic() < deadline:
+                continue
+            ended.append(job)
+            del flight[job]
+        if ended:
+            twin.run("scancel", *ended)
+        elif flight:
+            time.sleep(0.05)
+    return [
+        seen[number] if number in seen else judged(twin, scripts[number]) for number in range(len(scripts))
+    ]
+
+
 def compare(profile: str, requests: int, seed: int, release: str) -> dict[str, Any]:
     """The confusion table of one twin, and every disagreement."""
     rng = random.Random(f"{seed}-{profile}-{release}")
@@ -226,10 +266,10 @@ def compare(profile: str, requests: int, seed: int, release: str) -> dict[str, A
     differing: list[dict[str, Any]] = []
     with on_release(release), Twin(described(profile)) as twin:
         cluster = twin.learned()
-        for _ in range(requests):
-            resources = request(rng, cluster)
-            ours, words, script = planned(resources, cluster)
-            seen = judged(twin, script)
+        asked = [request(rng, cluster) for _ in range(requests)]
+        plans = [planned(resources, cluster) for resources in asked]
+        verdicts = all_judged(twin, [script for _, _, script in plans])
+        for resources, (ours, words, script), seen in zip(asked, plans, verdicts, strict=True):
             table[ours, seen.verdict] += 1
             if (ours == "starts") != (seen.verdict == "starts"):
                 options = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
