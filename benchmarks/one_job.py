@@ -77,7 +77,8 @@ def run(profile: str, release: str) -> dict[str, Any]:
         if row["state"] == "COMPLETED" and ranks == ["rank 0 of 2", "rank 1 of 2"]:
             return row | {"differing": []}
         errors = [line for line in done.stderr.splitlines() if "warning" not in line] or ["nothing was said"]
-        return row | {"differing": [{"rc": done.returncode, "because": " ".join(errors)[-600:]}]}
+        said_last = re.sub(r"/\S*/", "", " ".join(" ".join(errors).split()).partition(" hint:")[0])
+        return row | {"differing": [{"rc": done.returncode, "because": said_last[-600:]}]}
 
 
 def show(row: dict[str, Any]) -> str:
