@@ -594,7 +594,10 @@ def show(results: list[dict[str, Any]]) -> str:
         sum(sum(row["agree"].values()) for row in results),
         sum(len(row["differing"]) for row in results),
     )
-    lines.append(f"{agree + differ} started, {agree} as the plan said")
+    failed = sum(len(row["failed"]) for row in results)
+    lines.append(
+        f"{agree + differ + failed} asked for, {agree} as the plan said, {differ} not, {failed} did not end well"
+    )
     for release in sorted({row["slurm"] for row in results}):
         rows = [row for row in results if row["slurm"] == release]
         lines.append(f"{release}: {sum(sum(row['agree'].values()) for row in rows)} on {len(rows)} twins")

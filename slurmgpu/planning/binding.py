@@ -72,14 +72,15 @@ def binding_words(resources: Resources) -> tuple[str, ...]:
 
 
 def asked_again(
-    cluster: Cluster, partition: str | None, gpu_type: str | None, *, whole: bool, each: int, tasks: int
+    cluster: Cluster, whole_nodes_of: str | None, gpu_type: str | None, *, each: int, tasks: int
 ) -> tuple[str, ...]:
-    """srun's options where each of ``tasks`` on a node is to have ``each`` GPUs of its own.
+    """srun's options where each of ``tasks`` on a node is to have ``each`` GPUs of its own; ``whole_nodes_of``: the
+    partition, where nodes are given whole.
 
     A type in `--gpus-per-task` leaves tasks without any (seen on 22.05), so only the number is said; but where the step has
     a whole node with other types, too, a number takes the first ones (seen on 20.11 to 26.05).
     """
-    if not whole or not gpu_type or not other_types_beside(cluster, partition, gpu_type):
+    if not gpu_type or not other_types_beside(cluster, whole_nodes_of, gpu_type):
         return (f"--gpus-per-task={each}",)
     release, kind = release_of(cluster), gres_type(cluster, gpu_type) or gpu_type
     if release is not None and release < _BINDS_PER_TASK:

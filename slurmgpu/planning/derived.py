@@ -226,8 +226,8 @@ def _srun_options(
     again: tuple[str, ...] = ()
     if own_gpus and (typed or cluster.dialect.gpus == "srun"):
         again = asked_again(
-            cluster, draft.partition, draft.gpu_type,
-            whole=draft.ask.whole, each=own_gpus, tasks=starting.tasks_per_node,
+            cluster, draft.partition if draft.ask.whole else None, draft.gpu_type,
+            each=own_gpus, tasks=starting.tasks_per_node,
         )  # fmt: skip
     return (
         *again,

@@ -73,12 +73,11 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     own_gpus = _own_gpus(job, size, launching)
     again: tuple[str, ...] = ()
     if own_gpus:
-        partition = cluster.partitions.get(job.resources.partition or cluster.default_partition or "")
-        again = asked_again(
-            cluster, job.resources.partition or cluster.default_partition, size.gpu_type,
-            whole=job.resources.exclusive or bool(partition and partition.whole_nodes),
-            each=own_gpus, tasks=size.gpus // own_gpus,
-        )  # fmt: skip
+        name = job.resources.partition or cluster.default_partition or ""
+        partition = cluster.partitions.get(name)
+        whole = job.resources.exclusive or bool(partition and partition.whole_nodes)
+        tasks = size.gpus // own_gpus
+        again = asked_again(cluster, name if whole else None, size.gpu_type, each=own_gpus, tasks=tasks)
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
     return Settled(
