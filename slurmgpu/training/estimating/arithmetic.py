@@ -129,7 +129,7 @@ def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: 
     first = at(facts.peaks, micro, first=True)
     if not together and not rounds and first is not None:
         # The gradients come while the activations go, and are no more at the start of the next step.
-        peak = max(first, facts.gradients + beside)
+        peak = max(first, activations, facts.gradients + beside)
     return Row(
         strategy, count, 1, False, micro,
         facts.parameters, gradients, facts.optimizer, facts.averages, facts.buffers, 0,
