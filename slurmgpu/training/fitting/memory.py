@@ -37,14 +37,15 @@ _SIGNS = (
 class Budget(NamedTuple):
     """Bytes that a process may have in use at its peak, and of how many, of which device.
 
-    ``address_space``: its limit on the CPU, where there is one, less the head room and what the training's process has
-    mapped and not touched: libraries, and the arenas of the threads that talk to other ranks.
+    ``address_space``: its limit on the CPU, where there is one, less the head room. ``untouched``: what the training's process
+    has mapped besides what it uses, where it has threads that a trial has not: those that talk to other ranks.
     """
 
     device: str
     total: int
     bytes: int
     address_space: Optional[int] = None
+    untouched: int = 0
 
 
 def budget_of(device: torch.device, head_room: float, ranks: Ranks) -> Budget:
@@ -58,8 +59,9 @@ def budget_of(device: torch.device, head_room: float, ranks: Ranks) -> Budget:
     total, free = min([_machine(), *_groups()], key=lambda each: each[1])
     share = int((free - head_room * total) / ranks.local_world_size)
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limit = None if soft == resource.RLIM_INFINITY else int(soft * (1 - head_room)) - _untouched(_status())
-    return Budget("CPU", total if limit is None else min(total, soft), max(0, share), limit)
+    limit = None if soft == resource.RLIM_INFINITY else int(soft * (1 - head_room))
+    untouched = _untouched(_status()) if ranks.world_size > 1 else 0
+    return Budget("CPU", total if limit is None else min(total, soft), max(0, share), limit, untouched)
 
 
 def _machine() -> tuple[int, int]:
@@ -164,8 +166,9 @@ class _OfCpu:
         threads = torch.get_num_threads()
         _limit(resource.RLIMIT_DATA, now["VmData"] - now["VmRSS"] + budget.bytes + _SLACK + threads * _STACK)
         if budget.address_space is not None:
-            _limit(resource.RLIMIT_AS, budget.address_space + _untouched(now))
-            self.bytes = min(self.bytes, budget.address_space)
+            left = budget.address_space - max(budget.untouched, _untouched(now))
+            _limit(resource.RLIMIT_AS, left + _untouched(now))
+            self.bytes = min(self.bytes, left)
 
     def begin(self) -> None:
         gc.collect()

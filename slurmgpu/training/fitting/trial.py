@@ -36,6 +36,7 @@ __all__ = ["Trial", "main"]
 _STEPS = 1000  # of the schedule, more than are ever tried
 _EPOCHS = 1 << 40  # as many as these steps need
 _SCALED = 16  # steps in which a scaler has found a scale that does not overflow, nearly always
+_SLOW = 64 << 20  # bytes of a state that are still being written at the peak of the next step
 
 
 class Trial:
@@ -95,8 +96,10 @@ class Trial:
         if self.group.device.type == "cpu":  # a save copies what it writes, beside the steps
             average = {} if loop.average is None else loop.average.state_dict()
             states = loop.model.state_dict(), loop.optimizer.state_dict(), average
-            self._kept += [each.clone() for each in _tensors(states)]
-            _saver()
+            copies = [each.clone() for each in _tensors(states)]
+            self._kept += copies
+            if sum(each.numel() * each.element_size() for each in copies) > _SLOW:
+                _saver()
 
     def evaluate(self, size: int) -> int:
         """Evaluate the first batch of so many samples; the bytes at the peak."""
