@@ -10,9 +10,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from slurmgpu.errors import RunFailed
 from slurmgpu.submission.run_directory import copy_entrypoint
@@ -63,9 +63,8 @@ def train_again(
     processes: int,
     until: int,
     environ: Mapping[str, str],
-    go_on: Callable[[], bool],
 ) -> None:
-    """Train in ``scratch`` until its checkpoint of step ``until`` counts, or ``go_on``, asked now and then, says no.
+    """Train in ``scratch`` until its checkpoint of step ``until`` counts.
 
     Raises:
         RunFailed: it ended before, in its own words.
@@ -91,18 +90,9 @@ def train_again(
     try:
         with log.open("wb") as file:
             for rank in range(processes):
-                started.append(
-                    subprocess.Popen(
-                        [python, "-m", "slurmgpu_training"],
-                        cwd=work_dir,
-                        env={**given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        while not done.exists() and go_on() and any(one.poll() is None for one in started):
+                environment = {**given, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                started.append(_start(python, work_dir, environment, file))
+        while not done.exists() and any(one.poll() is None for one in started):
             if any(one.poll() for one in started):
                 time.sleep(2)  # the others say why, too
                 break
@@ -114,9 +104,23 @@ def train_again(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.pid, signal.SIGKILL)
             one.wait()
-    if not done.exists() and go_on():
+    if not done.exists():
         words = log.read_text(errors="replace").strip().splitlines()[-5:]
         raise RunFailed("the replay ended before its last step: " + " / ".join(words))
+
+
+def _start(
+    python: str, work_dir: Path, environment: Mapping[str, str], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [python, "-m", "slurmgpu_training"],
+        cwd=work_dir,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def _free_port() -> int:

@@ -195,7 +195,7 @@ def _again(
     places: Any = of_run[-1].values.get("ranks")
     threads = places[0].get("threads") if isinstance(places, list) and places else None
     environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
-    train_again(python, scratch, work_dir, processes, interval.until, environ, lambda: True)
+    train_again(python, scratch, work_dir, processes, interval.until, environ)
     end = _manifest_at(scratch, interval.until)
     was = _manifest(interval.end or interval.begin)
     if was and end["task_sha256"] != was["task_sha256"]:
