@@ -108,6 +108,14 @@ class Training(NamedTuple):
     cluster: str | None
 
 
+class Instead(NamedTuple):
+    """What is done in place of a training."""
+
+    only_prepare: bool
+    estimate: bool
+    as_json: bool
+
+
 class Machine(NamedTuple):
     """How this machine is used."""
 
@@ -133,13 +141,17 @@ class Machine(NamedTuple):
         shell_complete=clusters,
     ),
 )
-@click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
-@click.option(
-    "--estimate",
-    is_flag=True,
-    help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
+@gathered(
+    "instead",
+    Instead,
+    click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once."),
+    click.option(
+        "--estimate",
+        is_flag=True,
+        help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The estimate as JSON."),
 )
-@click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
 @gathered(
     "machine",
     Machine,

@@ -23,7 +23,7 @@ from slurmgpu.submission.preflight import check_task, is_folder
 from slurmgpu.submission.preparing import Prepared
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.train import Machine, Training
+    from slurmgpu.cli.train import Instead, Machine, Training
 
 
 def act(
@@ -31,24 +31,24 @@ def act(
     layer: Layered,
     settings: Mapping[str, object],
     asked: Training,
-    only_prepare: bool,
-    estimate: bool,
-    as_json: bool,
+    instead: Instead,
     machine: Machine,
 ) -> None:
-    if as_json and not estimate:
+    if instead.as_json and not instead.estimate:
         raise InvalidInput("--json goes with --estimate", hint="add --estimate, or leave out --json")
-    if estimate and only_prepare:
+    if instead.estimate and instead.only_prepare:
         raise InvalidInput(
             "--estimate and --prepare: give one of them",
             hint="--prepare first, if the data are not there yet",
         )
     python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
-    if estimate:
+    if instead.estimate:
         ctx.exit(
-            _estimate(planned(asked, layer, 1), python, machine.processes, asked.cluster, as_json=as_json)
+            _estimate(
+                planned(asked, layer, 1), python, machine.processes, asked.cluster, as_json=instead.as_json
+            )
         )
-    if only_prepare:
+    if instead.only_prepare:
         ctx.exit(_prepare_task(planned(asked, layer, 1), python))
     login_node = on_login_node(machine.here)
     alone = settings.get("strategy") == "single" or machine.on_gpus is False
