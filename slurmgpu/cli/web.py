@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from slurmgpu.cli.gathering import gathered
+
+
+class Where(NamedTuple):
+    """Where the server listens, and whom it answers."""
+
+    port: int
+    unix_socket: Path | None
+    behind: str | None
+    listen: str | None
+    token_file: Path | None
+
 
 @click.command("web")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="The port on this machine's loopback (default: a free one).",
-)
-@click.option(
-    "--socket",
-    "unix_socket",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Listen on a Unix socket instead, which no other user of this machine reaches.",
-)
-@click.option(
-    "--behind",
-    metavar="URL",
-    help="The address at which a reverse proxy, such as Open OnDemand's, shows this server; nobody else is answered then.",
-)
-@click.option(
-    "--listen",
-    metavar="HOST",
-    help="With --behind: listen on this name or address of this machine, where the proxy is on another one.",
-)
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Take the token from a file that only you can read (default: a new one, which is printed).",
+@gathered(
+    "where",
+    Where,
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        help="The port on this machine's loopback (default: a free one).",
+    ),
+    click.option(
+        "--socket",
+        "unix_socket",
+        metavar="PATH",
+        type=click.Path(path_type=Path),
+        help="Listen on a Unix socket instead, which no other user of this machine reaches.",
+    ),
+    click.option(
+        "--behind",
+        metavar="URL",
+        help="The address at which a reverse proxy, such as Open OnDemand's, shows this server; nobody else is answered then.",
+    ),
+    click.option(
+        "--listen",
+        metavar="HOST",
+        help="With --behind: listen on this name or address of this machine, where the proxy is on another one.",
+    ),
+    click.option(
+        "--token-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Take the token from a file that only you can read (default: a new one, which is printed).",
+    ),
 )
 @click.option(
     "--idle",
@@ -89,10 +105,11 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     named = [f"--{name}" for name in ("cluster", "parts", "fetch") if page[name]]
     if named:
         raise click.UsageError(f"{named[0]} goes with --export, which is not given")
-    if given["listen"] and not given["behind"]:
+    where: Where = given["where"]
+    if where.listen and not where.behind:
         raise click.UsageError(
             "--listen goes with --behind, which is not given: without a proxy, only this machine is answered"
         )
-    if given["behind"] and given["unix_socket"]:
+    if where.behind and where.unix_socket:
         raise click.UsageError("--behind goes with a port, and not with --socket")
     web.act(ctx, **given)

@@ -26,22 +26,13 @@ from slurmgpu.monitoring.select import current_user, select, since_moment
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
+    from slurmgpu.cli.web import Where
     from slurmgpu.screen.source import Source
     from slurmgpu.web.generator import Submitted
     from slurmgpu.web.guard import Behind, Guard
 
 
-def act(
-    ctx: click.Context,
-    port: int,
-    unix_socket: Path | None,
-    behind: str | None,
-    listen: str | None,
-    token_file: Path | None,
-    idle: float,
-    since: str | None,
-    login_node: str | None,
-) -> None:
+def act(ctx: click.Context, where: Where, idle: float, since: str | None, login_node: str | None) -> None:
     if since:
         since_moment(since, datetime.now(timezone.utc))  # a mistake is said before the server starts
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
@@ -57,19 +48,20 @@ def act(
     # What the first page needs is loaded before there is an address for it.
     prepare()
     planned({"command": "true"}, site(None, Path.cwd()).chosen, Path.cwd())
-    token = secrets.token_urlsafe(32) if token_file is None else token_of(token_file)
-    listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port, listen)
+    token = secrets.token_urlsafe(32) if where.token_file is None else token_of(where.token_file)
+    on_socket = where.unix_socket
+    listening = listen_on_socket(on_socket) if on_socket else listen_on_port(where.port, where.listen)
     proxy = None
-    if behind is not None:
+    if where.behind is not None:
         at = listening.getsockname()
-        proxy = Behind.of(behind, f"{listen or at[0]}:{at[1]}", current_user())
+        proxy = Behind.of(where.behind, f"{where.listen or at[0]}:{at[1]}", current_user())
     guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token, proxy)
     if proxy is not None:
         note("open this address:")
-        click.echo(f"{proxy.origin}{proxy.prefix}/" + (f"?token={token}" if token_file is None else ""))
+        click.echo(f"{proxy.origin}{proxy.prefix}/" + (f"?token={token}" if where.token_file is None else ""))
     else:
         address, ssh = addresses(listening, token, current_user(), login_node or socket.getfqdn())
-        if unix_socket is None:
+        if on_socket is None:
             note("open this address in a browser on this machine:")
         else:
             note("open this address, once the line of ssh below runs on your computer:")
