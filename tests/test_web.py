@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
@@ -27,8 +29,11 @@ pytest.importorskip("httpx2", reason="Starlette's client for tests needs it")
 
 import httpx2
 from starlette.testclient import TestClient
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from slurmgpu.cli.group import cli
+from slurmgpu.cli.itself import command_of
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
@@ -44,7 +49,7 @@ from slurmgpu.web.looking import next_piece
 from slurmgpu.web.planned import planned
 from slurmgpu.web.runs import Runs
 from slurmgpu.web.saving import save_job
-from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve
+from slurmgpu.web.server import _MOST, _Connection, addresses, listen_on_port, listen_on_socket, serve
 from tests.recorded import said
 from tests.test_monitoring_status import NOW, job
 
@@ -212,6 +217,14 @@ def test_the_token_leaves_the_address_at_once_and_no_other_site_can_send_its_coo
 def test_the_way_on_from_the_token_stays_on_this_server(outside: TestClient) -> None:
     answer = outside.get(f"{HERE}//evil.example/x?token={TOKEN}")
     assert "url=/evil.example/x" in answer.text
+    # A browser reads this without its tab: as //evil.example.
+    assert "url=/%09/evil.example/" in outside.get(f"{HERE}/%09/evil.example/?token={TOKEN}").text
+
+
+def test_a_folder_with_a_file_called_like_a_library_submits_all_the_same(here: Path) -> None:
+    (here / "click.py").write_text("raise SystemExit('this is not click')\n", encoding="utf-8")
+    done = subprocess.run(command_of("--version"), cwd=here, capture_output=True, text=True)
+    assert done.stdout.startswith("slurmgpu"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -381,6 +394,42 @@ def test_it_ends_by_itself_when_nobody_asks_and_takes_its_socket_along(
     path = tmp_path / "web"
     assert serve(guard, listen_on_socket(path), idle=0.05) is True
     assert not path.exists()
+
+
+def test_connections_of_others_that_ask_nothing_make_room_for_the_owner() -> None:
+    state = ServerState()
+    config = Config(lambda: None, http=_Connection, ws="none", limit_concurrency=_MOST)  # type: ignore[arg-type]
+    loop = asyncio.new_event_loop()
+    taken = [_Connection(config, state, {}, loop) for _ in range(3 * _MOST)]
+    lines = [MagicMock(spec=asyncio.Transport) for _ in taken]
+    for one, line in zip(taken, lines, strict=True):
+        one.connection_made(line)
+        assert len(state.connections) < _MOST
+    assert [line.abort.called for line in (lines[0], lines[-1])] == [True, False]
+    loop.close()
+
+
+def test_a_body_that_comes_in_drops_is_not_waited_for_longer_than_a_form_takes(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurmgpu.web.guard._PATIENCE", 0.0)
+    sent: list[Any] = []
+
+    async def drop() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [
+        (b"host", b"localhost"),
+        (b"origin", b"http://localhost"),
+        (b"cookie", f"{guard.cookie}={TOKEN}".encode()),
+    ]
+    scope = {"type": "http", "method": "POST", "path": "/plan", "query_string": b"", "headers": headers}
+    asyncio.run(guard(scope, drop, send))
+    assert sent[0]["status"] == 408
 
 
 # The generator.
@@ -722,6 +771,12 @@ def test_a_log_is_followed_from_where_it_was_left_and_begins_again_where_it_was_
     path.write_bytes(b"anew\n")
     begun = next_piece(log, first.position)
     assert (begun.text, begun.anew) == ("anew\n", True)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-1", "\N{ARABIC-INDIC DIGIT THREE}", "x"])
+def test_a_log_or_a_place_in_it_that_is_no_number_is_said(inside: TestClient, number: str) -> None:
+    for asked in ({"log": number}, {"position": number}):
+        assert inside.get("/run/log", params={"job": "12", **asked}).status_code == 422
 
 
 def test_a_long_log_begins_at_its_end_and_comes_in_pieces(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from html import escape
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from slurmgpu.errors import InvalidInput
 
@@ -200,9 +200,9 @@ class Guard:
         """
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         query.pop("token", None)
-        # One slash: two would name another machine.
+        # One slash: two would name another machine; browsers leave out tabs and line breaks, so they may not stay between.
         prefix = self.behind.prefix if self.behind is not None else ""
-        path = f"{prefix}/" + scope["path"].lstrip("/\\")
+        path = f"{prefix}/" + quote(scope["path"].lstrip("/\\"))
         url = escape(path + (f"?{urlencode(query, doseq=True)}" if query else ""))
         cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path={prefix}/"
         if self.behind is not None and self.behind.origin.startswith("https:"):
@@ -244,9 +244,10 @@ async def _body(headers: list[tuple[bytes, bytes]], receive: Receive) -> tuple[b
         return b"", 413
     pieces: list[bytes] = []
     size = 0
+    until = time.monotonic() + _PATIENCE
     try:
         while True:
-            message = await asyncio.wait_for(receive(), _PATIENCE)
+            message = await asyncio.wait_for(receive(), until - time.monotonic())
             if message["type"] != "http.request":
                 return b"", 400
             pieces.append(message.get("body", b""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ _BUTTONS = {"resume": "Submit again"}
 
 
 _MOST_COMPARED = 8
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _COMPARED = tuple(_FACT_TITLES.get(key, key) for key in _FACTS)
 
 
@@ -195,7 +197,11 @@ class Runs:
         line, asked = self._line(request), query_of(request)
         logs = self.source.logs(line.job)
         number, position = asked.get("log", "0"), asked.get("position", "")
-        if not number.isdecimal() or int(number) >= len(logs) or (position and not position.isdecimal()):
+        if (
+            not _NUMBER.fullmatch(number)
+            or int(number) >= len(logs)
+            or not _NUMBER.fullmatch(position or "0")
+        ):
             raise InvalidInput("there is no such log of this job", hint="load the page of the job again")
         piece = next_piece(logs[int(number)], int(position) if position else None)
         return JSONResponse({**piece._asdict(), "final": line.job.state.is_final})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import Trust
@@ -153,18 +155,44 @@ def addresses(listening: socket.socket, token: str, user: str, host: str) -> tup
     return f"http://127.0.0.1:{port}/?token={token}", f"ssh -N -L {port}:{target} {user}@{host}"
 
 
+_MOST = 128
+"""Connections at a time."""
+
+
+class _Connection(H11Protocol):
+    """One that asks nothing at the moment makes room for others: else any user of this machine could keep all taken."""
+
+    came = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it; where there are as many as there may be, the oldest that is not being answered ends."""
+        if len(self.connections) >= _MOST - 1:
+            others = [one for one in self.connections if isinstance(one, _Connection) and one.is_waiting]
+            if others:
+                oldest = min(others, key=lambda one: one.came)
+                self.connections.discard(oldest)  # at once: many may come before the loop tells it
+                oldest.transport.abort()
+        self.came = time.monotonic()
+        super().connection_made(transport)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request of it is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+
 def serve(guard: Guard, listening: socket.socket, idle: float) -> bool:
     """Answer until a signal comes, or until nobody has asked anything for ``idle`` seconds (0: for ever); whether it was that."""
     config = uvicorn.Config(
         guard,
-        http="h11",
+        http=_Connection,
         ws="none",
         lifespan="off",
         loop="asyncio",
         log_level="warning",
         access_log=False,  # addresses have the token
         server_header=False,
-        limit_concurrency=128,
+        limit_concurrency=_MOST,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=1 << 16,

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.itself import command_of
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.models.run import JobStatus, Run
@@ -89,7 +90,7 @@ class KnownRuns:
 def resume(word: str) -> tuple[bool, str]:
     """Submit a run again, as ``slurmgpu resume`` does: a process of its own, for it handles signals and prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "slurmgpu", "resume", word],
+        command_of("resume", word),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -17,6 +17,7 @@ import click
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.actions.top import KnownRuns, resume
 from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.itself import command_of
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
@@ -123,7 +124,7 @@ def submit(path: Path, cluster: str) -> Submitted:
     from slurmgpu.web.generator import Submitted
 
     done = subprocess.run(
-        [sys.executable, "-m", "slurmgpu", "submit", str(path), *(["--cluster", cluster] if cluster else [])],
+        command_of("submit", str(path), *(["--cluster", cluster] if cluster else [])),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
