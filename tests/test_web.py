@@ -32,6 +32,7 @@ from starlette.testclient import TestClient
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from slurmgpu.cli.actions.web import submit
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.itself import command_of
 from slurmgpu.errors import InvalidInput
@@ -97,6 +98,7 @@ class Fake:
         self.resumed: list[str] = []
         self.submitted: list[tuple[Path, str]] = []
         self.runs: dict[str, Any] = {}
+        self.outcome = Submitted("4711", "job 4711 on cluster alpha")
 
     def run(self, argv: Sequence[str], **_: Any) -> Answer:
         self.asked.append(list(argv))
@@ -108,7 +110,7 @@ class Fake:
 
     def submit(self, path: Path, cluster: str) -> Submitted:
         self.submitted.append((path, cluster))
-        return Submitted("4711", "job 4711 on cluster alpha")
+        return self.outcome
 
     def status(self, slurm: Slurm, **_: Any) -> StatusReport:
         self.looks += 1
@@ -624,6 +626,34 @@ def test_submission_asks_first_and_happens_once(inside: TestClient, fake: Fake, 
 
 
 @pytest.mark.parametrize(
+    ("outcome", "words", "stays"),
+    [
+        (Submitted("", "no such class"), "It was not submitted.", False),
+        (Submitted("", "no answer", unknown=True), "Nobody knows yet whether it was submitted.", True),
+    ],
+)
+def test_what_was_surely_refused_leaves_no_job_file_in_the_way_of_the_next_try(
+    inside: TestClient, fake: Fake, here: Path, outcome: Submitted, words: str, stays: bool
+) -> None:
+    fake.outcome = outcome
+    asked = inside.post("/ask-submit", data={"command": "true", "file": "first.yaml"}, headers=OWN).text
+    key = re.search(r'name="key" value="([^"]+)"', asked)[1]  # type: ignore[index]
+    assert words in words_of(inside.post("/submit", data={"key": key}, headers=OWN).text)
+    assert (here / "first.yaml").exists() is stays
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown"), [(0, False), (1, False), (2, False), (3, True), (4, False), (-9, True)]
+)
+def test_only_a_sure_refusal_is_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, unknown: bool
+) -> None:
+    ended = subprocess.CompletedProcess([], code, "12\n", "said")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    assert submit(tmp_path / "job.yaml", "") == Submitted("" if code else "12", "said", unknown)
+
+
+@pytest.mark.parametrize(
     "name",
     ["../job.yaml", "/tmp/job.yaml", "job.sh", ".job.yaml", "a/b.yaml", "job.yaml\n", "x" * 200 + ".yaml"],
 )
@@ -658,6 +688,39 @@ def test_a_dropped_script_is_checked_and_becomes_a_form_that_renders_it(
     assert html.unescape(re.sub(r"</?span[^>]*>", "", pre)) == expected
     assert inside.post("/import", data={"script": "hello"}, headers=OWN).status_code == 200
     assert inside.post("/import", data={"script": " "}, headers=OWN).status_code == 422
+
+
+def test_a_dropped_script_is_checked_for_the_cluster_that_is_in_use_here(
+    inside: TestClient, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen() -> str:
+        return re.search(r'<option value="([^"]*)" selected', inside.get("/import").text)[1]  # type: ignore[index]
+
+    script = (
+        "#!/bin/bash\n#SBATCH --partition=nosuch\n#SBATCH --gres=gpu:1\n#SBATCH --time=5\npython train.py\n"
+    )
+    monkeypatch.setenv("SLURMGPU_CLUSTER", "uva-afton")
+    assert chosen() == "uva-afton"
+    own = here / "own.yaml"
+    own.write_text(
+        'name: own\nslurm: {release: "24.05"}\npartitions:\n  gpu:\n    '
+        "nodes: [{count: 1, cpus: 8, memory: 64G, gpus: 1, gpu_type: a100}]\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("SLURMGPU_CLUSTER", str(own))
+    assert "own (in use here)" in words_of(inside.get("/import").text)
+    page = inside.post("/import", data={"script": script, "cluster": chosen()}, headers=OWN).text
+    assert "'nosuch'" in words_of(page.partition("The job file")[0])
+    link = html.unescape(re.search(r'href="\.(/\?[^"]+)"', page)[1])  # type: ignore[index]
+    form = inside.get(link).text
+    assert "own (in use here)" in words_of(form)
+    assert "has no partition" in re.search(r'id="error-resources-partition"[^>]*>([^<]*)', form)[1]  # type: ignore[index]
+
+
+def test_a_training_task_that_is_not_there_is_said_beside_the_form(here: Path) -> None:
+    (here / "task.py").write_text("class Digits: ...\n", encoding="utf-8")
+    made = planned({"resources.gpus": "1", "more": "train: {task: task.py:Digitz}"}, "generic", here)
+    assert any("did you mean task.py:Digits?" in one for one in made.notes)
 
 
 def test_a_job_file_that_is_there_is_opened_in_the_form(inside: TestClient, here: Path) -> None:

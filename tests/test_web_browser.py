@@ -73,6 +73,9 @@ def test_what_the_browser_shows_is_what_render_prints(
         code, script = rendered(text_of(page, "job-file"), cluster, here)
         assert text_of(page, "script") == script, values
         codes.append(code)
+        assert page.execute_script(
+            "const e = document.querySelector('.scrolled'); return !e || e.scrollWidth <= e.clientWidth"
+        ), "reasons are beside the values, without scrolling"
     assert 0 in codes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.job_text import job_text
 from slurmgpu.files.yaml import read_yaml
+from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
@@ -25,7 +27,7 @@ from slurmgpu.web.form import FIELDS, JOB_FILE, check_form, to_form
 from slurmgpu.web.html import form_of, page, query_of
 from slurmgpu.web.once import Questions
 from slurmgpu.web.planned import Planned, planned, site
-from slurmgpu.web.saving import free_name, save_job
+from slurmgpu.web.saving import free_name, save_job, take_back
 from slurmgpu.web.shown import answer_values, form_values, is_begun
 
 __all__ = ["Generator", "Submitted"]
@@ -33,14 +35,18 @@ __all__ = ["Generator", "Submitted"]
 
 _LONGEST_SCRIPT = 1 << 16
 """Letters: what is looked at within a second or two."""
+_IN_USE = "-"
+"""The cluster that is in use here where it has no name to choose it by, such as a sandbox's."""
 
 
 class Submitted(NamedTuple):
     """What became of a submission."""
 
     job_id: str
-    """Empty: there is none."""
+    """Empty: there is none, or nobody knows of one."""
     said: str
+    unknown: bool = False
+    """Whether Slurm may have the job all the same."""
 
 
 class _Wanted(NamedTuple):
@@ -117,7 +123,9 @@ class Generator:
 
     def import_page(self, request: Request) -> Response:
         """Where a script is dropped."""
-        return page("import.html", page="import", clusters=site(None, self.folder).known, chosen="")
+        at = site(None, self.folder)
+        chosen = "" if at.chosen == GENERIC.name else at.chosen or _IN_USE
+        return page("import.html", page="import", clusters=at.known, chosen=chosen, in_use=at.cluster.name)
 
     async def imported(self, request: Request) -> Response:
         """What ``check`` says of a script, and the job file that ``import`` makes of it."""
@@ -125,7 +133,7 @@ class Generator:
         text = given.get("script", "").replace("\r\n", "\n")
         return await run_in_threadpool(self._imported, text, given.get("cluster") or None)
 
-    def _imported(self, text: str, cluster: str | None) -> Response:
+    def _imported(self, text: str, chosen: str | None) -> Response:
         if not text.strip():
             raise InvalidInput("no script is here yet", hint="drop one on the field, or paste it")
         if len(text) > _LONGEST_SCRIPT:
@@ -133,7 +141,8 @@ class Generator:
                 f"the script has {len(text)} letters, and this page takes {_LONGEST_SCRIPT}",
                 hint="slurmgpu check FILE and slurmgpu import FILE take larger ones",
             )
-        at = site(cluster, self.folder) if cluster else None
+        cluster = None if chosen == _IN_USE else chosen
+        at = site(cluster, self.folder) if chosen else None
         job = _as_job_file(text)
         if job is not None:
             link = "./?" + urlencode(to_form(job) | ({"cluster": cluster} if cluster else {}))
@@ -179,8 +188,12 @@ class Generator:
             raise InvalidInput("this was answered before, or long ago", hint="ask for it again")
 
         def do() -> Submitted:
+            was_there = os.path.lexists(self.folder / wanted.name)
             path = save_job(self.folder, wanted.name, wanted.text)
-            return self._submit(path, wanted.cluster)
+            done = self._submit(path, wanted.cluster)
+            if not (done.job_id or done.unknown or was_there):
+                take_back(path, wanted.text)
+            return done
 
         return page("submitted.html", submitted=await run_in_threadpool(do))
 

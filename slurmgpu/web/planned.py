@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.errors import InvalidInput, PlanError, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster, profiles
 from slurmgpu.files.jobs import load_job, words_as_spelled
 from slurmgpu.files.layered import Layered
@@ -19,7 +19,7 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.judging import judge
-from slurmgpu.submission.preflight import command_of
+from slurmgpu.submission.preflight import check_task, command_of
 from slurmgpu.submission.preparing import Prepared, prepare_here
 from slurmgpu.submission.slips.judging import each_slip
 from slurmgpu.web.form import JOB_FILE, MORE, command_line, known_field, read_form
@@ -157,6 +157,11 @@ def _notes(prepared: Prepared, script: str, folder: Path, away: bool) -> Iterato
     command = command_of(plan, loaded.job, loaded.work_dir, folder, os.environ, in_file=True)
     for of, slip in each_slip(command, away=away):
         yield f"{of}{slip.message}; {slip.hint}"
+    if not away and command.folder is not None and command.folder.is_dir():
+        try:
+            check_task(plan, command.folder)
+        except PlanError as error:
+            yield f"{error.message}; {error.hint}"
     verdict = judge(prepared, script, folder, away=away)
     for remark in (*verdict.errors, *verdict.warnings):
         yield f"{remark.message}; {remark.hint}"
@@ -183,6 +188,10 @@ def _field(line: str) -> str:
         return field
     if "neither command nor train" in line:
         return "command"
+    if match := re.search(
+        r" has no (partition|QOS) '", line
+    ):  # of a job that asks exactly for what its script did
+        return f"resources.{match[1].lower()}"
     return MORE if line.startswith(f"{JOB_FILE}:") else ""
 
 

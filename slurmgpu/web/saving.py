@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
 
-__all__ = ["free_name", "save_job"]
+__all__ = ["free_name", "save_job", "take_back"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
 
@@ -46,3 +47,10 @@ def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
             f"file: {path} cannot be written: {why}", hint="give the job file another name"
         ) from None
     return path
+
+
+def take_back(path: Path, text: str) -> None:
+    """Remove a job file that no job came of, unless somebody has changed it: it would be in the way of the next try."""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            path.unlink()

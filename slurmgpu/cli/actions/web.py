@@ -19,7 +19,7 @@ from slurmgpu.cli.actions.top import KnownRuns, resume
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.itself import command_of
 from slurmgpu.cli.preparing import note
-from slurmgpu.errors import SlurmGpuError
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.run import JobStatus
@@ -133,7 +133,9 @@ def submit(path: Path, cluster: str) -> Submitted:
         start_new_session=True,
     )
     job_id = done.stdout.strip() if done.returncode == 0 else ""
-    return Submitted(job_id, done.stderr.strip())
+    # An end that no error of slurmgpu's has, a signal's among them, may have come after Slurm took the job.
+    sure = done.returncode in {SlurmGpuError.exit_code, InvalidInput.exit_code, SlurmUnreachable.exit_code}
+    return Submitted(job_id, done.stderr.strip(), unknown=not job_id and not sure)
 
 
 def report(source: Source, job: JobStatus) -> list[str]:
