@@ -321,6 +321,9 @@ def test_an_image_that_reads_as_an_option_is_refused() -> None:
     ("text", "wrong"),
     [
         ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("a: &a\n  b: c\n  <<: *a", "take out its tags"),
+        ("a: !!bool x", "take out its tags"),
+        ("a: 0x" + "f" * 5000, "job.yaml:1: the number is larger"),
         (
             "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
             + "\n".join(
@@ -330,7 +333,7 @@ def test_an_image_that_reads_as_an_option_is_refused() -> None:
             "more than 100000 values",
         ),
     ],
-    ids=["deep", "many"],
+    ids=["deep", "merged into itself", "tag", "number", "many"],
 )
 def test_yaml_that_would_exhaust_the_machine_is_refused(text: str, wrong: str) -> None:
     with pytest.raises(InvalidInput, match=wrong):

@@ -70,7 +70,7 @@ def test_memory_is_rendered_in_whole_units_that_sbatch_takes(text: str | int, re
     assert str(Memory.parse(text)) == rendered
 
 
-@pytest.mark.parametrize("text", ["", "much", "-1G", "1X", "G", 1.5, None, True])
+@pytest.mark.parametrize("text", ["", "much", "-1G", "1X", "G", 1.5, None, True, "9" * 400, "1e"])
 def test_what_is_no_memory_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="such as 64G"):
         Memory.parse(text)
@@ -145,3 +145,8 @@ def test_a_gres_reads_back_as_what_is_rendered(text: str) -> None:
 )
 def test_features_that_slurm_takes_have_no_fault(expression: str) -> None:
     assert read_constraint(expression).text == expression
+
+
+def test_brackets_without_end_are_no_constraint() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_constraint("(" * 4096)

@@ -203,3 +203,10 @@ def test_any_text_is_read(text: str) -> None:
     commands = script.commands()
     assert all(script.body_start <= one.line <= one.end <= len(script.lines) for one in commands)
     assert all(one.line <= len(script.lines) for one in script.simple_commands())
+
+
+@pytest.mark.parametrize("opening", ["$(", "${", '"$('])
+def test_substitutions_without_end_are_kept_as_text(opening: str) -> None:
+    last = parse_batch_script(f"#!/bin/bash\necho a\n{opening * 5000}\n").commands()[-1]
+    assert last.words is None
+    assert last.text.startswith(opening)

@@ -59,6 +59,11 @@ def _parse(text: str, where: str) -> Layered:
         ) from None
     except (YAMLError, ValueError) as error:
         raise InvalidInput(f"{where}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    except (AssertionError, AttributeError, LookupError, TypeError):  # ruamel's, for what it does not expect
+        raise InvalidInput(
+            f"{where}: cannot be read as YAML",
+            hint="take out its tags (!name), and merges (<<) of a value into itself",
+        ) from None
     if node is None:
         return Layered({}, {(): Origin(where)})
     _check_tag(node, Origin(where, 1))
@@ -87,6 +92,8 @@ def _instead(node: object, text: str) -> str:
 
 # A few lines of aliases of aliases mean more values than any memory holds.
 _MOST_VALUES = 100_000
+# Python writes no whole number of more than 4300 digits as text, and no larger one as a float.
+_MOST_BITS = 1023
 
 
 def _line(lines: Any, of: str, part: object) -> int | None:
@@ -144,6 +151,11 @@ def _plain(node: object, key: Key, where: str, origins: dict[Key, Origin]) -> An
             origins[inside] = Origin(where, _line(lines, "item", index))
             items.append(_plain(value, inside, where, origins))
         return items
+    if isinstance(node, int) and node.bit_length() > _MOST_BITS:
+        raise InvalidInput(
+            f"{origins[key]}: the number is larger than anything that is counted here",
+            hint="put it in quotes",
+        )
     # ruamel's scalar classes keep their spelling; what follows wants the plain kinds.
     for kind in (bool, int, float, str):
         if isinstance(node, kind):

@@ -41,7 +41,10 @@ def read_constraint(expression: str) -> Features:
         raise ValueError("it contains a blank")
     tokens = re.findall(_TOKEN, expression)
     tokens.reverse()
-    found = _joined(tokens)
+    try:
+        found = _joined(tokens)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
     if tokens:
         raise ValueError(_NO_MATCH if tokens[-1] in ")]" else _NO_OPERATOR)
     return found

@@ -118,6 +118,7 @@ class Duration(_Spelled):
 
 
 _MEMORY = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z"
+_MOST_MIB = 2.0**63  # the highest bit says: for each CPU
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
@@ -141,7 +142,10 @@ class Memory(_Spelled):
         match = re.match(_MEMORY, str(value).strip(), re.IGNORECASE | re.ASCII)
         if not match:
             raise ValueError(f"{value!r} is not an amount of memory; {forms}")
-        return cls(math.ceil(float(match["number"]) * _MIB[match["unit"].upper()]), str(value).strip())
+        mib = float(match["number"]) * _MIB[match["unit"].upper()]
+        if mib >= _MOST_MIB:
+            raise ValueError(f"{match[0][:20]!r} is more memory than Slurm counts; {forms}")
+        return cls(math.ceil(mib), str(value).strip())
 
     def __str__(self) -> str:
         # sbatch refuses 1.5T: whole G where that is exact and short, else whole M.

@@ -107,7 +107,7 @@ class _Reader:
                 for word, where in self._words():
                     words.append(word)
                     lines.append(where)
-            except _Unsplittable:
+            except (_Unsplittable, RecursionError):  # a thousand brackets within each other are no script
                 rest = self.text[start:]
                 yield Command(line, line + rest.rstrip("\n").count("\n"), rest.rstrip("\n"), None)
                 return
