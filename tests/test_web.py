@@ -619,6 +619,7 @@ def test_submission_asks_first_and_happens_once(inside: TestClient, fake: Fake, 
     assert (here / "first.yaml").read_text(encoding="utf-8") == planned(
         values | {"file": ""}, "uva-afton", here
     ).job_file
+    assert 'value="first-2.yaml"' in done.text, "the next job is not kept in this one's file"
     again = inside.post("/submit", data={"key": key}, headers=OWN)
     assert again.status_code == 422
     assert len(fake.submitted) == 1

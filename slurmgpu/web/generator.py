@@ -195,7 +195,10 @@ class Generator:
                 take_back(path, wanted.text)
             return done
 
-        return page("submitted.html", submitted=await run_in_threadpool(do))
+        submitted = await run_in_threadpool(do)
+        # The next job is another one: its file needs another name.
+        file = free_name(self.folder, wanted.name) if submitted.job_id else ""
+        return page("submitted.html", submitted=submitted, file=file)
 
     async def _form(self, request: Request) -> tuple[dict[str, str], str]:
         values = await form_of(request)

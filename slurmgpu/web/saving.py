@@ -15,9 +15,11 @@ __all__ = ["free_name", "save_job", "take_back"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
 
 
-def free_name(folder: Path) -> str:
+def free_name(folder: Path, like: str = "job.yaml") -> str:
     """A name for a new job file that nothing in the folder has: ``job.yaml``, ``job-2.yaml``."""
-    names = ("job.yaml", *(f"job-{number}.yaml" for number in range(2, 100)))
+    stem, ending = Path(like).stem, Path(like).suffix
+    stem = re.sub(r"-\d\d?$", "", stem)
+    names = (like, *(f"{stem}-{number}{ending}" for number in range(2, 100)))
     return next((name for name in names if not os.path.lexists(folder / name)), names[0])
 
 
@@ -37,7 +39,7 @@ def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
         if there is not None and there != text:
             raise InvalidInput(
                 f"file: {path} is there, and has other lines",
-                hint=f"give the job file another name, such as {free_name(folder)}",
+                hint=f"give the job file another name, such as {free_name(folder, name)}",
             )
         if write and there is None:
             write_atomically(path, text)
