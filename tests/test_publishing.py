@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from slurmgpu.cli.cluster import command
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files import packages
 from slurmgpu.files.clusters import choose_cluster
-from slurmgpu.files.fetching import MOST_BYTES, download
+from slurmgpu.files.fetching import MOST_BYTES, _Redirects, download
 from slurmgpu.files.settings import load_settings
 
 PROFILE = """\
@@ -33,6 +36,7 @@ class Site:
         self.address = address
         self.pages: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
+        self.cut: set[str] = set()
         self.asked: list[tuple[str, str | None]] = []
 
 
@@ -51,6 +55,8 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
                 status = 304
             self.send_response(status)
             self.send_header("ETag", tag)
+            if self.path in found.cut:
+                self.send_header("Content-Length", str(len(page or b"") + 1))
             if self.path in found.moved:
                 self.send_header("Location", found.moved[self.path])
             self.end_headers()
@@ -153,6 +159,7 @@ def test_it_may_be_based_on_a_shipped_one(site: Site, home: Path) -> None:
         (b"name: centre\npartitions: 3\n", r"/p\.yaml:2: partitions"),
         (b"\xff\xfe", "is no text in UTF-8"),
         (b"name: ../../evil\n", "name"),
+        (b"name: generic\n", "is the profile of no cluster"),
         (b"# " + b"x" * MOST_BYTES, "is larger than 1 MiB"),
         (None, "the server says 404"),
     ],
@@ -195,6 +202,26 @@ def test_a_server_may_not_lead_to_an_address_without_tls_or_to_a_file(site: Site
     moved = download(f"{site.address}/c")
     assert moved is not None
     assert moved.text == PROFILE
+
+
+def test_a_server_elsewhere_may_not_lead_to_this_machine() -> None:
+    asked = urllib.request.Request("https://hpc.example.org/p.yaml")
+    with pytest.raises(InvalidInput, match="leads to this machine itself"):
+        _Redirects().redirect_request(
+            asked, io.BytesIO(), 302, "", HTTPMessage(), "http://127.0.0.1:8080/restart"
+        )
+
+
+def test_an_answer_that_ends_before_its_end_or_never_is_no_profile(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.pages["/p.yaml"] = PROFILE.encode()
+    site.cut.add("/p.yaml")
+    with pytest.raises(InvalidInput, match="ends before its end"):
+        download(f"{site.address}/p.yaml")
+    monkeypatch.setattr("slurmgpu.files.fetching.LONGEST", -1.0)
+    with pytest.raises(InvalidInput, match="not all of it has come"):
+        download(f"{site.address}/p.yaml")
 
 
 def test_a_name_that_was_never_fetched_says_what_to_give(home: Path) -> None:

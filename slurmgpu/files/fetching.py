@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -18,7 +19,8 @@ from slurmgpu.files.run_record import write_atomically
 
 __all__ = ["Fetched", "Kept", "download", "keep", "kept"]
 
-TIMEOUT = 30.0
+TIMEOUT, LONGEST = 30.0, 120.0
+"""Seconds for each of connecting and reading once, and for the whole answer."""
 MOST_BYTES = 1024 * 1024
 
 
@@ -55,7 +57,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         try:
-            _checked(newurl)
+            if address_of(_checked(newurl)).is_here and not address_of(req.full_url).is_here:
+                raise InvalidInput(
+                    f"{req.full_url}: leads to this machine itself ({newurl}), where a centre publishes nothing",
+                    hint="give the address that is meant",
+                )
         except InvalidInput:
             fp.close()
             raise
@@ -89,7 +95,7 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
     request = urllib.request.Request(url, headers={**headers, **({"If-None-Match": tag} if tag else {})})
     try:
         with urllib.request.build_opener(_Redirects()).open(request, timeout=TIMEOUT) as answer:
-            data = answer.read(MOST_BYTES + 1)
+            data = _read(answer)
             found = answer.headers.get("ETag")
     except urllib.error.HTTPError as error:
         error.close()
@@ -114,6 +120,19 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
         raise InvalidInput(
             f"{address}: is no text in UTF-8", hint="give the address of a profile in YAML"
         ) from None
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    """All of an answer, up to one byte too many; HTTPException where it ends before its end, or comes in drops."""
+    pieces, left, until = [], MOST_BYTES + 1, time.monotonic() + LONGEST
+    while left and (piece := answer.read1(left)):
+        pieces.append(piece)
+        left -= len(piece)
+        if time.monotonic() > until:
+            raise HTTPException(f"not all of it has come within {LONGEST:.0f} s")
+    if left and answer.length:
+        raise HTTPException("the answer ends before its end")
+    return b"".join(pieces)
 
 
 def _memory(path: Path) -> Path:

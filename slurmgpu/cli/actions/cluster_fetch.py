@@ -15,7 +15,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, user_profile
 from slurmgpu.files.fetching import Fetched, download, keep, kept
 from slurmgpu.files.settings import LoadedSettings, load_settings
-from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.printable import printable
 
 
@@ -43,6 +43,11 @@ def act(what: str, name: str | None, dry_run: bool) -> None:
     cluster = _read(fetched, address, path.stem if path else None, settings)
     if path is None:
         check_name(cluster.name)
+        if cluster.name == GENERIC.name:
+            raise InvalidInput(
+                f"{address}: name: {GENERIC.name!r} is the profile of no cluster, which comes with slurmgpu",
+                hint="give it another one: --name NAME",
+            )
         path = user_profile(settings, cluster.name)
         before = kept(path)
         old = path.read_text(encoding="utf-8") if path.is_file() else None
