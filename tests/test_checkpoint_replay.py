@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.monitoring.replay import Told, first_difference
+from slurmgpu.submission import replaying
 
 ROOT = Path(__file__).resolve().parent.parent
 TASK = ROOT / "benchmarks" / "replayed.py"
@@ -93,6 +94,27 @@ def replay(run_dir: Path) -> tuple[int, dict[str, Any]]:
     )
     assert ended.stdout, ended.stderr
     return ended.returncode, json.loads(ended.stdout)
+
+
+def test_a_task_within_the_run_directory_leaves_no_compiled_file_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, scratch = tmp_path / "run", tmp_path / "scratch"
+    run_dir.mkdir()
+    (run_dir / "task.py").write_text("")
+    manifest = scratch / "checkpoints" / "step-3" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    # In place of the training: what it does first.
+    script = f"import task, pathlib; pathlib.Path({str(manifest)!r}).write_text('')"
+
+    def start(python: str, work_dir: Path, environment: Any, log: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [python, "-c", script], cwd=work_dir, env=dict(environment), stderr=log, start_new_session=True
+        )
+
+    monkeypatch.setattr(replaying, "_start", start)
+    replaying.train_again(sys.executable, scratch, run_dir, 1, 3, os.environ)
+    assert [path.name for path in run_dir.iterdir()] == ["task.py"]
 
 
 def everything(folder: Path) -> dict[str, bytes]:

@@ -77,6 +77,8 @@ def train_again(
         **kept,
         "PYTHONPATH": path,
         "SLURMGPU_RUN_DIR": str(scratch),
+        # Its task may lie in the run directory.
+        "PYTHONDONTWRITEBYTECODE": "1",
         # A step further: the training's last step is evaluated, and this one perhaps was not.
         "SLURMGPU_MAX_STEPS": str(until + 1),
         "MASTER_ADDR": "127.0.0.1",
