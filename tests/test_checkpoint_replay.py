@@ -99,6 +99,8 @@ def replay(run_dir: Path) -> tuple[int, dict[str, Any]]:
 def test_a_task_within_the_run_directory_leaves_no_compiled_file_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.delenv(name, raising=False)
     run_dir, scratch = tmp_path / "run", tmp_path / "scratch"
     run_dir.mkdir()
     (run_dir / "task.py").write_text("")
