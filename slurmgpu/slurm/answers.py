@@ -77,7 +77,7 @@ _WORDS: tuple[tuple[str, Meaning], ...] = (
         "no answer",
     ),
     (
-        r"[Ii]nvalid|unrecognized|ambiguous|requires an argument|mutually exclusive|permitted|[Dd]enied"
+        r"[Ii]nvalid|unrecognized|ambiguous|requires an argument|doesn.t allow an argument|mutually exclusive|permitted|[Dd]enied"
         r"|does not exist|not (?:valid|available|allowed|supported|enabled|found|running)|violates|exceed|limit"
         r"|allocation failure|[Rr]equire[sd]|[Uu]nspecified error|disabled|[Uu]nknown|No such|can ?not be"
         r"|already (?:completing|completed|finished|done)|DOS line breaks|does not look like|is empty"
