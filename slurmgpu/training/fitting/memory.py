@@ -38,7 +38,7 @@ class Budget(NamedTuple):
     """Bytes that a process may have in use at its peak, and of how many, of which device.
 
     ``address_space``: its limit on the CPU, where there is one, less the head room. ``untouched``: what the training's process
-    has mapped besides what it uses, where it has threads that a trial has not: those that talk to other ranks.
+    has mapped besides what it uses: it has threads that a trial has not, such as those that talk to other ranks.
     """
 
     device: str
@@ -60,7 +60,7 @@ def budget_of(device: torch.device, head_room: float, ranks: Ranks) -> Budget:
     share = int((free - head_room * total) / ranks.local_world_size)
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     limit = None if soft == resource.RLIM_INFINITY else int(soft * (1 - head_room))
-    untouched = _untouched(_status()) if ranks.world_size > 1 else 0
+    untouched = _untouched(_status())
     return Budget("CPU", total if limit is None else min(total, soft), max(0, share), limit, untouched)
 
 
