@@ -255,7 +255,7 @@ def test_what_is_wrong_is_named_with_its_option(
 def test_a_strategy_of_one_process_is_why_there_cannot_be_two(folder: Path, strategy: str) -> None:
     done = CliRunner().invoke(command, ["task.py:Line", "--processes", "2", "--strategy", strategy])
     assert isinstance(done.exception, SlurmGpuError)
-    assert "ddp or auto are as many as there are GPUs" in (done.exception.hint or "")
+    assert "ddp, fsdp2 or auto are as many as there are GPUs" in (done.exception.hint or "")
 
 
 def test_a_choice_that_is_none_ends_with_2(folder: Path) -> None:

@@ -95,7 +95,7 @@ def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition 
         return [Chosen(None, "")]
     else:
         found = []
-    if "qos" in cluster.dialect.required:
+    if "qos" in cluster.dialect.required or cluster.dialect.qos in cluster.qos:
         only = partition.qos if partition is not None else ()
         found += [
             Chosen(name, rule.description or "a QOS that takes such jobs")
