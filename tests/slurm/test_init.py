@@ -77,8 +77,10 @@ def test_from_nothing_to_a_finished_training_in_three_commands_and_unchanged_on_
     assert (cluster.dialect.gpus, cluster.dialect.constraint) == ("gpus-per-node", "gpu")
     # Two kinds of A100 share the partition: the commoner one is named, so that both nodes have the same.
     assert {"--gpus-per-node=2", '--constraint="gpu&hbm40g"'} <= set(there)
-    assert any(option.startswith("--account=") for option in there)
-    assert not any(option.startswith(("--gres", "--partition")) for option in there)
+    assert f"--qos={cluster.dialect.qos}" in there
+    # What it does not require is left to Slurm: the project that its user has chosen as the usual one is charged.
+    assert cluster.dialect.required == ("constraint",)
+    assert not any(option.startswith(("--gres", "--partition", "--account")) for option in there)
     # All that init wrote of a sandbox goes with it.
     newcomer.do("down", "second")
     assert not (newcomer.home / ".config/slurmgpu").exists()
