@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from slurmgpu.cli.actions.train_estimate import fits  # noqa: E402
-from slurmgpu.training.estimating.arithmetic import rows  # noqa: E402
-from slurmgpu.training.estimating.tracing import Facts, trace  # noqa: E402
-from slurmgpu.training.settings import Settings  # noqa: E402
-from slurmgpu.training.task import load  # noqa: E402
+from slurmgpu.training.estimating.arithmetic import rows
+from slurmgpu.training.estimating.tracing import Facts, trace
+from slurmgpu.training.settings import Settings
+from slurmgpu.training.task import load
 
 TASK = """
 import torch
@@ -57,10 +54,3 @@ def test_processes_share_the_model_out_with_fsdp2_and_not_with_ddp(facts: Facts)
     assert offloaded.total < found["fsdp2", 8, False].total
     assert offloaded.host == (3 * WEIGHTS + facts.optimizer) // 8
     assert [found[key].micro_batch for key in (("single", 1, False), ("ddp", 8, False))] == [64, 8]
-
-
-def test_a_gpu_of_unknown_memory_is_neither_large_enough_nor_too_small() -> None:
-    row = {"total": 30 << 30, "fixed": 20 << 30, "per_sample": 1 << 30}
-    assert fits(row, None) == {"fits": None, "micro_batch": None}
-    assert fits(row, 40 << 30) == {"fits": True, "micro_batch": 15}
-    assert fits(row, 24 << 30) == {"fits": False, "micro_batch": 0}
