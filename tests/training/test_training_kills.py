@@ -23,11 +23,9 @@ FULL = Path("/dev/full")
 if_there_is_one = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
 
-@pytest.mark.timeout(900)
-def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
-    """Losses in hex, parameters and samples are the undisturbed run's, over single and ddp, with workers."""
+def soaked(tmp_path: Path, *amounts: str) -> dict[str, Any]:
+    """What a short soak found; it ended well."""
     figures = tmp_path / "soak.json"
-    amounts = ["--kills", "12", "--damages", "2", "--flips", "40"]
     command = [sys.executable, "benchmarks/soak.py", *amounts, "--short", "--pause", "0.005"]
     ended = subprocess.run(
         [*command, "--json", str(figures)],
@@ -38,7 +36,14 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
         timeout=850,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads(figures.read_text())["results"]
+    results: dict[str, Any] = json.loads(figures.read_text())["results"]
+    return results
+
+
+@pytest.mark.timeout(900)
+def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
+    """Losses in hex, parameters and samples are the undisturbed run's, over single and ddp, with workers."""
+    results = soaked(tmp_path, "--kills", "12", "--damages", "2", "--flips", "40")
     assert results["kills"] >= 12
     assert results["failures"] == []
     assert results["steps_lost_by_kill"]["beyond_one_interval"] == 0
@@ -51,30 +56,8 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
 @pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
 def test_a_few_kills_of_sharded_processes_leave_no_trace(tmp_path: Path) -> None:
     """Weights, the optimizer's state and random states of each rank, in files of each rank, are the undisturbed run's."""
-    figures = tmp_path / "soak.json"
-    amounts = [
-        "--kills",
-        "4",
-        "--damages",
-        "1",
-        "--flips",
-        "20",
-        "--strategy",
-        "fsdp2",
-        "--kinds",
-        "averaged",
-    ]
-    command = [sys.executable, "benchmarks/soak.py", *amounts, "--short", "--pause", "0.005"]
-    ended = subprocess.run(
-        [*command, "--json", str(figures)],
-        cwd=ROOT,
-        env=clean_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=850,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads(figures.read_text())["results"]
+    sharded = ["--strategy", "fsdp2", "--kinds", "averaged"]
+    results = soaked(tmp_path, "--kills", "4", "--damages", "1", "--flips", "20", *sharded)
     assert results["kills"] >= 2
     assert results["failures"] == []
     assert results["steps_lost_by_kill"]["beyond_one_interval"] == 0
