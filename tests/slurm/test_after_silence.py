@@ -114,10 +114,12 @@ def test_exit_codes_are_whole_when_only_accounting_remembers_the_job(
     expected = {"137": 137, "255": 255, "128": 128, "9": 9, "srun": 137}
     by_run = {name: exit_code(Ended([ended(str(run))])) for name, run in runs.items()}
     assert by_run == expected
-    by_id = {name: exit_code(Ended([ended(str(read_run(run).job_id))])) for name, run in runs.items()}
+    # Accounting may hear of a short job's start up to 5 s after its end. Until then its row has no work folder, by which its
+    # run is found, and a question about a time, unlike one about an id, leaves out a job that has not begun.
+    ids = {name: str(read_run(run).job_id) for name, run in runs.items()}
+    wait_until(lambda: all(ended(job).work_dir is not None for job in ids.values()))
+    by_id = {name: exit_code(Ended([ended(job)])) for name, job in ids.items()}
     assert by_id == expected
-    # Accounting may hear of a short job's start up to 5 s after its end. Until then its row has no work folder, by which a
-    # listing finds the run, and a question about a time, unlike one about an id, leaves out a job that has not begun.
     jobs: dict[str, JobStatus] = {}
 
     def all_are_whole() -> bool:
