@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST ?= $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_CLUSTER := uva-afton
 
@@ -86,14 +87,14 @@ reference: $(VENV)/.test
 # Four files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
 	@echo "some 11,000 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
+	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
 
 # Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm. QUICK=1: without what
 # test-releases runs on other releases.
 .PHONY: test-long
 test-long: $(VENV)/.long slurm-packages browser-packages
 	@echo "some 500 tests, many of which train in several processes: about 20 minutes on 2 cores" >&2
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m long --durations 15 \
+	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m long --durations 15 \
 	    $(if $(QUICK),$(OF_SLURM:%=--ignore %))
 
 # Real containers, module systems, launchers and shells. What they need beyond Slurm is installed or fetched once, and kept.
@@ -129,9 +130,9 @@ test-releases: $(VENV)/.test
 	@logs=$$(mktemp -d) && for files in \
 	        'tests/slurm -m "not long"$(if $(QUICK),$(OF_US:%= --ignore tests/slurm/test_%.py))' '$(OF_SLURM)'; do \
 	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
-	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 3 -L 1 sh -c '\
+	    LOGS=$$logs xargs -P 3 -L 1 sh -c '\
 	        release=$$1; shift; log=$$(mktemp -p "$$LOGS"); \
-	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -n 2 --dist loadfile -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
+	        SLURMGPU_TEST_RELEASES=$$release $(PYTEST) "$$@" -n 2 --dist loadfile -o cache_dir="$$log.cache" >"$$log" 2>&1; rc=$$?; \
 	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
 .PHONY: slurm-packages browser-packages
