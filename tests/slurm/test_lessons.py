@@ -44,6 +44,13 @@ def both_halves(log: str) -> None:
     assert len(re.findall(r"^(?:bottom|top)\S+ on ", log, re.M)) == 4
 
 
+def two_stages(log: str) -> None:
+    losses = [float(loss) for loss in re.findall(r"epoch \d/5 .* test loss ([\d.]+)", log)]
+    assert len(losses) == 5, log
+    assert losses[-1] < losses[0] / 2
+    assert "training pipeline.py:Sums: processes: 2, nodes: 2" in log
+
+
 def both_precisions(log: str) -> None:
     losses = dict(re.findall(r"torch\.(\w+): loss ([\d.]+)", log))
     assert list(losses) == ["float32", "bfloat16"]
@@ -71,6 +78,7 @@ SHOWS: dict[str, Callable[[str], None]] = {
     "ddp_spawn": two_processes,
     "ddp_torchrun": four_ranks_on_two_nodes,
     "model_parallel": both_halves,
+    "pipeline": two_stages,
     "mixed_precision": both_precisions,
     "accumulation": fewer_steps_than_batches,
     "unused_parameters": the_error_and_the_way_out,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,7 @@ from tests.slurm.sandbox_user import ROOT, User, a_user
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 SCRIPTS = ROOT / "tests" / "data" / "textbook"
+LESSONS = ROOT / "examples" / "lessons"
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
 
 
@@ -29,6 +34,7 @@ def box() -> Iterator[User]:
         someone.do("up", "--nodes", "2", "--gpus-per-node", "2", "--no-accounting")
         for script in SCRIPTS.iterdir():
             shutil.copy(script, someone.home)
+        shutil.copytree(LESSONS, someone.home / "lessons")
         yield someone
 
 
@@ -67,6 +73,63 @@ def test_torchrun_behind_a_runner_over_two_nodes(box: User) -> None:
 def test_a_model_over_two_gpus_is_one_process(box: User) -> None:
     said = log(box, "--gpus", "2", "-N", "1", "--", "python", "model_parallel.py")
     assert said == "one process trained both halves"
+
+
+def lesson(box: User, name: str) -> Path:
+    """The run directory of a lesson's job, which has come to its end."""
+    submit = f"{sys.executable} -m slurmgpu submit --json --wait {name}.yaml"
+    run = json.loads(box.ask("bash", "-c", f"cd {box.home / 'lessons'} && {submit}"))
+    assert box.state_of(str(run["job_id"])) == "COMPLETED"
+    return Path(run["run_dir"])
+
+
+def test_the_lesson_with_a_model_on_two_gpus_learns_what_one_device_learns(box: User) -> None:
+    run = lesson(box, "model_parallel")
+    (said,) = (path.read_text() for path in run.glob("logs/*.out"))
+    plain = (LESSONS / "model_parallel.py").read_text().replace(".to(first)", "").replace(".to(second)", "")
+    alone = subprocess.run(
+        [sys.executable, "-"],
+        input=plain,
+        cwd=LESSONS,
+        env=box.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    losses = re.findall(r"epoch \d: loss [\d.]+", alone)
+    assert len(losses) == 5
+    assert re.findall(r"epoch \d: loss [\d.]+", said) == losses
+
+
+def test_the_lesson_with_a_1f1b_pipeline_over_two_nodes_learns_what_one_process_learns(box: User) -> None:
+    """The tolerance is that of tests/training/test_training_equality.py: losses within 1e-5 of themselves."""
+    run, alone = lesson(box, "pipeline"), box.home / "alone"
+    start, losses, tested = facts(run)
+    assert {(each["rank"], each["host"]) for each in start["ranks"]} == {(0, "node1"), (1, "node2")}
+    assert (start["settings"]["strategy"], start["settings"]["pipeline_schedule"]) == ("pipeline", "1f1b")
+    alone.mkdir()
+    settings = json.loads((run / "train.json").read_text())
+    (alone / "train.json").write_text(json.dumps({**settings, "strategy": "single"}))
+    here = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    here |= {"SLURMGPU_RUN_DIR": str(alone), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "slurmgpu.training"], env=here, cwd=box.home / "lessons", check=True
+    )
+    _, expected, expected_tested = facts(alone)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert tested == pytest.approx(expected_tested, rel=1e-5)
+    assert losses[-1] < losses[0] / 2
+
+
+def facts(run: Path) -> tuple[dict[str, Any], list[float], list[float]]:
+    """How a training started, its losses, and those of its evaluations."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        by_kind.setdefault(line["kind"], []).append(line["values"])
+    losses, tested = ([each["loss"] for each in by_kind[kind]] for kind in ("train", "eval"))
+    assert len(losses) == len(tested) == 5
+    return by_kind["start"][0], losses, tested
 
 
 def test_mixed_precision(box: User) -> None:
