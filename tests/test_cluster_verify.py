@@ -174,6 +174,10 @@ def test_rules_that_slurm_never_tells_are_not_compared() -> None:
         "nodes: [{gpus: 4, gpu_type: mi250x}]}}\n"
     )
     assert disagreements(profile, found) == [], "untyped GPUs may be of any type"
+    told = Discovered(cluster_of('name: x\nqos: {short: {limits: {max_node_time: "1:00:00"}}}\n'))
+    profile = cluster_of('name: x\nqos: {short: {limits: {max_node_time: "1:30:00"}}}\n')
+    (one,) = disagreements(profile, told)
+    assert (one.here, one.slurm) == ("01:30:00", "01:00:00"), "a QOS may have it: then Slurm tells"
 
 
 def test_another_cluster_is_no_disagreement_but_an_error() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.discovery.login_node import look_around, relevant_modules
-from slurmgpu.models.units import Memory
+from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import sacctmgr, scontrol
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.describing.accounting import limits_of, preemptible_qos, qos_rule, tres
@@ -274,6 +274,11 @@ def test_the_tightest_of_several_limits_counts() -> None:
         {"grptres": "cpu=32", "grpjobs": "5"},
     )
     assert (found.in_all.gpus, found.in_all.cpus, found.in_all.jobs) == (4, 32, 3)
+
+
+def test_a_qos_limit_of_nodes_times_minutes_is_read() -> None:
+    assert limits_of(row(maxtresmins="cpu=9,node=90")).max_node_time == Duration.parse("01:30:00")
+    assert limits_of(row(maxtresmins="cpu=9")).max_node_time is None
 
 
 def test_no_gpu_at_all_is_a_limit_too() -> None:

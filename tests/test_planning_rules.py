@@ -73,6 +73,14 @@ def test_nodes_times_time_are_limited_together() -> None:
     )
 
 
+def test_without_a_time_a_job_gets_what_its_nodes_leave_of_nodes_times_time() -> None:
+    on = cluster(partition={"limits": {"max_node_time": "00:03:00"}})
+    assert plan(on, nodes=3, gpus_per_node=4, time=None)
+    assert "allows 00:03:00 of nodes times time, which leaves 4 nodes less than a minute each" in refusal(
+        on, nodes=4, gpus_per_node=4, time=None
+    )
+
+
 def test_a_least_number_of_gpus_is_named_with_the_number() -> None:
     on = cluster(partition={"limits": {"min_gpus": 4}})
     said = refusal(on, gpus=2)

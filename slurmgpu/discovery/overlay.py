@@ -17,7 +17,7 @@ _PARTITION_RULES = (
     "requires_gpu", "by_name", "preemptible", "constraint", "options", "account", "whole_nodes", "billing", "default_qos",
 )  # fmt: skip
 _QOS_RULES = ("description", "by_name", "preemptible", "exclusive")
-# Limits that Slurm has for no partition, and for no QOS.
+# Limits that Slurm has for no partition, and those of a QOS that a plug-in may hold instead.
 _PARTITION_LIMITS = ("min_gpus", "max_node_time", "max_time_by_nodes")
 _QOS_LIMITS = ("max_node_time", "max_time_by_nodes")
 _NODE_RULES = (

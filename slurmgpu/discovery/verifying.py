@@ -27,7 +27,7 @@ _PARTITIONS = "scontrol show partition"
 _NODES = "scontrol show node"
 _QOS = "sacctmgr show qos"
 _ACCOUNTS = "sacctmgr show user"
-# What Slurm has for no partition and no QOS: a plug-in of the site's holds it, and Slurm does not tell.
+# What a plug-in of the site's may hold, of which Slurm does not tell; a QOS may have the second.
 _NOT_SLURMS = frozenset({"min_gpus", "max_node_time", "max_time_by_nodes"})
 _TOTALS = ("per_user", "in_all")
 _PARTITION, _YOURS, _ALL = "a partition", "a QOS of yours", "all"
@@ -271,7 +271,7 @@ def _limits(
 ) -> Iterator[Disagreement]:
     """Limits of a partition or QOS; ``own``: those of the partition's own QOS, which hold where it has none."""
     for field in Limits.model_fields:
-        if field in _NOT_SLURMS:
+        if field in _NOT_SLURMS and not (getattr(there, field) or (own and getattr(own, field))):
             continue
         inner = Totals.model_fields if field in _TOTALS else (None,)
         for one in inner:

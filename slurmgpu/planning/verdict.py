@@ -202,8 +202,14 @@ def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Itera
 
 
 def _over_time(limits: Limits, ask: Ask) -> Iterator[Clause]:
-    time = ask.time or limits.default_time
+    time, most = ask.time or limits.default_time, limits.max_node_time
     if time is None:
+        # Slurm then sets the time that the nodes leave, in whole minutes; none is left to too many nodes.
+        if most is not None and most.seconds is not None and most.seconds < 60 * ask.nodes:
+            yield Clause(
+                "nodes",
+                f"allows {most} of nodes times time, which leaves {count(ask.nodes, 'node')} less than a minute each",
+            )
         return
     by_nodes = next((row for row in limits.max_time_by_nodes if ask.nodes <= row.nodes), None)
     if by_nodes is not None and time.exceeds(by_nodes.max_time):
@@ -213,7 +219,6 @@ def _over_time(limits: Limits, ask: Ask) -> Iterator[Clause]:
         )
     elif limits.max_time is not None and ask.time is not None and time.exceeds(limits.max_time):
         yield Clause("time", f"allows at most {limits.max_time}, {time} is asked for")
-    most = limits.max_node_time
     if most is not None and most.seconds is not None:
         used = Duration(None if time.seconds is None else time.seconds * ask.nodes)
         if used.exceeds(most):

@@ -17,7 +17,8 @@ __all__ = [
 # Free text comes last: it may hold the separator, which is not a choice of ours.
 QOS_FIELDS = (
     "name", "preempt", "preemptmode", "flags", "usagefactor", "grptres", "grpjobs", "maxtres",
-    "maxtrespernode", "maxwall", "maxtrespu", "maxjobspu", "maxtrespa", "maxjobspa", "mintres", "description",
+    "maxtrespernode", "maxtresmins", "maxwall", "maxtrespu", "maxjobspu", "maxtrespa", "maxjobspa", "mintres",
+    "description",
 )  # fmt: skip
 USER_FIELDS = (
     "user", "defaultaccount", "account", "partition", "qos", "defaultqos", "maxjobs", "maxtres",

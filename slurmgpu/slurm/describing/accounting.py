@@ -87,12 +87,14 @@ def limits_of(row: Record, *above: Record) -> Limits:
         tres(row.get("maxtrespa", "")),
         *(tres(one["grptres"]) for one in above),
     ]
+    node_minutes = tres(row.get("maxtresmins", "")).get("node")
     jobs = _fewest(
         # Running jobs of an association; a QOS has no such limit but for each user, or in all.
         row["grpjobs"], row.get("maxjobs", ""), row.get("maxjobspa", ""), *(one["grpjobs"] for one in above),
     )  # fmt: skip
     stated: dict[str, Any] = {
         "max_time": duration(row["maxwall"]),
+        "max_node_time": Duration(60 * node_minutes) if node_minutes else None,
         "min_nodes": least.get("node") or None,
         "max_nodes": job.get("node") or None,
         "min_gpus": least.get("gres/gpu") or None,
