@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
+INDEX = "index.json"
+"""Of a folder in a checkpoint, which has those of many ranks."""
 _BLOCK = 1 << 22
 _LOOKS = 5
 
@@ -49,6 +51,12 @@ class Part(_Read):
 
     bytes: int
     sha256: str
+
+
+class _Index(_Read):
+    """What the ``index.json`` of a folder says."""
+
+    parts: dict[str, Part]
 
 
 class Best(_Read):
@@ -194,7 +202,7 @@ def _look(path: Path, step: int) -> Checkpoint | None:
     if manifest is None and problem is None:
         torn = "no manifest: a save cut off, or under way"
         return Checkpoint(path, step, "torn", problem=torn) if _is_folder(path) else None
-    if manifest is not None:
+    if manifest is not None and problem is None:
         problem = next(iter(_wrong_sizes(path, manifest).values()), None)
     if problem is None:
         return Checkpoint(path, step, "complete", manifest)
@@ -228,7 +236,25 @@ def _read(path: Path) -> tuple[Manifest | None, str | None]:
         return None, f"{MANIFEST} differs from its SHA-256"
     if manifest.step is not None and path.name.startswith("step-") and path.name != f"step-{manifest.step}":
         return None, f"{MANIFEST} is of step {manifest.step}"
-    return manifest, None
+    try:
+        return manifest.model_copy(update={"parts": dict(_listed(path, manifest.parts, ""))}), None
+    except ValueError as error:
+        return manifest, str(error)
+
+
+def _listed(path: Path, parts: Mapping[str, Part], folder: str) -> Iterator[tuple[str, Part]]:
+    """The files of a checkpoint by their place in it, those of folders by their indexes, which have to be as written."""
+    for name, part in parts.items():
+        yield folder + name, part
+        inner, slash, last = name.rpartition("/")
+        if slash and last == INDEX:
+            try:
+                text = (path / folder / name).read_bytes()
+            except OSError as error:
+                raise ValueError(f"{folder}{name} cannot be read: {error.strerror}") from None
+            if hashlib.sha256(text).hexdigest() != part.sha256:
+                raise ValueError(f"{folder}{name} differs from its SHA-256")
+            yield from _listed(path, _Index.model_validate_json(text).parts, f"{folder}{inner}/")
 
 
 def _is_as_written(text: bytes) -> bool:
@@ -264,8 +290,10 @@ def damage(checkpoint: Checkpoint) -> list[str] | None:
         wrong = _wrong_sizes(path, manifest)
         for name, part in manifest.parts.items():
             if name not in wrong and (problem := _wrong_content(path / name, part)):
-                wrong[name] = problem
+                wrong[name] = name[: -len(Path(name).name)] + problem  # with the folder that it lies in
         problems = list(wrong.values())
+        if not problems and checkpoint.problem is not None:
+            problems = [checkpoint.problem]  # of an index: what it lists is not known then
     if problems:
         now, unreadable = _read(path)
         if not _is_folder(path) or (unreadable is None and now != manifest):

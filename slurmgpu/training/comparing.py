@@ -17,6 +17,7 @@ from typing import Any
 from .errors import TrainingError
 from .files import read_json
 from .saving.checkpoint import Generation, read
+from .saving.layout import parts_of
 
 __all__ = ["compare"]
 
@@ -30,7 +31,12 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     Raises:
         TrainingError: a part cannot be read.
     """
-    first, second = ({**read_json(path / "manifest.json").get("parts", {})} for path in (one, other))
+    try:
+        first, second = (
+            parts_of(path, read_json(path / "manifest.json").get("parts", {})) for path in (one, other)
+        )
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"cannot compare {one} and {other}: {error}") from error
     found: dict[str, Any] = {}
     for name in sorted(first.keys() | second.keys()):
         if name not in first or name not in second:

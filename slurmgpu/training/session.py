@@ -20,6 +20,7 @@ from .saving import checkpoint, randomness
 from .saving.bound import Bound
 from .saving.budget import Budget
 from .saving.checkpoint import Generation
+from .saving.layout import layout_of
 from .saving.lock import Hold, Lock
 from .saving.pieces import Pieces
 from .saving.saver import Saved, Saver, Saving
@@ -72,8 +73,8 @@ class Session:
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
-            anew, self.restart, token = group.on_first(lambda: self._open(saving.resume))
-            self.found, notes = self._find(anew)
+            (anew, self.restart, left), token = group.on_first(lambda: self._open(saving.resume))
+            self.found, notes = self._find(anew, left)
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
         for note in notes:
@@ -91,28 +92,33 @@ class Session:
         self.sharded = False
         """Whether what all have in common holds tensors of which each rank has a piece."""
 
-    def _find(self, anew: Optional[str]) -> tuple[Optional[Generation], list[str]]:
-        """Where to go on, and what to say of it; all ranks look through a checkpoint together."""
-        if anew is not None:
-            return None, [anew]
+    def _find(self, anew: Optional[str], left: list[Path]) -> tuple[Optional[Generation], list[str]]:
+        """Where to go on, and what to say of it; all ranks look through a checkpoint together.
+
+        Before that they remove what is left of saves that were cut off.
+        """
         try:
+            checkpoint.sweep_together(self._folder, left, self.group)
+            if anew is not None:
+                return None, [anew]
             return checkpoint.newest_intact(self._folder, self.group)
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
             raise
 
-    def _open(self, resume: bool) -> tuple[Optional[str], int, str]:
-        """Lock, and clear away what a kill left (rank 0 only); why the training begins anew, the starts so far, the lock."""
+    def _open(self, resume: bool) -> tuple[tuple[Optional[str], int, list[Path]], str]:
+        """Lock, and clear away what a kill left (rank 0 only); what ``_look`` finds, and the lock."""
         assert self._lock is not None
         self._lock.acquire()
         try:
-            return (*self._look(resume), self._lock.token)
+            return self._look(resume), self._lock.token
         except BaseException:
             self._lock.release()
             raise
 
-    def _look(self, resume: bool) -> tuple[Optional[str], int]:
+    def _look(self, resume: bool) -> tuple[Optional[str], int, list[Path]]:
+        """Why the training begins anew, the starts so far, and what is left for all to remove."""
         assert self._lock is not None
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
@@ -121,7 +127,7 @@ class Session:
         restart = max(earlier, int(self._environment.get("SLURM_RESTART_COUNT") or 0))
         write_json(state / "starts.json", {"starts": restart + 1})
         self._lock.check()
-        checkpoint.sweep(self._folder)
+        left = checkpoint.sweep(self._folder)
         if not resume and checkpoint.folders(self._folder):
             aside = free_name(self.run_dir / "earlier-checkpoints")
             aside.mkdir()
@@ -130,8 +136,9 @@ class Session:
             return (
                 f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew",
                 restart,
+                left,
             )
-        return None, restart
+        return None, restart, left
 
     def _lead(self, seconds: float) -> Optional[int]:
         """Steps that the next save is begun early, after one that has taken so many seconds."""
@@ -327,7 +334,7 @@ class Session:
     def pieces(self) -> Pieces:
         """The sharded tensors of the checkpoint that was found."""
         assert self.found is not None
-        return Pieces(self.found.path)
+        return Pieces(self.found.path, layout_of(self.found.manifest))
 
     def read_own(self) -> dict[str, Any]:
         """What this rank saved beside the common parts; its random state is put back. Empty with other ranks."""

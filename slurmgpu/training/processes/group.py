@@ -86,6 +86,20 @@ class Group:
         view = memoryview(everything)
         return [pickle.loads(view[n * longest : n * longest + size]) for n, size in enumerate(sizes)]
 
+    def first_of(self, value: Optional[T]) -> Optional[T]:
+        """The value of the first rank that has one, on every rank; what each sends does not grow with the number of ranks."""
+        if not self.together:
+            return value
+        world = self.ranks.world_size
+        first = torch.tensor([world if value is None else self.ranks.rank], device=self.device)
+        dist.all_reduce(first, op=dist.ReduceOp.MIN)
+        rank = int(first)
+        return None if rank == world else self._of(rank, value)
+
+    def all_alike(self, value: object) -> bool:
+        """Whether all ranks have the same value as rank 0."""
+        return not self.together or self.first_of(None if self._of(0, value) == value else True) is None
+
     def _gather_equal(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensors of all ranks, of equal length, one after the other."""
         own = tensor.to(self.device)
@@ -119,6 +133,15 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
+    def largest(self, *values: float) -> list[float]:
+        """Of each of the values the largest on any rank."""
+        if not self.together:
+            return list(values)
+        found = torch.tensor(values, device=self.device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        largest: list[float] = found.tolist()
+        return largest
+
     def share(self, model: torch.nn.Module) -> None:
         """Give every rank the parameters and buffers of rank 0."""
         self._share(each.detach() for each in model.parameters())
@@ -150,23 +173,24 @@ class Group:
             except (Exception, SystemExit) as error:
                 failure = error
         message = None if failure is None else f"{type(failure).__name__}: {failure}"
-        result, message = self._of_first((result, message))
+        result, message = self._of(0, (result, message))
         if failure is not None:
             raise failure
         if message is not None:
             raise TrainingError(f"ends because rank 0 failed ({message})")
         return cast("T", result)
 
-    def _of_first(self, value: T) -> T:
-        """Rank 0's value, on every rank: what each sends and keeps does not grow with the number of ranks."""
-        data = pickle.dumps(value) if self.ranks.first else b""
+    def _of(self, rank: int, value: T) -> T:
+        """The value of one rank, on every rank: what each sends and keeps does not grow with the number of ranks."""
+        speaks = self.ranks.rank == rank
+        data = pickle.dumps(value) if speaks else b""
         size = torch.tensor([len(data)], device=self.device)
-        dist.broadcast(size, src=0)
-        if not self.ranks.first:
+        dist.broadcast(size, src=rank)
+        if not speaks:
             data = bytes(int(size))
         buffer = bytearray(data)
         carried = torch.frombuffer(buffer, dtype=torch.uint8).to(self.device)
-        dist.broadcast(carried, src=0)
+        dist.broadcast(carried, src=rank)
         torch.frombuffer(buffer, dtype=torch.uint8).copy_(carried)
         return cast("T", pickle.loads(buffer))
 

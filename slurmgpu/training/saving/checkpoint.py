@@ -2,6 +2,7 @@
 
 Every part is written under a temporary name, synced and renamed; ``manifest.json`` with the size and SHA-256
 of each part, and of itself, comes last. A folder without a manifest is a save that did not finish, and counts for nothing.
+Of many ranks the parts lie in folders of their own (see ``layout``), each with an index that the manifest has the SHA-256 of.
 Nothing here loads a file whose checksum does not hold, and no loading unpickles code (``weights_only``).
 """
 
@@ -23,6 +24,7 @@ import torch
 from ..errors import TrainingError
 from ..files import (
     TEMPORARY,
+    Digest,
     Facts,
     free_name,
     is_there,
@@ -34,6 +36,7 @@ from ..files import (
 )
 from ..processes.group import Group
 from ..processes.ranks import Ranks
+from .layout import INDEX, Layout, entries_of, index_of, layout_of, own_rank
 
 __all__ = [
     "Generation",
@@ -45,6 +48,7 @@ __all__ = [
     "read",
     "require",
     "sweep",
+    "write_index",
     "write_part",
 ]
 
@@ -57,7 +61,7 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Generation:
-    """One checkpoint: its folder, and its manifest as plain values."""
+    """One checkpoint: its folder, and its manifest as plain values (of many ranks, what it says of their indexes)."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -65,9 +69,19 @@ class Generation:
 
 def write_part(path: Path, name: str, content: object) -> Facts:
     """Write one part of the generation in folder ``path`` with ``torch.save``; its size and SHA-256."""
-    path.mkdir(parents=True, exist_ok=True)
-    facts = write_whole(path / name, lambda file: torch.save(content, cast("IO[bytes]", file)))
-    sync_folder(path)
+    return _written(path / name, lambda file: torch.save(content, cast("IO[bytes]", file)))
+
+
+def write_index(path: Path, name: str, parts: Mapping[str, object]) -> Facts:
+    """Write the index of a folder whose parts are all there; its size and SHA-256."""
+    text = index_of(parts)
+    return _written(path / name, lambda file: file.write(text))
+
+
+def _written(file: Path, fill: Callable[[Digest], object]) -> Facts:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    facts = write_whole(file, fill)
+    sync_folder(file.parent)
     return facts
 
 
@@ -101,7 +115,21 @@ def _unsealed(text: bytes) -> dict[str, Any]:
     return {name: value for name, value in manifest.items() if name not in ("schema", "sha256")}
 
 
-def prune(folder: Path, keep: int, keep_every: Optional[int]) -> None:
+def remove_generation(path: Path) -> None:
+    """Remove a generation, its manifest first: what a kill leaves over is not a checkpoint.
+
+    Of a link, the link alone: where it leads, somebody keeps what is there.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
+    (path / _MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path)
+
+
+def prune(
+    folder: Path, keep: int, keep_every: Optional[int], remove: Callable[[Path], object] = remove_generation
+) -> None:
     """Remove all generations but the newest ``keep``, those that these call the best, and those that ``keep_every`` divides."""
     generations = _generations(folder)
     # Of each that stays: should the newest be damaged, the one before it is gone on from, with its best one.
@@ -148,27 +176,77 @@ def counts(path: Path) -> bool:
     return patiently(partial(is_there, path / _MANIFEST))
 
 
-def remove(path: Path) -> None:
-    """Remove a generation, its manifest first: what a kill leaves over is not a checkpoint.
+class Doomed(NamedTuple):
+    """A generation that counts no more, and whose files all ranks remove together."""
 
-    Of a link, the link alone: where it leads, somebody keeps what is there.
-    """
-    if path.is_symlink():
-        path.unlink()
-        return
+    name: str
+    layout: Layout
+
+    def remove_share(self, folder: Path, rank: int, world: int, fan: int) -> None:
+        """Remove what lies in a folder of some ranks for each that speaks for as many now."""
+        if not self.layout.spans:
+            return
+        span = self.layout.fan
+        speakers = -(-world // fan)
+        for number in range(rank // fan, -(-self.layout.world // span), speakers):
+            place = folder / self.name / self.layout.folder(number * span, span)
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def doom(path: Path) -> Optional[Doomed]:
+    """Let a generation count no more; None where it is gone then, as a small one and a link are."""
+    layout = layout_of(read_json(path / _MANIFEST))
+    if path.is_symlink() or not layout.spans:
+        remove_generation(path)
+        return None
     (path / _MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path)
+    return Doomed(path.name, layout)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed save left behind: folders without a manifest, files under temporary names; no links."""
+def sweep(folder: Path) -> list[Path]:
+    """Remove what a killed save left behind: folders without a manifest, files under temporary names; no links.
+
+    Returns the folders of many ranks that are left for all to remove, by ``sweep_together``.
+    """
+    found: list[Path] = []
     for path in folders(folder):
         if path.is_symlink():
             continue  # no save has made it: what lies behind it is somebody else's, and may be away for a while
-        if path.is_dir() and not counts(path):
+        if _is_torn(path):
+            inner = _innermost(path)
+            if inner:
+                found += inner
+                continue
             shutil.rmtree(path)
         for stray in path.glob(f"*{TEMPORARY}"):
             stray.unlink()
+    return found
+
+
+def sweep_together(folder: Path, left: list[Path], group: Group) -> None:
+    """Remove what ``sweep`` has left, each rank its share; ``left`` is the same on all."""
+    if not left:
+        return
+    for path in left[group.ranks.rank :: group.ranks.world_size]:
+        shutil.rmtree(path, ignore_errors=True)
+    group.barrier()
+    group.on_first(partial(_remove_torn, folder))
+
+
+def _remove_torn(folder: Path) -> None:
+    for path in folders(folder):
+        if _is_torn(path):
+            shutil.rmtree(path)
+
+
+def _is_torn(path: Path) -> bool:
+    return not path.is_symlink() and path.is_dir() and not counts(path)
+
+
+def _innermost(path: Path) -> list[Path]:
+    """The folders of ranks in a folder that have none themselves."""
+    inner = [each for each in path.glob("ranks-*") if each.is_dir()]
+    return [each for one in inner for each in _innermost(one) or [one]]
 
 
 def newest_intact(folder: Path, group: Optional[Group] = None) -> tuple[Optional[Generation], list[str]]:
@@ -183,12 +261,12 @@ def newest_intact(folder: Path, group: Optional[Group] = None) -> tuple[Optional
     """
     group = group or Group(Ranks(), torch.device("cpu"))
     damaged: list[tuple[Path, str]] = []
-    for path in group.on_first(lambda: _generations(folder)):
+    generations, first_node = group.on_first(lambda: (_generations(folder), group.ranks.local_world_size))
+    for path in generations:
         generation, trouble = group.on_first(partial(_tried, partial(_opened, path)))
         if generation is not None:
-            look = partial(_look, generation, group.ranks)
-            troubles = [found for _, found in group.gather(_tried(look))]
-            trouble = next(filter(None, troubles), None)
+            _, own = _tried(partial(_look, generation, group.ranks, first_node))
+            trouble = group.first_of(own)
         if trouble is not None and trouble.denied:
             raise TrainingError(
                 f"cannot read the checkpoint {path.name} ({trouble.reason}); nothing has been changed: let this user read "
@@ -250,26 +328,55 @@ def _opened(path: Path) -> Generation:
     return Generation(path, manifest)
 
 
-def _look(generation: Generation, ranks: Ranks) -> None:
+def _look(generation: Generation, ranks: Ranks, first_node: int) -> None:
     """Read this rank's share of the parts through: its own, as far as there are as many ranks as there were.
+
+    What all have in common, the first ranks share, as many as ``first_node``, the first node's: it is read again there alone.
 
     Raises:
         ValueError: one of them is not as it was written.
     """
-    path = generation.path
-    for place, (name, entry) in enumerate(generation.manifest["parts"].items()):
-        own = re.fullmatch(r"(?:rank|shard)-(\d+)\.pt", name)
-        if (int(own[1]) if own else place) % ranks.world_size != ranks.rank:
-            continue
-        part = path / name
-        try:
-            size = part.stat().st_size
-        except FileNotFoundError:
-            raise ValueError(f"{name} is missing") from None
-        if size != entry["bytes"]:
-            raise ValueError(f"{name} has {size} bytes instead of {entry['bytes']}")
-        if sha256(part) != entry["sha256"]:
-            raise ValueError(f"{name} differs from its SHA-256")
+    path, parts = generation.path, generation.manifest["parts"]
+    layout = layout_of(generation.manifest)
+    common = [name for name in parts if own_rank(name) is None and not name.endswith(f"/{INDEX}")]
+    for name in common[ranks.rank :: first_node] if ranks.rank < first_node else ():
+        _require_as_written(path, name, parts[name])
+    known: dict[str, dict[str, Any]] = {"": parts}
+    for rank in range(ranks.rank, layout.world, ranks.world_size) if layout.spans else ():
+        inner = ""
+        for index in layout.indexes(rank):
+            folder = index[: -len(INDEX)]
+            if folder not in known:
+                known[folder] = _index(path, index, known[inner].get(index[len(inner) :]))
+            inner = folder
+        for name, entry in known[inner].items():
+            if own_rank(name) == rank:
+                _require_as_written(path, inner + name, entry)
+    for name, entry in parts.items():
+        of = own_rank(name)
+        if of is not None and of % ranks.world_size == ranks.rank:
+            _require_as_written(path, name, entry)
+
+
+def _index(path: Path, index: str, known: Optional[Facts]) -> dict[str, Any]:
+    if known is None:
+        raise ValueError(f"nothing is said of {index}")
+    try:
+        return entries_of((path / index).read_bytes(), known, index)
+    except FileNotFoundError:
+        raise ValueError(f"{index} is missing") from None
+
+
+def _require_as_written(path: Path, name: str, entry: Facts) -> None:
+    part = path / name
+    try:
+        size = part.stat().st_size
+    except FileNotFoundError:
+        raise ValueError(f"{name} is missing") from None
+    if size != entry["bytes"]:
+        raise ValueError(f"{name} has {size} bytes instead of {entry['bytes']}")
+    if sha256(part) != entry["sha256"]:
+        raise ValueError(f"{name} differs from its SHA-256")
 
 
 def require(generation: Generation, *names: str) -> None:
@@ -288,12 +395,12 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 def read(generation: Generation, part: str) -> dict[str, Any]:
-    """Load one part to the CPU.
+    """Load one part to the CPU; a rank's own by its name alone, in whatever folder it lies.
 
     Raises:
         TrainingError: this rank does not see the file, or it holds more than plain values and tensors.
     """
-    path = generation.path / part
+    path = generation.path / layout_of(generation.manifest).place(part)
     try:
         with warnings.catch_warnings():
             # Of what its own reading does, torch 2.1 warns, and 2.14 where a tensor is sparse.

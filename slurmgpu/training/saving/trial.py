@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+import torch
+
 from ..errors import TakenOver, TrainingError
 from ..processes.group import Group
 from . import checkpoint
 from .checkpoint import Generation
+from .layout import Layout, layout_for
 from .snapshot import Snapshot
 
 __all__ = ["Cost", "try_saving"]
@@ -49,6 +52,8 @@ def try_saving(
         TrainingError: on every rank, where the state of one cannot be saved; the message names the part.
     """
     tried, snapshot = _Tried(), Snapshot()
+    layout = layout_for(group.ranks.world_size)
+    manifest = {"world_size": layout.world, "ranks_per_folder": layout.fan}
     began = time.perf_counter()
     try:
         check()
@@ -56,10 +61,10 @@ def try_saving(
         snapshot.finish()
         still = time.perf_counter() - began
         snapshot.wait()
-        facts = {name: checkpoint.write_part(path, name, part) for name, part in copied.items()}
+        facts = {name: checkpoint.write_part(path, layout.place(name), part) for name, part in copied.items()}
         tried = _Tried(sum(each["bytes"] for each in facts.values()), time.perf_counter() - began, still)
         for name in facts:
-            checkpoint.read(Generation(path, {}), name)
+            checkpoint.read(Generation(path, manifest), name)
     except TakenOver:
         raise
     except OSError as error:
@@ -67,16 +72,24 @@ def try_saving(
     except Exception as error:
         named = str(error) if isinstance(error, TrainingError) else f"{type(error).__name__}: {error}"
         tried = tried._replace(failure=named)
-    everyone = group.gather(tried)
-    if group.ranks.first:
-        shutil.rmtree(path, ignore_errors=True)
-    failed = next((each for each in everyone if each.failure), None)
-    if failed is not None:
+    failure, trouble = group.first_of(tried.failure), group.first_of(tried.trouble)  # all have written
+    _remove(path, layout, group)
+    if failure is not None:
         raise TrainingError(
-            f"{failed.failure}\nfound by a save on trial after its first step: no checkpoint of this training could be written"
+            f"{failure}\nfound by a save on trial after its first step: no checkpoint of this training could be written"
         )
-    trouble = next((each.trouble for each in everyone if each.trouble), None)
     if trouble is not None:
         return None, trouble
-    seconds, still = max(each.seconds for each in everyone), max(each.still for each in everyone)
-    return Cost(sum(each.size for each in everyone), seconds, still), None
+    size = int(group.sum(torch.tensor(tried.size, device=group.device)))
+    seconds, still = group.largest(tried.seconds, tried.still)
+    return Cost(size, seconds, still), None
+
+
+def _remove(path: Path, layout: Layout, group: Group) -> None:
+    """Remove what all have written; who is the first in a folder of ranks that folder, rank 0 the rest."""
+    if layout.spans:
+        if group.ranks.rank % layout.fan == 0:
+            shutil.rmtree(path / layout.folder(group.ranks.rank, layout.fan), ignore_errors=True)
+        group.barrier()
+    if group.ranks.first:
+        shutil.rmtree(path, ignore_errors=True)

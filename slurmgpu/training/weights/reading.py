@@ -12,6 +12,7 @@ import torch
 from ..errors import TrainingError
 from ..export import plain_names
 from ..files import read_json, sha256
+from ..saving.layout import layout_of, parts_of
 from ..saving.pieces import Pieces, is_note, ranks_of
 from ..versions import with_versions
 from . import safetensors
@@ -76,7 +77,7 @@ def _one_file(path: Path) -> Mapping[object, object]:
             return cast("Mapping[object, object]", safetensors.read(path))
         except ValueError as error:
             raise ValueError(f"{path.name} is not a whole safetensors file: {error}") from None
-    _require_intact(path)
+    _require_intact(path, path.name)
     try:
         # Mapped, not read, where torch can: a file may be larger than what is needed of it.
         found = torch.load(
@@ -92,15 +93,18 @@ def _one_file(path: Path) -> Mapping[object, object]:
     if not any(map(is_note, state.values())):
         return state
     for rank in ranks_of(state.values()):
-        _require_intact(path.with_name(f"shard-{rank}.pt"))
+        _require_intact(path, f"shard-{rank}.pt")
     return cast("Mapping[object, object]", Pieces(path.parent).resolved(state))
 
 
-def _require_intact(path: Path) -> None:
-    """A checkpoint says what its files are; one that is not as it was is not to begin with."""
-    parts = read_json(path.with_name("manifest.json")).get("parts", {})
-    known = parts.get(path.name) if isinstance(parts, dict) else None
-    if isinstance(known, dict) and known.get("sha256") != sha256(path):
+def _require_intact(path: Path, name: str) -> None:
+    """A checkpoint says what the files beside this one are; one that is not as it was is not to begin with."""
+    manifest = read_json(path.with_name("manifest.json"))
+    known, place = manifest.get("parts", {}), layout_of(manifest).place(name) if manifest else name
+    if known and "/" in place:
+        known = parts_of(path.parent, known)
+    entry = known.get(place) if isinstance(known, dict) else None
+    if isinstance(entry, dict) and entry.get("sha256") != sha256(path.parent / place):
         raise ValueError("it differs from its SHA-256 in manifest.json: the checkpoint is damaged")
 
 

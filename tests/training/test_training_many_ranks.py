@@ -1,0 +1,225 @@
+"""Checkpoints of many ranks: in folders, each with an index; what any one rank does hardly grows with their number.
+
+Two ranks to a folder here, where trainings have 64: so five ranks have folders in folders.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.monitoring import checkpoints as reading
+from slurmgpu.training.comparing import compare
+from slurmgpu.training.processes import tree
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.processes.tree import Tree
+from slurmgpu.training.saving import checkpoint
+from slurmgpu.training.saving.checkpoint import Generation
+from slurmgpu.training.saving.layout import Layout
+from slurmgpu.training.saving.saver import Saved, Saver, Saving
+from slurmgpu.training.saving.snapshot import Snapshot
+
+WORLD = 5
+
+
+@pytest.fixture(autouse=True)
+def two_to_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "FAN", 2)
+
+
+class Shared:
+    """A channel between threads."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._changed = threading.Condition()
+
+    def put(self, name: str, value: Any) -> None:
+        with self._changed:
+            self.values[name] = value
+            self._changed.notify_all()
+
+    def get(self, name: str) -> Any:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self.values, timeout=20)
+            return self.values[name]
+
+    def drop(self, name: str) -> None:
+        del self.values[name]
+
+
+def savers(folder: Path, world: int = WORLD, channel: Any = None) -> list[Saver]:
+    channel = channel or Shared()
+    return [
+        Saver(folder, Ranks(rank=rank, world_size=world), channel, None, Saving(keep=1))
+        for rank in range(world)
+    ]
+
+
+def save(all_ranks: list[Saver], step: int, broken: int | None = None) -> list[Saved]:
+    for rank, each in enumerate(all_ranks):
+        content: Any = threading.Lock() if rank == broken else torch.full((2,), float(step + rank))
+        parts = {f"shard-{rank}.pt": {"w": content}, **({"model.pt": {"step": step}} if not rank else {})}
+        each.start(step, Snapshot(), parts, {"samples": step, "world_size": len(all_ranks)})
+    found = [each.collect() for each in all_ranks]
+    return [each for each in found if each is not None]
+
+
+def newest(folder: Path) -> Generation:
+    found, notes = checkpoint.newest_intact(folder)
+    assert found is not None
+    assert notes == []
+    return found
+
+
+def test_five_ranks_are_saved_into_folders_and_each_folder_has_its_index(tmp_path: Path) -> None:
+    saved = save(savers(tmp_path), 10)
+    files = sorted(
+        str(path.relative_to(tmp_path / "step-10")) for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert files == [
+        "manifest.json", "model.pt", "ranks-0-3/index.json",
+        "ranks-0-3/ranks-0-1/index.json", "ranks-0-3/ranks-0-1/shard-0.pt", "ranks-0-3/ranks-0-1/shard-1.pt",
+        "ranks-0-3/ranks-2-3/index.json", "ranks-0-3/ranks-2-3/shard-2.pt", "ranks-0-3/ranks-2-3/shard-3.pt",
+        "ranks-4-4/index.json", "ranks-4-4/ranks-4-4/index.json", "ranks-4-4/ranks-4-4/shard-4.pt",
+    ]  # fmt: skip
+    found = newest(tmp_path)
+    assert sorted(found.manifest["parts"]) == ["model.pt", "ranks-0-3/index.json", "ranks-4-4/index.json"]
+    sizes = sum((tmp_path / "step-10" / name).stat().st_size for name in files if name.endswith(".pt"))
+    assert {each.size for each in saved} == {sizes}
+    assert [int(checkpoint.read(found, f"shard-{rank}.pt")["w"][0]) for rank in range(5)] == [
+        10,
+        11,
+        12,
+        13,
+        14,
+    ]
+
+
+def test_old_checkpoints_are_removed_by_those_who_speak_for_their_ranks_and_no_message_stays(
+    tmp_path: Path,
+) -> None:
+    channel = Shared()
+    all_ranks = savers(tmp_path, channel=channel)
+    for step in (10, 20, 30):
+        assert [each.error for each in save(all_ranks, step)] == [None] * WORLD
+    assert [path.name for path in tmp_path.iterdir()] == ["step-30"]
+    assert list(channel.values) == ["save/3/result"]
+    fewer = savers(tmp_path, 1)
+    assert [each.error for each in save(fewer, 40)] == [None]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-40"]
+
+
+def test_a_rank_that_cannot_write_costs_all_that_save_alone(tmp_path: Path) -> None:
+    all_ranks = savers(tmp_path)
+    save(all_ranks, 10)
+    errors = [str(each.error) for each in save(all_ranks, 20, broken=3)]
+    assert len(set(errors)) == 1
+    assert errors[0].startswith("rank 3 on")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
+    assert [each.error for each in save(all_ranks, 20)] == [None] * WORLD
+
+
+@pytest.mark.parametrize("name", ["index.json", "shard-3.pt"])
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_damaged_folder_is_seen_by_a_start_and_by_verify(tmp_path: Path, name: str, how: str) -> None:
+    all_ranks = savers(tmp_path)
+    save(all_ranks, 10)
+    victim = tmp_path / "step-10/ranks-0-3/ranks-2-3" / name
+    if how == "gone":
+        victim.unlink()
+    else:
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 1
+        victim.write_bytes(data)
+    ((one, problems),) = reading.read_through(tmp_path)
+    assert one.step == 10
+    assert any(f"ranks-0-3/ranks-2-3/{name}" in problem for problem in problems)
+    with pytest.raises(checkpoint.TrainingError, match=f"step-10: ranks-0-3/ranks-2-3/{name} "):
+        checkpoint.newest_intact(tmp_path)
+
+
+def test_verify_and_compare_read_every_file_of_every_folder(tmp_path: Path) -> None:
+    save(savers(tmp_path / "a"), 10)
+    save(savers(tmp_path / "b"), 10)
+    save(savers(tmp_path / "c"), 10)
+    odd = savers(tmp_path / "c")
+    odd[3].start(10, Snapshot(), {"shard-3.pt": {"w": torch.zeros(2)}}, {})
+    for rank in (0, 1, 2, 4):
+        part = {f"shard-{rank}.pt": {"w": torch.full((2,), float(10 + rank))}}
+        odd[rank].start(
+            10, Snapshot(), {**part, **({"model.pt": {"step": 10}} if not rank else {})}, {"world_size": 5}
+        )
+    for each in odd:
+        each.collect()
+    (one,) = reading.checkpoints(tmp_path / "a")
+    assert reading.damage(one) == []
+    assert one.manifest is not None
+    assert len(one.manifest.parts) == 11
+    same = compare(tmp_path / "a/step-10", tmp_path / "b/step-10")
+    assert len(same) == 6
+    assert {each["count"] for each in same.values()} == {0}
+    other = compare(tmp_path / "a/step-10", tmp_path / "c/step-10")
+    assert {name for name, each in other.items() if each["count"]} == {"ranks-0-3/ranks-2-3/shard-3.pt"}
+
+
+def test_what_a_killed_save_left_in_folders_is_removed_by_all(tmp_path: Path) -> None:
+    save(savers(tmp_path), 10)
+    save(savers(tmp_path / "other"), 20)
+    (tmp_path / "other/step-20/manifest.json").unlink()
+    (tmp_path / "other/step-20").rename(tmp_path / "step-20")
+    (tmp_path / "other").rmdir()
+    left = checkpoint.sweep(tmp_path)
+    assert sorted(path.name for path in left) == ["ranks-0-1", "ranks-2-3", "ranks-4-4"]
+    checkpoint.sweep_together(tmp_path, left, checkpoint.Group(Ranks(), torch.device("cpu")))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
+
+
+@pytest.mark.parametrize(
+    ("world", "fan", "most"), [(1, 64, 0), (64, 64, 63), (1000, 64, 78), (1024, 2, 10), (5000, 64, 127)]
+)
+def test_every_rank_is_heard_once_and_none_hears_many(world: int, fan: int, most: int) -> None:
+    heard = [
+        other
+        for rank in range(world)
+        for span in Tree(rank, world, fan).spans
+        if rank % span == 0
+        for other in Tree(rank, world, fan).heard(span)
+    ]
+    assert sorted(heard) == list(range(1, world))
+    first = Tree(0, world, fan)
+    assert sum(len(first.heard(span)) for span in first.spans) == most
+
+
+@pytest.mark.parametrize(("world", "fan"), [(64, 64), (65, 64), (1000, 64), (9, 2)])
+def test_no_folder_has_more_entries_than_its_fan_allows(world: int, fan: int) -> None:
+    layout = Layout(world, fan)
+    places = [layout.place(f"rank-{rank}.pt") for rank in range(world)]
+    assert len(set(places)) == world
+    inside: dict[str, set[str]] = {}
+    for place in places:
+        for depth, name in enumerate(pieces := place.split("/")):
+            inside.setdefault("/".join(pieces[:depth]), set()).add(name)
+    assert max(map(len, inside.values())) <= fan
+    if world <= fan:
+        assert set(places) == {f"rank-{rank}.pt" for rank in range(world)}
+
+
+def test_ranks_join_their_words_up_the_tree() -> None:
+    channel = Shared()
+
+    def speak(rank: int) -> int | None:
+        return Tree(rank, 9).pass_up(
+            1 << rank,
+            lambda other: int(channel.get(str(other))),
+            lambda said: channel.put(str(rank), said),
+            lambda _span, own, others: own + sum(others),
+        )
+
+    with ThreadPoolExecutor(9) as threads:
+        assert list(threads.map(speak, range(9))) == [511, *[None] * 8]
