@@ -57,7 +57,7 @@ def pages() -> dict[str, str]:
     made["failures.md"] = _page("Known failures", *_failures())
     made["template-variables.md"] = _page("The variables of templates", *_variables())
     made["exit-codes.md"] = _page("Exit codes", *_exit_codes())
-    made["tasks.md"] = _page("Tasks that come along", *_tasks())
+    made["tasks.md"] = _page("Built-in tasks", *_tasks())
     made["what-has-run.md"] = _page("What has run", *_what_has_run())
     made["one-job.md"] = _page("One job on every cluster", *_one_job())
     return made
@@ -316,7 +316,7 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _tasks() -> Iterator[str]:
-    yield "The guide is [Tasks that come along](../tasks.md). The options of a task go under `train.config`."
+    yield "The guide is [Built-in tasks](../tasks.md). The options of a task go under `train.config`."
     for name, task in shipped_tasks().items():
         yield f"## {PREFIX}{name}"
         yield f"{task['about'][0].upper()}{task['about'][1:]}."

@@ -175,7 +175,7 @@ class Machine(NamedTuple):
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
-    TASK.py:CLASS is a file and a class in it, slurmgpu:NAME a task that comes along (gpt2, resnet, ...); of a JOB.yaml
+    TASK.py:CLASS is a file and a class in it, slurmgpu:NAME a built-in task (gpt2, resnet, ...); of a JOB.yaml
     its train: counts, with the options laid over it. Runs as `slurmgpu run` does, in a run directory of its own, and
     ends with the training's exit code.
 

@@ -23,7 +23,7 @@ PREFIX = "slurmgpu:"
 
 
 def find(reference: str) -> tuple[type, Path]:
-    """The class of a task that comes along, and its file.
+    """The class of a built-in task, and its file.
 
     Raises:
         SettingsError: there is no such task; the message names those that there are.
@@ -41,7 +41,7 @@ def find(reference: str) -> tuple[type, Path]:
 
 
 def options(cfg: Config, name: str) -> Any:
-    """The options of a task that comes along: those of ``config:``, checked, and the rest by default.
+    """The options of a built-in task: those of ``config:``, checked, and the rest by default.
 
     Raises:
         SettingsError: a key that the task does not have, or a value that it cannot take.
