@@ -52,7 +52,7 @@ IN_FLIGHT = 6
 OF_GPUS = ("cpus_per_gpu", "memory_per_gpu")
 OVER = 0.08
 """How often one amount of a request is over its limit: with some six amounts, about half of all requests would start."""
-PATIENCE_S = 5.0
+PATIENCE_S = 15.0
 """How long a job may stay pending for a reason that passes before it counts as unclear."""
 
 
@@ -199,13 +199,12 @@ def judged(twin: Twin, script: str) -> Seen:
     done = twin.run("sbatch", "--parsable", text=script)
     if done.returncode:
         return Seen("rejected", done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no words")
-    job = done.stdout.strip().split(";")[0]
+    job, nodes = done.stdout.strip().split(";")[0], ""
     try:
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            state, _, reason = (
-                twin.run("squeue", "-h", "-j", job, "-o", "%T %r").stdout.strip().partition(" ")
-            )
+            shown = twin.run("squeue", "-h", "-j", job, "-o", "%T|%N|%r").stdout.strip()
+            state, nodes, reason = (*shown.split("|", 2), "", "")[:3]
             if state in STARTED:
                 return Seen("starts", state)
             if state == "PENDING" and NEVER.match(reason):
@@ -215,10 +214,11 @@ def judged(twin: Twin, script: str) -> Seen:
             time.sleep(0.05)
     finally:
         twin.run("scancel", job)
-        if twin.version.startswith("20.11"):  # its nodes without a daemon would stay "completing" for ever
-            nodes = "NodeName=" + ",".join(kind.hostlist for kind in twin.shape.kinds)
-            twin.run("scontrol", "update", nodes, "State=DOWN", "Reason=cancelled")
-            twin.run("scontrol", "update", nodes, "State=IDLE")
+        if nodes and twin.version.startswith(
+            "20.11"
+        ):  # without a daemon they would stay "completing" for ever
+            twin.run("scontrol", "update", f"NodeName={nodes}", "State=DOWN", "Reason=cancelled")
+            twin.run("scontrol", "update", f"NodeName={nodes}", "State=IDLE")
 
 
 def all_judged(twin: Twin, scripts: list[str]) -> list[Seen]:
@@ -226,7 +226,7 @@ def all_judged(twin: Twin, scripts: list[str]) -> list[Seen]:
     seen: dict[int, Seen] = {}
     flight: dict[str, tuple[int, float]] = {}
     to_send = list(enumerate(scripts))
-    if twin.version.startswith("20.11"):  # there, all nodes are freed at once
+    if twin.version.startswith("20.11"):  # there, a job's nodes are freed by hand
         return [judged(twin, script) for script in scripts]
     while to_send or flight:
         while to_send and len(flight) < IN_FLIGHT:

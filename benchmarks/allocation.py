@@ -141,7 +141,8 @@ def request(rng: random.Random, cluster: Cluster, account: str) -> dict[str, Any
         resources |= rng.choice(
             [{"memory": "9G"}, {"memory_per_gpu": "3G"}, {"memory_per_cpu": "700M"}, {"memory": "0"}]
         )
-    if rng.random() < 0.1 and cluster.dialect.gpus not in ("srun", "none") and gpus:
+    dialect = cluster.dialect  # a site that takes no tasks, or no GPUs, refuses an exact job that says them
+    if rng.random() < 0.1 and dialect.gpus not in ("srun", "none") and dialect.tasks and gpus:
         return exact(rng, cluster, name, kind, gpus, account)
     if rng.random() < 0.1:
         resources["exclusive"] = True

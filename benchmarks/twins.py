@@ -122,6 +122,10 @@ class Twin:
             .replace("PreemptMode=REQUEUE", "PreemptMode=OFF")
             + "MessageTimeout=60\nBatchStartTimeout=120\nMinJobAge=20\n"
         )
+        if self.version.startswith(
+            "20.11"
+        ):  # a node that wakes for a cancelled job would do so for ever: none wakes
+            conf.write_text(re.sub("(?m)^SuspendTime=.*$", "SuspendTime=-1", conf.read_text()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

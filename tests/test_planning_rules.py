@@ -14,6 +14,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.derived import partitions_that_fit
+from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.nodes import joined, matches
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
@@ -79,6 +80,36 @@ def test_without_a_time_a_job_gets_what_its_nodes_leave_of_nodes_times_time() ->
     assert "allows 00:03:00 of nodes times time, which leaves 4 nodes less than a minute each" in refusal(
         on, nodes=4, gpus_per_node=4, time=None
     )
+
+
+def before_22_05(release: str = "20.11.4") -> Cluster:
+    partition = {"default_cpus_per_gpu": 8, "nodes": [A100]}
+    return cluster(partitions={"gpu": partition}, slurm={"release": release}, dialect={"gpus": "gres"})
+
+
+def test_before_22_05_fewer_cpus_than_come_with_the_gpus_are_said_for_each_gpu_too() -> None:
+    def said(on: Cluster, **asked: Any) -> dict[str, str | None]:
+        options = {one.name: one.value for one in plan(on, gpus_per_node=2, **asked).options}
+        return {name: options.get(name) for name in ("cpus-per-task", "cpus-per-gpu")}
+
+    few = {"cpus_per_task": 3, "tasks_per_node": 1, "launch": "srun"}
+    assert said(before_22_05(), **few) == {"cpus-per-task": "3", "cpus-per-gpu": "1"}
+    assert said(before_22_05(), **few | {"cpus_per_task": 16}) == {
+        "cpus-per-task": "16",
+        "cpus-per-gpu": None,
+    }
+    assert said(before_22_05("22.05.8"), **few) == {"cpus-per-task": "3", "cpus-per-gpu": None}
+    assert "starts nothing that asks for fewer: 1 are asked for" in refusal(
+        before_22_05(), gpus_per_node=2, **few | {"cpus_per_task": 1}
+    )
+
+
+def test_before_22_05_an_exact_job_is_told_of_the_cpus_that_come_with_its_gpus() -> None:
+    asked = {"ntasks-per-node": "2", "gpus-per-task": "1", "cpus-per-task": "2"}
+    (problem,) = judge_options(before_22_05(), asked)
+    assert "gives 8 CPUs with each GPU, 16 for 2, and Slurm before 22.05 starts nothing" in str(problem)
+    assert not judge_options(before_22_05("22.05.8"), asked)
+    assert not judge_options(before_22_05(), asked | {"cpus-per-gpu": "2"})
 
 
 def test_a_least_number_of_gpus_is_named_with_the_number() -> None:

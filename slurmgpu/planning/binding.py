@@ -16,7 +16,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
 from slurmgpu.models.resources import Resources
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.nodes import gres_type, other_types_beside
+from slurmgpu.planning.nodes import gres_type, other_types_beside, release_of
 from slurmgpu.planning.request import count
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "binding_words",
     "bound",
     "check_starts",
-    "release_of",
     "without",
 ]
 
@@ -183,16 +182,6 @@ def _warnings(job: Job, cluster: Cluster) -> Iterator[str]:
     release = release_of(cluster)
     if job.resources.cpu_bind == "rank" and release is not None and release >= _OBSOLETE_RANK:
         yield f"resources.cpu_bind: rank is ignored by Slurm {cluster.slurm.release}; cores or rank_ldom bind by rank"
-
-
-def release_of(cluster: Cluster) -> Release | None:
-    """The release of a cluster's Slurm as two numbers; None: not stated."""
-    parts = (cluster.slurm.release or "").split(".")
-    return (
-        (int(parts[0]), int(parts[1]))
-        if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit()
-        else None
-    )
 
 
 def _default(job: Job, cluster: Cluster, draft: Draft, starting: Starting) -> str | None:

@@ -11,6 +11,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
 from slurmgpu.planning.nodes import (
     Pin,
+    cpus_with_each_gpu,
     entry_of,
     gpu_type_matches,
     is_slice,
@@ -212,6 +213,7 @@ def _asked(
     """What is asked for in so many words; what is derived later fits by itself."""
     cpus = cpus_asked(resources, layout, tasks)
     memory = memory_asked(resources, layout, cpus.amount if cpus else tasks)
+    said = cluster.dialect.cpus not in ("none", "srun")
     return Ask(
         nodes=layout.nodes,
         gpus_per_node=layout.gpus_per_node,
@@ -222,6 +224,8 @@ def _asked(
             resources.constraint, cluster.dialect.constraint, partition.constraint if partition else None
         ),
         cpus_per_node=max(tasks, (cpus.amount or 0) if cpus else 0),
+        # As few as one will do: the plan then says --cpus-per-gpu.
+        cpus_with_each_gpu=1 if cpus and said and cpus_with_each_gpu(cluster, partition) else None,
         memory_per_node=memory.amount if memory else None,
         detail=cpus.why if cpus and cpus.counted else "",
         time=resources.time,

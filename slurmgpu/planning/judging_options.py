@@ -10,6 +10,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 from slurmgpu.planning.guesses import without_guesses
+from slurmgpu.planning.nodes import cpus_with_each_gpu
 from slurmgpu.planning.request import Ask, Problem
 from slurmgpu.planning.site_rules import against_the_rules
 from slurmgpu.planning.verdict import problems
@@ -187,6 +188,7 @@ def ask_of(cluster: Cluster, options: Options, partition: str | None) -> Ask:
         if biggest and gpus > biggest and _read(GpuRequest.parse, options.get("gpus")):
             nodes, gpus = -(-gpus // biggest), biggest
     cpus = _cpus(options, gpus, on_a_node)
+    own = "ntasks-per-node" in options and "cpus-per-gpu" not in options
     return Ask(
         partition=partition,
         nodes=nodes,
@@ -195,6 +197,9 @@ def ask_of(cluster: Cluster, options: Options, partition: str | None) -> Ask:
         gres=_other_gres(options),
         constraint=options.get("constraint") if "$" not in (options.get("constraint") or "") else None,
         cpus_per_node=cpus,
+        cpus_with_each_gpu=cpus_with_each_gpu(cluster, cluster.partitions.get(partition or ""))
+        if own
+        else None,
         memory_per_node=_memory(options, gpus, cpus),
         time=_read(Duration.parse, options.get("time")),
         qos=_name(options.get("qos")),

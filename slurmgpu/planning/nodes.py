@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from slurmgpu.lines.constraint import Features, read_constraint
+from slurmgpu.lines.options import Release
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.resources import Resources
@@ -16,6 +17,7 @@ from slurmgpu.planning.request import SHARED, Ask, Clause, count
 __all__ = [
     "Pin",
     "as_spelled",
+    "cpus_with_each_gpu",
     "entry_of",
     "features_of",
     "fitting_nodes",
@@ -28,6 +30,7 @@ __all__ = [
     "memory_of",
     "names_of",
     "other_types_beside",
+    "release_of",
     "retyped",
     "selectable",
     "suits",
@@ -235,6 +238,13 @@ def _too_many_cpus(kind: NodeGroup, ask: Ask) -> Clause | None:
         return Clause(
             "cpus", f"has {count(kind.cpus, 'CPU')} a node, {ask.cpus_per_node} are asked for{detail}"
         )
+    wanted = (ask.cpus_with_each_gpu or 0) * ask.gpus_per_node
+    if ask.cpus_per_node < wanted:
+        return Clause(
+            "cpus",
+            f"gives {count(ask.cpus_with_each_gpu or 0, 'CPU')} with each GPU, {wanted} for {ask.gpus_per_node}, and Slurm "
+            f"before 22.05 starts nothing that asks for fewer: {ask.cpus_per_node} are asked for{detail}",
+        )
     cap = kind.max_cpus_per_gpu
     if cap is not None and ask.gpus_per_node and ask.cpus_per_node > cap * ask.gpus_per_node:
         kinds = f"{kind.gpu_type} GPU" if kind.gpu_type else "GPU"
@@ -325,3 +335,24 @@ def fitting_nodes(cluster: Cluster, partition: Partition, ask: Ask) -> tuple[lis
     if len(known) == len(counts) and sum(known) < ask.nodes:
         return fitting, [Clause("nodes", f"has {sum(known)} such nodes, {ask.nodes} are needed")]
     return fitting, []
+
+
+def release_of(cluster: Cluster) -> Release | None:
+    """The release of a cluster's Slurm as two numbers; None: not stated."""
+    parts = (cluster.slurm.release or "").split(".")
+    return (
+        (int(parts[0]), int(parts[1]))
+        if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit()
+        else None
+    )
+
+
+def cpus_with_each_gpu(cluster: Cluster, partition: Partition | None) -> int | None:
+    """CPUs that Slurm wants with each GPU, however many the tasks have; None: it does not count so.
+
+    Before 22.05, DefCpuPerGPU holds beside the CPUs of the tasks of a node (--ntasks-per-node), one each unless they say
+    more: too few are "Requested node configuration is not available", unless --cpus-per-gpu says less (seen on 20.11, and
+    not on 22.05).
+    """
+    release = release_of(cluster)
+    return partition.default_cpus_per_gpu if partition and release and release < (22, 5) else None

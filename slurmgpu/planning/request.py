@@ -141,6 +141,8 @@ class Ask(NamedTuple):
     constraint: str | None = None
     cpus_per_node: int = 1
     """CPUs on each node, at least one for each task there."""
+    cpus_with_each_gpu: int | None = None
+    """CPUs that Slurm wants among them for each GPU; None: it does not count so."""
     memory_per_node: int | None = None
     """MiB on each node; 0: all of it; None: not asked for."""
     default_memory: int | None = None
