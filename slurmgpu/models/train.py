@@ -77,10 +77,23 @@ class TrainSettings(BaseModel):
         description="fsdp2: over how many processes each layer is split, as the task's parallelize(model, mesh) says; these have "
         "the same samples. It must divide the number of processes.",
     )
-    pipeline_schedule: Literal["gpipe", "1f1b"] = Field(
+    pipeline_schedule: Literal["gpipe", "1f1b", "interleaved"] = Field(
         "1f1b",
         description="pipeline: in which order a step's micro-batches go forward and back. gpipe: all forward, then all back; "
-        "1f1b: back as soon as it can be, with fewer activations in memory.",
+        "1f1b: back as soon as it can be, with fewer activations in memory; interleaved: the same with several stages for each "
+        "process (stages_each), which wait less for each other.",
+    )
+    pipeline_stages: int | None = Field(
+        None,
+        ge=2,
+        description="pipeline: how many processes are one pipeline; null: all of them. It must divide the number of processes; "
+        "the others are copies of it with samples of their own.",
+    )
+    stages_each: int = Field(
+        1,
+        ge=1,
+        description="pipeline, interleaved: how many stages a process has; the task's stages(model, count) is asked for so many "
+        "times the processes of a pipeline.",
     )
     device: Literal["auto", "cpu"] = Field(
         "auto",

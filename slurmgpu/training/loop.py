@@ -101,7 +101,7 @@ class Loop:
             load_pretrained(self.model, settings, group, self.console)
         self.staged: Optional[pipeline.Staged] = None
         if staged:
-            self.staged = pipeline.staged(self.model, task, group)
+            self.staged = pipeline.staged(self.model, task, group, settings.stages_each)
         elif self.sharded:
             self.model = fully.fully_sharded(self.model, task, settings, group)
         if layered:

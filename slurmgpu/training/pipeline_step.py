@@ -9,7 +9,7 @@ from typing import Any, Optional
 import torch
 
 from .sharding.local import norm, scale_down
-from .sharding.pipeline import Handed, Staged
+from .sharding.pipeline import Handed, Staged, turns
 from .step import Step
 
 __all__ = ["PipelineStep"]
@@ -24,26 +24,31 @@ class PipelineStep(Step):
         super().__init__(*arguments)
         self._agreed = False
         self._value: Optional[torch.Tensor] = None
+        self._own_trained = [each for each in self._trained if not each.is_meta]
+        self._shared_buffers = any(not each.is_meta for each in self.wrapped.buffers())
 
     def take(self, size: int) -> None:
-        """One step over ``size`` samples, of which each stage takes all."""
+        """One step over ``size`` samples of all copies of the pipeline, of which each stage takes its copy's."""
         rounds = self._whole if size == self._batch else self._rounds(size)
         staged, meter = self.wrapped, self.meter
+        if self._shared_buffers:
+            self.group.share_buffers(staged)
         began, known = time.perf_counter(), len(meter.counts)
         batches = [next(self.batches) for _ in rounds]
         meter.waited += time.perf_counter() - began
-        ahead = staged.ahead(self.settings.pipeline_schedule, len(rounds))
-        under_way: list[Optional[torch.Tensor]] = []
-        for batch, (weight, samples) in zip(batches, rounds):
-            self._value = None
+        losses: dict[tuple[int, int], Optional[torch.Tensor]] = {}
+        schedule, parts = self.settings.pipeline_schedule, len(staged.parts)
+        for turn in turns(schedule, staged.number, staged.count, parts, len(rounds)):
+            place = turn.micro, turn.part
+            if not turn.forward:
+                staged.backward(turn.part, losses.pop(place))
+                continue
+            staged.part, self._value = turn.part, None
             with contextlib.suppress(Handed):
-                self._backward(batch, weight, samples, size)
-            under_way.append(self._value)
-            if len(under_way) == ahead:
-                staged.backward(under_way.pop(0))
-        while under_way:
-            staged.backward(under_way.pop(0))
+                self._backward(batches[turn.micro], *rounds[turn.micro], size)
+            losses[place] = self._value
         staged.finish()
+        self.group.average_copies(self._own_trained, round(self.settings.bucket_cap_mb * (1 << 20)))
         if not self._agreed:
             self._agreed, self._counts = True, any(self.group.gather(self._counts))
         own = sum(1 for _, samples in rounds if samples)
@@ -60,6 +65,7 @@ class PipelineStep(Step):
     def _clipped_norm(self) -> torch.Tensor:
         gradients = [each.grad for each in self._trained if each.grad is not None]
         square = norm(gradients, self.group.device).square()
-        total = self.group.sum(square).sqrt()
+        # Each copy of a stage has the same.
+        total = (self.group.sum(square) / self.group.data.world_size).sqrt()
         scale_down(gradients, total, self.settings.clip_norm)
         return total

@@ -28,6 +28,7 @@ _FREE = {
     "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin", "hang_timeout",
     "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
     "peak_flops", "timeout", "fit_head_room", "best", "early_stop", "checksum_steps",
+    "pipeline_stages", "stages_each", "pipeline_schedule",
 }  # fmt: skip
 
 
@@ -92,9 +93,9 @@ def restore(loop: Loop) -> None:
 
 
 def _stages_to_read(loop: Loop, facts: Mapping[str, Any]) -> range:
-    """The stages of a pipeline whose optimizer's state is needed: this process's own, or all where there are others now."""
-    stages = facts.get("stages") or 0
-    if loop.staged is not None and loop.staged.count == stages:
+    """The processes of a pipeline whose optimizer's state is needed: this one's own, or all where they have others now."""
+    stages, each = facts.get("stages") or 0, facts.get("stages_each") or 1
+    if loop.staged is not None and (loop.staged.count, len(loop.staged.parts)) == (stages, each):
         return range(loop.staged.number, loop.staged.number + 1)
     return range(stages)
 

@@ -58,6 +58,8 @@ def check_strategy(settings: Settings, world_size: int) -> None:
         )
     if settings.tensor_parallel > 1:
         fully.require_mesh(settings, world_size)
+    if settings.pipeline_stages is not None or settings.stages_each > 1:
+        pipeline.require_stages(settings, world_size)
     if settings.strategy == "fsdp2" and world_size > 1:
         fully.require_torch()
 
@@ -133,8 +135,9 @@ class _Run:
             fully.require_torch_of(self.group.device)
             fully.refuse(task, self.settings)
         if pipeline.is_asked_for(self.settings, self.group):
-            pipeline.refuse(task, self.settings)
-            self.group.form_pipeline()
+            stages = self.settings.pipeline_stages or self.group.ranks.world_size
+            pipeline.refuse(task, self.settings, copies=stages < self.group.ranks.world_size)
+            self.group.form_pipeline(stages)
         if self.settings.strategy == "model_parallel":
             layers.refuse(self.settings)
         if self.settings.tensor_parallel > 1 and self.group.together:
@@ -337,6 +340,7 @@ class _Run:
             "order": loop.order_mark(),
             "settings": settings.as_dict(),
             "stages": None if loop.staged is None else loop.staged.count,
+            "stages_each": None if loop.staged is None else len(loop.staged.parts),
         }
         losses = loop.health() if settings.nonfinite == "stop" else None
         self.session.save(position.step, self._common, self._own, facts, losses)
@@ -382,7 +386,7 @@ class _Run:
         """What a rank has of its own, beside its random state."""
         loop = self.loop
         own: dict[str, object] = {"meter": loop.meter.state()}
-        if loop.staged is not None:
+        if loop.staged is not None and self.group.data.first:
             own["optimizer"] = states_in(loop.optimizer.state_dict())
         buffers = loop.own_buffers()
         if buffers:

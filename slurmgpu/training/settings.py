@@ -128,7 +128,9 @@ class Settings:
     reshard_after_forward: Annotated[bool, _SWITCH] = True
     cpu_offload: Annotated[bool, _SWITCH] = False
     tensor_parallel: Annotated[int, _COUNT] = 1
-    pipeline_schedule: Annotated[str, _one_of("gpipe", "1f1b")] = "1f1b"
+    pipeline_schedule: Annotated[str, _one_of("gpipe", "1f1b", "interleaved")] = "1f1b"
+    pipeline_stages: Annotated[Optional[int], _or_null(_whole(2))] = None
+    stages_each: Annotated[int, _COUNT] = 1
     device: Annotated[str, _one_of("auto", "cpu")] = "auto"
     precision: Annotated[str, _one_of("fp32", "bf16", "fp16")] = "fp32"
     epochs: Annotated[Optional[int], _or_null(_COUNT)] = None

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,18 @@ class RunFolder:
                 sys.modules.pop(name, None)
 
     def ranks(
-        self, count: int = 1, *, kill_on_bad_exit: bool = False, log: Path | None = None, **extra: str
+        self,
+        count: int = 1,
+        *,
+        kill_on_bad_exit: bool = False,
+        log: Path | None = None,
+        then: Sequence[RunFolder] = (),
+        **extra: str,
     ) -> Ended:
-        """Train as srun starts it: one process per rank, with Slurm's variables; what they say may go to a log."""
+        """Train as srun starts it: one process per rank, with Slurm's variables; what they say may go to a log.
+
+        ``then``: the same processes train in these folders next, so that several trainings start once.
+        """
         environment = clean_environment(self.path)
         if count > 1:
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -73,6 +82,9 @@ class RunFolder:
         for rank in range(count):
             own = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": str(count)}
             command = [sys.executable, "-m", "slurmgpu.training"]
+            if then:
+                folders = [str(each.path) for each in (self, *then)]
+                command = [sys.executable, "-m", "tests.training.several", *folders]
             started.append(_popen(command, environment | own | extra, log))
         if kill_on_bad_exit:
             _wait_for_the_first(started)

@@ -5,9 +5,11 @@ The tolerances are those of ``test_training_equality.py``: sums change their ord
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,9 @@ def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.Monkey
         ({"strategy": "ddp", "tensor_parallel": 2}, "tensor_parallel is 2, and strategy is ddp"),
         ({"strategy": "fsdp2", "tensor_parallel": 3}, "tensor_parallel is 3, and there are 4 processes"),
         ({"strategy": "model_parallel"}, "strategy is model_parallel, but world size is 4"),
+        ({"strategy": "pipeline", "pipeline_stages": 3}, "pipeline_stages is 3, and there are 4 processes"),
+        ({"strategy": "ddp", "pipeline_stages": 2}, "pipeline_stages is 2, and strategy is ddp"),
+        ({"strategy": "pipeline", "stages_each": 2}, "stages_each is 2, and pipeline_schedule is 1f1b"),
     ],
 )
 def test_processes_that_cannot_be_laid_out_so_are_refused_before_they_meet(
@@ -216,34 +221,117 @@ def test_what_stages_cannot_do_yet_is_refused_by_its_name(refused: dict[str, Any
 
 
 def test_micro_batches_go_back_as_soon_as_they_can_or_all_at_the_end() -> None:
-    stage = pipeline.Staged.__new__(pipeline.Staged)
-    torch.nn.Module.__init__(stage)
-    stage.count = 4
-    for stage.number, ahead in enumerate((4, 3, 2, 1)):
-        assert (stage.ahead("1f1b", 8), stage.ahead("gpipe", 8), stage.ahead("1f1b", 2)) == (
-            ahead,
-            8,
-            min(2, ahead),
-        )
+    for number, ahead in enumerate((4, 3, 2, 1)):
+        assert most_under_way(list(pipeline.turns("1f1b", number, 4, 1, 8))) == ahead
+        assert most_under_way(list(pipeline.turns("gpipe", number, 4, 1, 8))) == 8
+        assert most_under_way(list(pipeline.turns("1f1b", number, 4, 1, 2))) == min(2, ahead)
+    first = list(pipeline.turns("interleaved", 0, 2, 2, 4))
+    assert [(each.micro, each.part) for each in first if each.forward][:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert most_under_way(first) == 5
+
+
+def most_under_way(found: list[pipeline.Turn]) -> int:
+    """Activations that wait for their backward pass at a time, at most."""
+    waiting = [sum(1 if each.forward else -1 for each in found[:end]) for end in range(len(found) + 1)]
+    assert waiting[-1] == 0
+    return max(waiting)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_no_schedule_lets_processes_wait_for_each_other_for_ever_or_take_what_is_anothers(
+    schedule: str,
+) -> None:
+    """Played through: a receive takes the oldest that was sent to it, whatever it is."""
+    for count, parts, rounds in itertools.product(
+        (2, 3, 4), (1, 2, 3) if schedule == "interleaved" else (1,), range(1, 13)
+    ):
+        left = [list(pipeline.turns(schedule, number, count, parts, rounds)) for number in range(count)]
+        assert all(len(set(each)) == len(each) == 2 * parts * rounds for each in left)
+        sent: dict[tuple[bool, int], list[tuple[int, int]]] = defaultdict(list)  # to whom, in which direction
+        while any(left):
+            moved = False
+            for number, own in enumerate(left):
+                while own and taken(own[0], number, count, parts, sent):
+                    own.pop(0)
+                    moved = True
+            assert moved, (count, parts, rounds)
+
+
+def taken(
+    turn: pipeline.Turn,
+    number: int,
+    count: int,
+    parts: int,
+    sent: dict[tuple[bool, int], list[tuple[int, int]]],
+) -> bool:
+    """Take a turn, if what it needs has come; a micro-batch goes with the number of the stage that it is for."""
+    stage, last = turn.part * count + number, parts * count - 1
+    if stage != (0 if turn.forward else last):
+        come = sent[turn.forward, number]
+        if not come:
+            return False
+        assert come.pop(0) == (turn.micro, stage)
+    step = 1 if turn.forward else -1
+    if 0 <= stage + step <= last:
+        sent[turn.forward, (number + step) % count].append((turn.micro, stage + step))
+    return True
+
+
+FSDP2: dict[str, Any] = {"strategy": "fsdp2", "ema": 0.9}
+STAGES: dict[str, Any] = {"strategy": "pipeline", "config": {"dropout": 0.0}}
+WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "fsdp2 on 4": (4, "Traced", {**FSDP2, "accumulate": 3}),
+    "layers split over 4": (4, "Split", {**FSDP2, "tensor_parallel": 4}),
+    "4 stages": (4, "Split", {**STAGES, "accumulate": 6}),
+    "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
+    "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
+    "layers split over 2": (2, "Split", {**FSDP2, "tensor_parallel": 2}),
+    "2 stages": (2, "Stages", {**STAGES, "accumulate": 3, "pipeline_schedule": "gpipe"}),
+    "2 x 2 stages, interleaved": (
+        2, "Stages", {**STAGES, "accumulate": 6, "pipeline_schedule": "interleaved", "stages_each": 2},
+    ),
+}  # fmt: skip
+"""Processes, task and settings. A mesh of fsdp2 and split layers is below; layers over the devices of one process are above."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFolder]]:
+    """All of these ways, by processes that start once; the fsdp2 of a torch that has none is left out."""
+    folder = tmp_path_factory.mktemp("ways")
+    with pytest.MonkeyPatch.context() as patched:
+        found: dict[str, RunFolder] = {}
+        for name, (_, task, settings) in WAYS.items():
+            if settings["strategy"] != "fsdp2" or has_fsdp2():
+                found[name] = new_run(folder, name)
+                found[name].write(task, **{**SETTINGS, **settings})
+        for count in (4, 2):
+            first, *rest = (run for name, run in found.items() if WAYS[name][0] == count)
+            ended = first.ranks(count, then=rest)
+            assert set(ended.codes) == {0}, ended.err
+        for name, (_, task, settings) in WAYS.items():
+            ema, kept = (
+                settings.get("ema"),
+                {key: settings[key] for key in ("config", "ema") if key in settings},
+            )
+            one = f"{task}, {ema}"
+            if name in found and one not in found:
+                found[one] = new_run(folder, one)
+                found[one].write(task, **{**SETTINGS, **kept})
+                patched.setenv("SLURMGPU_RUN_DIR", str(found[one].path))
+                found[one].here()
+        yield found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("task", "processes", "more"),
-    [("Split", 4, {"accumulate": 6}), ("Stages", 2, {"accumulate": 3, "pipeline_schedule": "gpipe"})],
-)
-def test_stages_learn_what_one_process_learns(
-    tmp_path: Path, task: str, processes: int, more: dict[str, Any]
-) -> None:
-    """Also the training's last step, which is shorter; the tests of what is counted, and evaluations of the last stage."""
-    staged, alone = new_run(tmp_path, "staged"), new_run(tmp_path, "alone")
-    staged.write(task, **{**SETTINGS, **more, "strategy": "pipeline", "config": {"dropout": 0.0}})
-    ended = staged.ranks(processes)
-    assert set(ended.codes) == {0}, ended.err
-    alone.write(task, **SETTINGS, accumulate=more["accumulate"], config={"dropout": 0.0})
-    alone.ranks()
-    assert_close(staged, alone)
-    tested = [[line["values"]["loss"] for line in each.metrics("eval")] for each in (staged, alone)]
+@pytest.mark.parametrize("way", WAYS)
+def test_processes_that_share_a_model_learn_what_one_learns(trained: dict[str, RunFolder], way: str) -> None:
+    """Losses, evaluations and weights; the last step is shorter, and one of the losses is counted."""
+    _, task, settings = WAYS[way]
+    if way not in trained:
+        pytest.skip("this torch has no FSDP2")
+    shared, alone = trained[way], trained[f"{task}, {settings.get('ema')}"]
+    assert_close(shared, alone)
+    tested = [[line["values"]["loss"] for line in each.metrics("eval")] for each in (shared, alone)]
     assert tested[0] == pytest.approx(tested[1], rel=1e-5)
 
 
@@ -260,30 +348,6 @@ def test_a_pipeline_goes_on_to_the_bit_and_in_one_process_within_rounding(tmp_pa
     expected = going_on(tmp_path, calm, "two", 2)
     assert_close(going_on(tmp_path, calm, "one", 1, strategy="single"), expected)
     assert_close(going_on(tmp_path, calm, "four", 4), expected)
-
-
-@pytest.mark.long
-@needs_fsdp2
-@pytest.mark.parametrize(
-    ("task", "processes", "more"),
-    [
-        ("Traced", 4, {"accumulate": 3, "ema": 0.9}),
-        ("Weighted", 2, {"reshard_after_forward": False, "ema": 0.9}),
-    ],
-)
-def test_sharded_processes_learn_what_one_learns(
-    tmp_path: Path, task: str, processes: int, more: dict[str, Any]
-) -> None:
-    """Losses, evaluations with the average of the weights, and the weights."""
-    sharded, alone = new_run(tmp_path, "sharded"), new_run(tmp_path, "alone")
-    sharded.write(task, **{**SETTINGS, **more, "strategy": "fsdp2"})
-    ended = sharded.ranks(processes)
-    assert set(ended.codes) == {0}, ended.err
-    alone.write(task, **SETTINGS, ema=0.9)
-    alone.ranks()
-    assert_close(sharded, alone)
-    tested = [[line["values"]["loss"] for line in each.metrics("eval")] for each in (sharded, alone)]
-    assert tested[0] == pytest.approx(tested[1], rel=1e-5)
 
 
 def going_on(tmp_path: Path, run: RunFolder, name: str, processes: int, **settings: Any) -> RunFolder:

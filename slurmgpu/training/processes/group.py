@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Optional, TypeVar, cast
@@ -49,13 +49,17 @@ class Group:
         self.alike = 1
         """How often each sample is in what all processes add up."""
         self.apart = False
-        """Whether each process has a stage of the model, and no buffer is for others."""
+        """Whether each process has a stage of the model, and no buffer is for those with other stages."""
+        self.stages = ranks.world_size
+        """Processes of a pipeline; there are several copies of it where there are more."""
+        self._copies: Optional[Any] = None
+        self._averaged: Optional[list[bool]] = None
 
     @property
     def heads(self) -> range:
         """The ranks whose evaluations count: of those with the same samples one, and of a pipeline the last."""
         world = self.ranks.world_size
-        return range(world - 1, world) if self.apart else range(0, world, self.alike)
+        return range(self.stages - 1, world, self.stages) if self.apart else range(0, world, self.alike)
 
     def split_layers(self, over: int) -> None:
         """From now on ``over`` processes, one after the other, have the same samples: a layer is split over them."""
@@ -63,10 +67,51 @@ class Group:
         self.data = replace(ranks, rank=ranks.rank // over, world_size=ranks.world_size // over)
         self.alike = over
 
-    def form_pipeline(self) -> None:
-        """From now on each process has a stage, and all take the same samples; the last one alone has their losses."""
-        self.data = replace(self.ranks, rank=0, world_size=1)
-        self.apart = True
+    def form_pipeline(self, stages: int) -> None:
+        """From now on so many processes, one after the other, are a pipeline: they take the same samples.
+
+        The last one of each alone has their losses. Processes of the same place in different pipelines are copies.
+        """
+        ranks = self.ranks
+        self.stages, self.apart = stages, True
+        copies = ranks.world_size // stages
+        self.data = replace(ranks, rank=ranks.rank // stages, world_size=copies)
+        for place in range(stages if copies > 1 else 0):
+            found = dist.new_group(list(range(place, ranks.world_size, stages)))
+            if ranks.rank % stages == place:
+                self._copies = found
+
+    def average_copies(self, parameters: Sequence[torch.nn.Parameter], bucket: int) -> None:
+        """Average gradients over the copies of a stage, some ``bucket`` bytes at a time.
+
+        Which parameters have one is agreed on after the first step, so that no later one waits for a GPU.
+
+        Raises:
+            TrainingError: a parameter has its first gradient later than that.
+        """
+        if self._copies is None:
+            return
+        if self._averaged is None:
+            has = torch.tensor([float(each.grad is not None) for each in parameters], device=self.device)
+            dist.all_reduce(has, group=self._copies)
+            self._averaged = [bool(known) for known in has.tolist()]
+        late = [
+            each for each, known in zip(parameters, self._averaged) if each.grad is not None and not known
+        ]
+        if late:
+            raise TrainingError(
+                f"a parameter of shape {tuple(late[0].shape)} has its first gradient after the first step, and the copies of a "
+                "pipeline average those that have one in the first: use all parameters in each step, or leave out pipeline_stages"
+            )
+        for part in _buckets([each for each, known in zip(parameters, self._averaged) if known], bucket):
+            values = [torch.zeros_like(each) if each.grad is None else each.grad for each in part]
+            flat = torch.cat([each.reshape(-1) for each in values])
+            dist.all_reduce(flat, group=self._copies)
+            flat.div_(self.data.world_size)
+            for each, value, averaged in zip(
+                part, values, torch.split(flat, [each.numel() for each in part])
+            ):
+                each.grad = value.copy_(averaged.view_as(value))
 
     @property
     def together(self) -> bool:
@@ -148,9 +193,13 @@ class Group:
         self.share_buffers(model)
 
     def share_buffers(self, model: torch.nn.Module) -> None:
-        """Give every rank the buffers of rank 0, so that all evaluate the same model."""
+        """Give every rank the buffers of rank 0, or of the first copy of its stage, so that all evaluate the same model."""
         if not self.apart:
             self._share(model.buffers())
+        elif self._copies is not None:
+            for each in model.buffers():
+                if not each.is_meta:
+                    dist.broadcast(each, src=self.ranks.rank % self.stages, group=self._copies)
 
     def _share(self, tensors: Iterable[torch.Tensor]) -> None:
         if self.together:
@@ -199,6 +248,20 @@ class Group:
         if self.together:
             on_gpu = self.device.type == "cuda"
             dist.barrier(device_ids=[self.device.index] if on_gpu else None)
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter], size: int) -> Iterator[list[torch.nn.Parameter]]:
+    """The parameters in their order, in runs of one type whose gradients have about so many bytes together."""
+    run: list[torch.nn.Parameter] = []
+    held = 0
+    for each in parameters:
+        if run and (held >= size or each.dtype != run[0].dtype):
+            yield run
+            run, held = [], 0
+        run.append(each)
+        held += each.numel() * each.element_size()
+    if run:
+        yield run
 
 
 class Channel:

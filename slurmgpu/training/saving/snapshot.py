@@ -44,7 +44,7 @@ class Snapshot:
                 return self._sharded(value, where)
             return value if self.only_pieces else self._copy(value.detach())
         if isinstance(value, pieces.Owned):
-            if not value.tensor.is_meta:
+            if not value.tensor.is_meta and value.rank == dist.get_rank():
                 self.pieces[where] = self._copy(value.tensor.detach())
             return value.note(where)
         if value is None or type(value) in (bool, int, float, str):
