@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmgpu.training.estimating.arithmetic import rows
@@ -22,6 +24,9 @@ class Task:
 
     def loss(self, model, batch):
         return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def stages(self, model, count):
+        return {2: [model[0], model[1]]}[count]
 """
 WEIGHTS = 4 * (100 * 200 + 200 * 10)
 
@@ -31,7 +36,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     file = tmp_path_factory.mktemp("estimate") / "estimated_task.py"
     file.write_text(TASK)
     settings = Settings(task=f"{file}:Task", ema=0.9)
-    return trace(load(settings.task), settings)
+    return trace(load(settings.task), settings, (2, 8))
 
 
 def test_what_a_model_keeps_is_what_adamw_and_its_weights_take_to_the_byte(facts: Facts) -> None:
@@ -54,3 +59,13 @@ def test_processes_share_the_model_out_with_fsdp2_and_not_with_ddp(facts: Facts)
     assert offloaded.total < found["fsdp2", 8, False].total
     assert offloaded.host == (3 * WEIGHTS + facts.optimizer) // 8
     assert [found[key].micro_batch for key in (("single", 1, False), ("ddp", 8, False))] == [64, 8]
+
+
+def test_of_a_pipeline_the_largest_stage_counts_with_the_micro_batches_that_wait(facts: Facts) -> None:
+    assert facts.stages == {2: (4 * 100 * 200, 4 * 200 * 10)}  # of 8 the task makes none
+    settings = Settings(task="t", batch_size=64, accumulate=16, pipeline_schedule="gpipe")
+    row = rows(facts, settings, (2,), on_gpu=True, own_step=False)[-1]
+    assert (row.strategy, row.parameters, row.micro_batch) == ("pipeline", 4 * 100 * 200, 4)
+    quick = rows(facts, replace(settings, pipeline_schedule="1f1b"), (2,), on_gpu=True, own_step=False)[-1]
+    assert quick.activations == row.activations // 8  # 2 of 16 micro-batches at a time
+    assert quick.total == quick.parameters + quick.gradients + quick.optimizer + quick.activations

@@ -143,6 +143,17 @@ def test_gpt2_sees_nothing_of_what_comes_later() -> None:
     assert not torch.equal(before[0, 12:], after[0, 12:])
 
 
+def test_stages_of_gpt2_one_after_the_other_are_the_network_and_cannot_share_a_weight() -> None:
+    task, x = gpt2.Task(), torch.arange(8)[None]
+    model = gpt2.Gpt2(gpt2.SIZES["tiny"], tied=False)
+    first, last = task.stages(model, 2)
+    assert torch.equal(last(first(x)), model(x))
+    with pytest.raises(SettingsError, match=r"pipeline of 3 stages, and config\.size has 2 layers"):
+        task.stages(model, 3)
+    with pytest.raises(SettingsError, match=r"config\.tied is true.*set config\.tied: false"):
+        task.stages(gpt2.Gpt2(gpt2.SIZES["tiny"]), 2)
+
+
 def test_gpt2_counts_six_operations_a_weight_and_token_and_those_of_attention() -> None:
     # llm.c's estimate for 124M is 0.85e9 for a token: 6 * 124e6 and attention's.
     assert gpt2.Task().flops(cfg("gpt2")) / 1024 == pytest.approx(0.8545e9, rel=0.01)

@@ -95,9 +95,11 @@ def _lines(
             yield f"{name}: {_gib(kind.bytes)} GiB is a guess ({kind.doubt})"
     if any(row["tensor_parallel"] > 1 for row in rows):
         yield "tensor_parallel: taken as if the task cut all blocks into equal parts, and no activations"
+    if any(row["strategy"] == "pipeline" for row in rows):
+        yield "pipeline: of all stages the largest; activations taken as shared out equally"
     if found["note"]:
         yield f"note: {found['note']}"
-    yield "Work spaces of kernels, compile and pipelines are not in it. slurmgpu probe measures."
+    yield "Work spaces of kernels and compile are not in it. slurmgpu probe measures."
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ What is counted, with P for parameters, G for gradients, S for the optimizer's s
   ``reshard_after_forward`` all blocks stay gathered.
 - cpu_offload: the same pieces in the memory of the node, and on the GPU only what is gathered.
 - tensor_parallel T: what is in blocks is taken as cut into T, activations as not cut: the task decides, so this is a guess.
+- pipeline: what the task's stages have, and the activations of as many micro-batches as wait for their backward pass, of which
+  a stage is taken to have its equal share. Of all stages the largest counts.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from ..settings import Settings
+from ..sharding.pipeline import turns
 from .tracing import Facts, Peak
 
 __all__ = ["Row", "at", "rows", "samples_at_a_time"]
@@ -102,6 +105,9 @@ def rows(facts: Facts, settings: Settings, gpus: Sequence[int], *, on_gpu: bool,
         found.append(_whole("ddp", facts, settings, count, on_gpu))
         if not own_step:
             found += _sharded_rows(facts, settings, count)
+            stages = settings.pipeline_stages or count
+            if stages in facts.stages and not count % stages:
+                found.append(_staged(facts, settings, count, facts.stages[stages]))
     return found
 
 
@@ -175,4 +181,49 @@ def _sharded(facts: Facts, settings: Settings, count: int, cut: int, *, offload:
         on_device + activations, kept if offload else 0,
         on_device + (0 if line is None else max(0, round(line.fixed))),
         None if line is None else round(line.each),
+    )  # fmt: skip
+
+
+def _staged(facts: Facts, settings: Settings, count: int, sizes: Sequence[int]) -> Row:
+    """The process that has most of a pipeline whose processes have parameters of these sizes."""
+    copies = count // len(sizes)
+    micro = samples_at_a_time(settings, copies)
+    share = -(-settings.batch_size // copies)
+    rounds = -(-share // micro)
+    line = _line(facts.peaks, first=False)
+    return max(
+        (_stage(facts, settings, count, sizes, number, micro, rounds, line) for number in range(len(sizes))),
+        key=lambda row: row.total,
+    )
+
+
+def _stage(
+    facts: Facts,
+    settings: Settings,
+    count: int,
+    sizes: Sequence[int],
+    number: int,
+    micro: int,
+    rounds: int,
+    line: Optional[_Line],
+) -> Row:
+    size = sizes[number]
+    part = size / max(1, facts.parameters)
+    schedule, each = settings.pipeline_schedule, settings.stages_each
+    waiting = most = 0
+    for turn in turns(schedule, number, len(sizes), each, rounds):
+        waiting += 1 if turn.forward else -1
+        most = max(most, waiting)
+    held = most / (each * len(sizes))  # micro-batches, each of all the model
+    gradients, optimizer = round(facts.gradients * part), round(facts.optimizer * part)
+    activations = 0 if line is None else round(held * line.at(micro))
+    buffers = round(facts.buffers * part)
+    kept = size + gradients + optimizer + buffers
+    return Row(
+        "pipeline", count, 1, False, micro,
+        size, gradients, optimizer, 0, buffers, 0,
+        None if line is None else activations,
+        kept + activations, 0,
+        kept + (0 if line is None else max(0, round(held * line.fixed))),
+        None if line is None else round(held * line.each),
     )  # fmt: skip

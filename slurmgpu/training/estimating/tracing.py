@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -69,6 +70,8 @@ class Facts(NamedTuple):
     """The same of a model whose parameters are in the type it computes in, as fsdp2 gathers them."""
     note: Optional[str]
     """What is to be said of how this was found."""
+    stages: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    """By processes of a pipeline, the parameters that each has; of numbers that the task cuts its model into."""
 
 
 class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
@@ -109,22 +112,25 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         return self.live
 
 
-def trace(task: Task, settings: Settings) -> Facts:
+def trace(task: Task, settings: Settings, processes: Sequence[int] = ()) -> Facts:
     """Work out what the training of these settings keeps, and what two sizes of micro-batch take.
+
+    Args:
+        processes: Numbers of processes, for each of which it is worked out what the stages of a pipeline have.
 
     Raises:
         TrainingError: the task does not do what it must, in the words of a training.
         Exception: whatever the task raises with real tensors.
     """
     try:
-        return _Traced(task, settings, fake=True).facts(None)
+        return _Traced(task, settings, fake=True).facts(None, processes)
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0]
         note = (
             f"the task does not run on tensors without values ({type(error).__name__}: {said[:200]}): "
             "counted with real ones, on the CPU"
         )
-    return _Traced(task, settings, fake=False).facts(note)
+    return _Traced(task, settings, fake=False).facts(note, processes)
 
 
 class _Traced:
@@ -144,7 +150,7 @@ class _Traced:
         dataset = self._task.dataset(self._cfg)
         self._batches = [] if self._task.has("step") else list(_batches(self._task, dataset))
 
-    def facts(self, note: Optional[str]) -> Facts:
+    def facts(self, note: Optional[str], processes: Sequence[int]) -> Facts:
         """All that is to be known."""
         model, settings = self._model, self._settings
         peaks = self._peaks()
@@ -163,12 +169,27 @@ class _Traced:
             peaks=peaks,
             peaks_cast=peaks,
             note=note,
+            stages=self._stages(processes),
         )
         if settings.precision not in _HALF:
             return facts
         with self._mode:
             _cast(model, _HALF[settings.precision])
         return facts._replace(peaks_cast=self._peaks())
+
+    def _stages(self, processes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        if not self._task.has("stages"):
+            return found
+        for total in processes:
+            count = self._settings.pipeline_stages or total
+            with self._mode, contextlib.suppress(Exception):  # it may have fewer layers than these
+                stages = self._task.stages(self._model, count * self._settings.stages_each)
+                found[count] = tuple(
+                    _size(each for stage in stages[number::count] for each in stage.parameters())
+                    for number in range(count)
+                )
+        return found
 
     def _peaks(self) -> tuple[Peak, ...]:
         return tuple(self._peak(samples, batch) for samples, batch in self._batches)

@@ -26,7 +26,7 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
         TrainingError: the task does not do what it must.
     """
     task = load(settings.task)
-    facts = trace(task, settings)
+    facts = trace(task, settings, gpus)
     found = rows(facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"))
     write_json(
         folder / NAME,

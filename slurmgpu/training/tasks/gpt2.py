@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
+from ..errors import SettingsError
 from ..settings import Config
 from . import options, tokens
 
@@ -65,7 +66,7 @@ class Block(nn.Module):
 class Gpt2(nn.Module):
     """From tokens (N, T) to scores of the next one (N, T, vocabulary)."""
 
-    def __init__(self, size: Size, dropout: float = 0.0) -> None:
+    def __init__(self, size: Size, dropout: float = 0.0, tied: bool = True) -> None:
         super().__init__()
         self.size, self.dropout = size, dropout
         self.tokens = nn.Embedding(size.vocabulary, size.width)
@@ -73,7 +74,8 @@ class Gpt2(nn.Module):
         self.blocks = nn.ModuleList(Block(size, dropout) for _ in range(size.layers))
         self.norm = nn.LayerNorm(size.width)
         self.scores = nn.Linear(size.width, size.vocabulary, bias=False)
-        self.scores.weight = self.tokens.weight
+        if tied:
+            self.scores.weight = self.tokens.weight
         self.apply(self._begin)
 
     def _begin(self, module: nn.Module) -> None:
@@ -88,11 +90,29 @@ class Gpt2(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """One score for each token that may come next, at each place."""
-        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        x = _placed(tokens, self.tokens, self.places)
         x = nn.functional.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x)
         return self.scores(self.norm(x))  # type: ignore[no-any-return]
+
+
+def _placed(tokens: torch.Tensor, words: nn.Embedding, places: nn.Embedding) -> torch.Tensor:
+    found: torch.Tensor = words(tokens) + places.weight[: tokens.shape[1]]
+    return found
+
+
+class First(nn.Module):
+    """What comes before the blocks, as the beginning of a pipeline's first stage."""
+
+    def __init__(self, model: Gpt2) -> None:
+        super().__init__()
+        self.tokens, self.places, self.drop = model.tokens, model.places, nn.Dropout(model.dropout)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """From tokens (N, T) to the stream (N, T, width)."""
+        found: torch.Tensor = self.drop(_placed(tokens, self.tokens, self.places))
+        return found
 
 
 class Task:
@@ -104,7 +124,8 @@ class Task:
 
     def model(self, cfg: Config) -> nn.Module:
         """A network of the size that ``config.size`` names."""
-        return Gpt2(self._size(options(cfg, "gpt2")), options(cfg, "gpt2").dropout)
+        chosen = options(cfg, "gpt2")
+        return Gpt2(self._size(chosen), chosen.dropout, chosen.tied)
 
     def _size(self, chosen: Any) -> Size:
         size = SIZES[chosen.size]
@@ -124,14 +145,44 @@ class Task:
             {"params": [each for each in trained if each.dim() > 1]},
             {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
         ]
-        fused = all(each.is_cuda for each in trained) or None
+        several = cfg.tensor_parallel > 1  # meshes, whose tensors torch cannot work on together
+        fused = (all(each.is_cuda for each in trained) and not several) or None
         return torch.optim.AdamW(
-            groups, lr=cfg.lr, betas=(0.9, 0.95), weight_decay=cfg.weight_decay, fused=fused
+            groups,
+            lr=cfg.lr,
+            betas=(0.9, 0.95),
+            weight_decay=cfg.weight_decay,
+            fused=fused,
+            foreach=False if several else None,
         )
 
     def blocks(self, model: Gpt2) -> list[nn.Module]:
         """What ``activation_checkpointing`` computes again."""
         return list(model.blocks)
+
+    def parallelize(self, model: Gpt2, mesh: Any) -> None:
+        """Each block's small network over the processes of the mesh; attention and scores stay whole."""
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        for block in model.blocks:
+            parallelize_module(block, mesh, {"wide": ColwiseParallel(), "narrow": RowwiseParallel()})
+
+    def stages(self, model: Gpt2, count: int) -> list[nn.Module]:
+        """The blocks in as many equal parts; the first begins with the embeddings, the last ends with the scores."""
+        if model.scores.weight is model.tokens.weight:
+            raise SettingsError(
+                "config.tied is true, and strategy is pipeline: the first and the last stage would share a weight; set "
+                "config.tied: false"
+            )
+        layers: list[nn.Module] = list(model.blocks)
+        if count > len(layers):
+            raise SettingsError(
+                f"a pipeline of {count} stages, and config.size has {len(layers)} layers: take at most so many stages"
+            )
+        parts = [layers[len(layers) * at // count : len(layers) * (at + 1) // count] for at in range(count)]
+        parts[0].insert(0, First(model))
+        parts[-1] += [model.norm, model.scores]
+        return [nn.Sequential(*part) for part in parts]
 
     def flops(self, cfg: Config) -> float:
         """Of a window: 6 for each token and weight, and attention's products, uncut (PaLM's appendix B)."""
