@@ -3,13 +3,13 @@
     python benchmarks/web_page.py [--clusters N] [--forms N] [--parts FOLDER] [--json FILE]
 
 For each of the clusters a page is made. One in two is opened from the disk, the other from a web server on loopback. The address
-holds a form; then further forms, drawn at random, are filled in. Whatever script the page shows must be what
-`slurmgpu render job.yaml --cluster NAME` prints for the job file that the page shows, byte for byte, and where it shows none,
-`render` must refuse the job file too.
+holds a form; then random forms are filled in, and what the page shows of them must be what `slurmgpu render` says, as in
+tests/test_web_forms.py.
 
 Times are from the click that opens the page until its first script is there, for a browser that has nothing of it yet, and from a
-form that is filled in to the answer. Sizes are of all files, and of what a server sends that compresses. Needs Chromium, selenium
-and Python for browsers (`slurmgpu web --export DIR --fetch`). Ends with 1 where a script differs.
+form that is filled in to the answer, with the quarter of a second that the page waits for more. Sizes are of all files, and of
+what a server sends that compresses. Needs Chromium, selenium and Python for browsers (`slurmgpu web --export DIR --fetch`).
+Ends with 1 where a script differs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from urllib.parse import urlencode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from slurmgpu.files.data import data_folder  # noqa: E402
 from slurmgpu.web.export import export  # noqa: E402
 from slurmgpu.web.parts import parts  # noqa: E402
-from tests.browser import chromium, fill, text_of, until  # noqa: E402
-from tests.test_web import a_form, rendered  # noqa: E402
+from tests.browser import chromium, until  # noqa: E402
+from tests.test_web import a_form  # noqa: E402
+from tests.web_forms import CLUSTERS, as_render_says, fill  # noqa: E402
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -71,8 +71,7 @@ def measured(clusters: int, forms: int, folder: Path, top: Path) -> dict[str, ob
     handler = functools.partial(_Quiet, directory=str(top))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    names = sorted(path.stem for path in data_folder("clusters").glob("*.yaml"))
-    names = names[:: max(1, len(names) // clusters)][:clusters]
+    names = CLUSTERS[:: max(1, len(CLUSTERS) // clusters)][:clusters]
     differing: list[str] = []
     scripts = refused = 0
     first: dict[str, list[float]] = {"disk": [], "server": []}
@@ -95,20 +94,20 @@ def measured(clusters: int, forms: int, folder: Path, top: Path) -> dict[str, ob
             drawn = [a_form(name, chance) for _ in range(forms)]
             start = time.monotonic()
             page.get(f"{base}?{urlencode(drawn[0])}")
-            until(lambda page=page: text_of(page, "link"), 180)
-            if text_of(page, "script"):
+            until(lambda page=page: page.execute_script("return slurmgpuOffline.answered()"), 400)
+            if page.execute_script("return document.getElementById('script')"):
                 first[way].append(time.monotonic() - start)
-            for n, values in enumerate(drawn):
-                if n:
-                    start = time.monotonic()
-                    fill(page, values)
-                    answers.append(time.monotonic() - start)
-                code, expected = rendered(text_of(page, "job-file"), name, work)
-                shown = text_of(page, "script")
-                if shown != expected or (code == 0) != bool(shown):
+            for values in (*drawn[1:], drawn[0]):
+                start = time.monotonic()
+                shown = fill(page, values)
+                answers.append(time.monotonic() - start)
+                try:
+                    script = as_render_says(shown, name, work)
+                except AssertionError:
                     differing.append(f"{name}: {values}")
-                scripts += code == 0
-                refused += code != 0
+                    continue
+                scripts += script
+                refused += not script
         print(f"{name}: {len(differing)} differ", file=sys.stderr)
     server.shutdown()
 

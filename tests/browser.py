@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Selenium: started without a screen, waited for, and the generator's form filled in."""
+"""Debian's Chromium, driven by Selenium: started without a screen, and waited for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-__all__ = ["BACKSPACE", "ENTER", "TAB", "axe", "chromium", "fill", "need", "text_of", "until"]
+from slurmgpu.web.parts import download, find, parts
 
+__all__ = ["BACKSPACE", "ENTER", "TAB", "axe", "chromium", "need", "parts_or_skip", "text_of", "until"]
+
+PARTS = Path("~/.cache/slurmgpu/browser").expanduser()
 # Keys, as WebDriver writes them.
 BACKSPACE, TAB, ENTER = "\ue003", "\ue004", "\ue007"
 
@@ -30,6 +33,18 @@ def need() -> None:
         missing.append("axe (pip install --no-deps axe-playwright-python)")
     if missing:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"not here: {', '.join(missing)}")
+
+
+def parts_or_skip() -> Path:
+    """The folder with what a page without a server needs; with CI=true it is downloaded, elsewhere skip where it is not there."""
+    folder = PARTS
+    for part in parts():
+        if os.environ.get("CI") == "true":
+            download(part, folder)
+        if not (folder / part.name).is_file():
+            pytest.skip(f"{part.name} is not in {folder} (slurmgpu web --export DIR --fetch)")
+        find(part, folder)
+    return folder
 
 
 def _program() -> str | None:
@@ -54,6 +69,7 @@ def chromium(*more: str) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     made = webdriver.Chrome(options=options, service=service)
+    made.set_script_timeout(300)  # of a busy machine
     try:
         yield made
     finally:
@@ -68,7 +84,7 @@ def axe() -> str:
     return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
-def until(so: Callable[[], Any], seconds: float = 30.0) -> Any:
+def until(so: Callable[[], Any], seconds: float = 120.0) -> Any:
     """What a function gives as soon as it gives something; while it raises, it is asked again."""
     end = time.monotonic() + seconds
     while True:
@@ -88,21 +104,3 @@ def text_of(page: Any, identity: str) -> str:
         "const e = document.getElementById(arguments[0]); return e && e.textContent;", identity
     )
     return found or ""
-
-
-def fill(page: Any, values: dict[str, str]) -> None:
-    """Put values into the form at once, and wait until the page has answered to all of them."""
-    page.execute_script(
-        """
-        const form = document.getElementById("job");
-        for (const field of form.elements) {
-          if (!field.name || field.name === "cluster") continue;
-          const value = arguments[0][field.name] || "";
-          if (field.type === "checkbox") field.checked = value === "true"; else field.value = value;
-        }
-        document.getElementById("answer").innerHTML = "";
-        htmx.trigger(form, "again");
-        """,
-        values,
-    )
-    until(lambda: text_of(page, "link"))

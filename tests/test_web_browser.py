@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
-from tests.browser import BACKSPACE, ENTER, TAB, axe, chromium, fill, need, text_of, until
+from tests.browser import BACKSPACE, ENTER, TAB, axe, chromium, need, text_of, until
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 pytest.importorskip("httpx2", reason="Starlette's client for tests needs it")
@@ -21,12 +19,11 @@ pytest.importorskip("httpx2", reason="Starlette's client for tests needs it")
 import uvicorn
 
 from slurmgpu.web.app import guarded
-from slurmgpu.web.form import FIELDS
 from slurmgpu.web.generator import Generator
 from slurmgpu.web.guard import Guard
 from slurmgpu.web.runs import Runs
 from slurmgpu.web.server import listen_on_port
-from tests.test_web import TOKEN, Fake, a_form, a_sweep, fake, here, rendered  # noqa: F401
+from tests.test_web import TOKEN, Fake, a_sweep, fake, here  # noqa: F401
 
 pytestmark = pytest.mark.long
 
@@ -58,25 +55,7 @@ def page(browser: Any, address: str) -> Any:
     return browser
 
 
-# 20 clusters x 10 forms each: benchmarks/web_forms.py.
-@pytest.mark.parametrize("cluster", ["uva-afton", "nersc-perlmutter"])
-def test_what_the_browser_shows_is_what_render_prints(
-    page: Any, address: str, here: Path, cluster: str
-) -> None:
-    page.get(f"{address}/?{urlencode({'cluster': cluster})}")
-    chance = random.Random(f"browser {cluster}")
-    codes = []
-    for _ in range(4):
-        values = a_form(cluster, chance)
-        assert set(values) <= {field.name for field in FIELDS}
-        fill(page, values)
-        code, script = rendered(text_of(page, "job-file"), cluster, here)
-        assert text_of(page, "script") == script, values
-        codes.append(code)
-        assert page.execute_script(
-            "const e = document.querySelector('.scrolled'); return !e || e.scrollWidth <= e.clientWidth"
-        ), "reasons are beside the values, without scrolling"
-    assert 0 in codes
+# What the generator shows: tests/test_web_forms.py.
 
 
 def test_typing_alone_leads_from_the_first_field_to_a_submitted_job(page: Any, fake: Fake) -> None:

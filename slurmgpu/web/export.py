@@ -94,14 +94,12 @@ def export(directory: Path, cluster: str | None, cwd: Path, folder: Path) -> Exp
     with _as_visitor(sources) as here:
         at = site(sources.cluster, here)
         expected, filled = sampled(sources.cluster, str(here)), _filled(at)
-    code = _zipped({**_code(core), **sources.files})
     files = {f"static/{name}": (STATIC / name).read_text(encoding="utf-8") for name in _STATIC}
-    members = {**_members(pyodide), "code.zip": code}
+    members = {**_members(pyodide), "code.zip": _zipped(_code(core)), "site.zip": _zipped(sources.files)}
     scripts = ["static/offline.js"]
     for name, data in members.items():
         path = f"python/{name.replace('.', '-').removesuffix('-mjs')}.js"
-        packed = base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
-        files[path] = f'slurmgpuParts["{name}"] = "{packed}";\n'
+        files[path] = f'slurmgpuParts["{name}"] = "{packed(data)}";\n'
         scripts.append(path)
     about = {"environ": {**sources.environ, "HOME": _HOME}, "cluster": sources.cluster, "folder": _FOLDER,
              "expected": expected, "names": list(members)}  # fmt: skip
@@ -120,6 +118,11 @@ def export(directory: Path, cluster: str | None, cwd: Path, folder: Path) -> Exp
 
 
 _STATIC = ("app.js", "icon.svg", "offline.js", "style.css")
+
+
+def packed(data: bytes) -> str:
+    """A file as a script holds it, the same for the same bytes."""
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
 def _check_directory(directory: Path) -> None:

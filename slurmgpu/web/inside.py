@@ -20,7 +20,7 @@ SAMPLES: tuple[Mapping[str, str], ...] = (
      "resources.account": "abc"},
     {"command": "./prog", "resources.gpus": "1", "resources.nodes": "1", "name": "größer", "array": "0-9%4",
      "resources.account": "abc", "more": "variables: {A: $HOME/x, B: 'no'}\n"},
-    {"command": "python train.py", "resources.gpus": "100000", "resources.time": "400-0"},
+    {"command": "python train.py", "resources.gpus": "2", "resources.time": "400-0"},
 )  # fmt: skip
 """Forms by which a page finds out whether it gives what it gave where it was made: two that mostly fit, one that does not."""
 

@@ -8,7 +8,9 @@ const slurmgpuOffline = (() => {
     // Pyodide asks by it whether modules can be had; here they can, and a page from a disk has no other kind of worker.
     self.importScripts = undefined;
     const bytes = async (text) => {
-      const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+      const packed = Uint8Array.fromBase64
+        ? Uint8Array.fromBase64(text)
+        : Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
       const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
       return new Uint8Array(await new Response(stream).arrayBuffer());
     };
@@ -23,17 +25,19 @@ const slurmgpuOffline = (() => {
     // What others may write does not count as a profile: folders are made as a person's umask would make them.
     const boot = `
 import json, os, sys, zipfile
+sys.dont_write_bytecode = True
 asked = json.loads(asked)
-with zipfile.ZipFile("/code.zip") as archive:
-    archive.extractall("/")
-    folders = set()
-    for name in archive.namelist():
-        os.chmod("/" + name, 0o644)
-        while name := name.rpartition("/")[0]:
-            folders.add("/" + name)
+folders = set()
+for packed in ("/code.zip", "/site.zip"):
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall("/")
+        for name in archive.namelist():
+            os.chmod("/" + name, 0o644)
+            while name := name.rpartition("/")[0]:
+                folders.add("/" + name)
+    os.remove(packed)
 for name in (*folders, "/"):
     os.chmod(name, 0o755)
-os.remove("/code.zip")
 sys.path.insert(0, "/code")
 os.makedirs(asked["folder"], exist_ok=True)
 os.chdir(asked["folder"])
@@ -63,7 +67,7 @@ json.dumps(differing(asked["expected"], asked["cluster"], asked["folder"]))
         env: given.environ,
       });
       ({ cluster, folder } = given);
-      python.FS.writeFile("/code.zip", parts["code.zip"]);
+      for (const name of ["code.zip", "site.zip"]) python.FS.writeFile("/" + name, parts[name]);
       python.globals.set("asked", JSON.stringify({ cluster, folder, expected: given.expected }));
       const differing = python.runPython(boot);
       return { ready: true, differing: JSON.parse(differing) };
