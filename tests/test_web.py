@@ -43,7 +43,7 @@ from slurmgpu.screen.source import Source
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.answers import Answer
 from slurmgpu.web.app import guarded
-from slurmgpu.web.form import FIELDS, choices, read_form, to_form
+from slurmgpu.web.form import FIELDS, choices, in_words_of_the_form, read_form, to_form
 from slurmgpu.web.generator import Generator, Submitted
 from slurmgpu.web.guard import LARGEST, Guard
 from slurmgpu.web.looking import next_piece
@@ -545,6 +545,7 @@ def test_every_option_has_the_planners_reason_on_it_and_beside_it(inside: TestCl
         ({"resources.gpus": "2", "more": "foo: [1"}, "more", "the text ends too early"),
         ({"resources.gpus": "2", "more": "resorces: {gpus: 2}"}, "more", "unknown key; did you mean 'resources'?"),
         ({"resources.gpus": "2", "command": ""}, "command", "there is nothing to run"),
+        ({"cluster": "ethz-euler", "resources.gpus": "1", "resources.nodes": "2"}, "resources.gpus", "cannot split 1 GPUs"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_at_its_field_in_the_planners_words(
@@ -571,6 +572,18 @@ def test_the_nearest_fit_is_a_button_and_what_it_fills_in_fits(here: Path) -> No
     assert made.ways
     for way in made.ways:
         assert not planned(values | dict(way.values), "uva-afton", here).problems, way
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one", "no GPU is asked for; GPUs: 1 asks for one"),
+        ("give -A/--account, or resources.account in the job file, or not", "fill in the field 'Account', or not"),
+        ("or slurmgpu submit --gpus 2 -- python train.py", "or slurmgpu submit --gpus 2 -- python train.py"),
+    ],
+)  # fmt: skip
+def test_hints_name_fields_where_the_command_line_has_options(hint: str, words: str) -> None:
+    assert in_words_of_the_form(hint) == words
 
 
 def test_the_form_offers_what_the_cluster_has_and_keeps_what_it_has_not(inside: TestClient) -> None:

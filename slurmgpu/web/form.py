@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from slurmgpu.errors import InvalidInput
@@ -26,6 +27,7 @@ __all__ = [
     "check_form",
     "choices",
     "command_line",
+    "in_words_of_the_form",
     "known_field",
     "read_form",
     "to_form",
@@ -267,6 +269,28 @@ def _leaves(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
             yield key, value
 
 
+def in_words_of_the_form(text: str) -> str:
+    """A hint for who has fields where others have options: ``--gpus 1, or resources.gpus,`` becomes ``GPUs: 1``."""
+    if text.startswith("write command: "):
+        return f"write what runs into the field {_BY_NAME['command'].label!r}, such as python train.py"
+    for name, flags in _FLAGS.items():
+        field = _BY_NAME.get(name.removesuffix(".launcher"))
+        if field is None or flags[-1] not in text:
+            continue
+        also = rf"(?:,? or {re.escape(name)}(?: in the job file\b|,)?)?"
+        option = rf"(?<!\S)(give )?(?:-\w/)?{flags[-1]}(?![\w-])(?: (-?\d[\w:-]*))?{also}"
+        text = re.sub(option, partial(_of_field, field.label), text)
+    return text
+
+
+def _of_field(label: str, option: re.Match[str]) -> str:
+    if "slurmgpu " in option.string[: option.start()]:
+        return option[0]  # of a whole command line
+    if option[2]:
+        return f"{option[1] or ''}{label}: {option[2]}"
+    return f"{'fill in ' if option[1] else ''}the field {label!r}"
+
+
 def known_field(name: str) -> str | None:
     """The field that a key of the job file belongs to, if one does."""
     if name in _BY_NAME:
@@ -275,7 +299,7 @@ def known_field(name: str) -> str | None:
     return first if first in _BY_NAME else None
 
 
-_LONGEST, _LONGEST_MORE = 4096, 1 << 16
+_LONGEST, _LONGEST_MORE = 4096, 1 << 14
 """Letters of a field, and of the further lines: with as many, the planner is still quick."""
 
 

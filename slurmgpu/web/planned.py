@@ -22,7 +22,7 @@ from slurmgpu.submission.judging import judge
 from slurmgpu.submission.preflight import check_task, command_of
 from slurmgpu.submission.preparing import Prepared, prepare_here
 from slurmgpu.submission.slips.judging import each_slip
-from slurmgpu.web.form import JOB_FILE, MORE, command_line, known_field, read_form
+from slurmgpu.web.form import JOB_FILE, MORE, command_line, in_words_of_the_form, known_field, read_form
 
 __all__ = ["Line", "Planned", "Problem", "Site", "Way", "planned", "site"]
 
@@ -135,7 +135,7 @@ def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path, away: b
         command_line(data, chosen, prepared.loaded.job.command),
         prepared.plan,
         tuple(_lines(script, prepared.plan)),
-        tuple(dict.fromkeys(_notes(prepared, script, folder, away))),
+        tuple(dict.fromkeys(map(in_words_of_the_form, _notes(prepared, script, folder, away)))),
     )
 
 
@@ -174,7 +174,9 @@ def _refused(error: SlurmGpuError, text: str) -> Planned:
         # What does not fit is shown where it can be mended: at the fields that the nearest requests change.
         fields = dict.fromkeys(name for way in ways for name in way.values if name not in _beside(way.text))
         problems = [Problem(name, error.message) for name in fields]
-    return Planned(text, problems=tuple(problems), hint=error.hint or "", ways=ways)
+    if not any(one.field for one in problems) and re.match(r"\d+ (?:\S+ )?GPUs?\b", error.message):
+        problems = [Problem("resources.gpus", one.text) for one in problems]
+    return Planned(text, problems=tuple(problems), hint=in_words_of_the_form(error.hint or ""), ways=ways)
 
 
 def _field(line: str) -> str:
