@@ -149,8 +149,7 @@ soak: $(VENV)/.test
 	@$(BIN)/python benchmarks/soak.py
 
 soak-sharded: $(VENV)/.test
-	@$(BIN)/python benchmarks/soak.py --strategy fsdp2 --json benchmarks/results/soak_fsdp2.json
-	@$(BIN)/python benchmarks/soak.py --strategy pipeline --json benchmarks/results/soak_pipeline.json
+	@$(BIN)/python benchmarks/soak.py --strategy fsdp2 pipeline --json benchmarks/results/soak_sharded.json
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix . .ci/releases

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from slurmgpu.monitoring.checkpoints import checkpoints, damage
 from slurmgpu.training.errors import TrainingError
@@ -12,7 +15,9 @@ from slurmgpu.training.saving.checkpoint import newest_intact
 
 __all__ = ["DAMAGES", "accepted_flips", "generations", "spoil"]
 
-DAMAGES = ("flipped bit", "cut off", "missing", "zeros", "another's")
+DAMAGES = ("flipped bit", "cut off", "missing", "zeros", "another save's", "another run's", "exchanged")
+
+MANIFEST = "manifest.json"
 
 
 def generations(folder: Path) -> list[Path]:
@@ -21,8 +26,8 @@ def generations(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
-def spoil(folder: Path, kind: str, dice: random.Random) -> None:
-    """Damage a file of the newest generation, its manifest or a part, by chance; there is an older one."""
+def spoil(folder: Path, kind: str, dice: random.Random) -> str:
+    """Damage a file of the newest generation, its manifest or a part, by chance; its name. There is an older generation."""
     newest, older, *_ = generations(folder)
     path = dice.choice(sorted(newest.iterdir()))
     if kind == "flipped bit":
@@ -31,15 +36,31 @@ def spoil(folder: Path, kind: str, dice: random.Random) -> None:
         path.write_bytes(path.read_bytes()[: dice.randrange(path.stat().st_size)])
     elif kind == "missing":
         # Without its manifest a generation is one that was never finished, which is no damage.
-        dice.choice(sorted(newest.glob("*.pt"))).unlink()
+        path = dice.choice(sorted(newest.glob("*.pt")))
+        path.unlink()
     elif kind == "zeros":
         path.write_bytes(bytes(path.stat().st_size))
+    elif kind == "another run's":
+        path = dice.choice(sorted([*newest.glob("shard-*.pt")] or [newest / "model.pt"]))
+        torch.save(_of_other_values(torch.load(path, weights_only=True)), path)
+    elif kind == "exchanged":
+        path, other = dice.sample(sorted([*newest.glob("shard-*.pt")] or newest.glob("rank-*.pt")), 2)
+        content = path.read_bytes()
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(content)
     else:
-        manifest = "manifest.json"
-        path = newest / (manifest if path.name == manifest or not (older / path.name).exists() else path.name)
-        # A random state may be the same in both.
-        same = (older / path.name).read_bytes() == path.read_bytes()
-        shutil.copyfile(older / (manifest if same else path.name), newest / (manifest if same else path.name))
+        path = newest / (path.name if (older / path.name).exists() else MANIFEST)
+        if (older / path.name).read_bytes() == path.read_bytes():  # a random state may be the same in both
+            path = newest / MANIFEST
+        shutil.copyfile(older / path.name, path)
+    return path.name
+
+
+def _of_other_values(value: Any) -> Any:
+    """The same names and shapes, and other values: what a run with another seed would have written there."""
+    if isinstance(value, torch.Tensor):
+        return value + 1
+    return {name: _of_other_values(each) for name, each in value.items()}
 
 
 def accepted_flips(folder: Path, count: int, dice: random.Random, scratch: Path) -> list[str]:

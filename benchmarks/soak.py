@@ -1,6 +1,6 @@
 """Kills trainings at random moments, starts them again, and holds what comes out against an undisturbed run.
 
-    python benchmarks/soak.py [--strategy fsdp2] [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
+    python benchmarks/soak.py [--strategy fsdp2 pipeline] [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
 
 Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4, fp32, and fp16 where two processes
 accumulate; and over the kinds of training in ``soaked.py``, each of which has a state of its own. A disturbance is a signal
@@ -23,11 +23,13 @@ import atexit
 import contextlib
 import errno
 import hashlib
+import importlib
 import itertools
 import json
 import os
 import platform
 import random
+import re
 import shutil
 import signal
 import socket
@@ -37,7 +39,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,6 +106,8 @@ class Report:
     lost_by_signal: list[int] = field(default_factory=list)
     lost_by_damage: list[int] = field(default_factory=list)
     damages: Counter[str] = field(default_factory=Counter)
+    damaged_parts: Counter[str] = field(default_factory=Counter)
+    by_strategy: dict[str, Counter[str]] = field(default_factory=dict)
     flips: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -178,15 +182,15 @@ class Run:
             if fault.target in ("all", str(rank)):
                 _kill(pid, number)
 
-    def damage(self, dice: random.Random) -> str:
-        """Damage the newest checkpoint, if there is another one and no start has yet to find an earlier damage."""
+    def damage(self, dice: random.Random) -> tuple[str, str]:
+        """Damage the newest checkpoint, if there is another one and no start has yet to find an earlier damage: how, where."""
         begun, found = self.beginnings(), generations(self.folder / "checkpoints")
         if len(found) < 2 or any(number > max(begun, default=-1) for number in self.fallbacks):
-            return ""
-        kind = dice.choice(DAMAGES)
-        spoil(self.folder / "checkpoints", kind, dice)
+            return "", ""
+        kind = dice.choice([each for each in DAMAGES if each != "exchanged" or self.setup.processes > 1])
+        name = spoil(self.folder / "checkpoints", kind, dice)
         self.fallbacks[self.starts] = int(found[1].name.removeprefix("step-"))
-        return kind
+        return kind, name
 
     def unmount(self) -> None:
         """Give the small disk back, with what is on it."""
@@ -519,10 +523,12 @@ def soak(
             if len(report.failures) > 20 or run.starts > 60:
                 report.failures.append(f"{run.folder}: does not come to an end")
                 return
-            if damaged < amount.damages and dice.random() < 0.5 and (kind := run.damage(dice)):
+            if damaged < amount.damages and dice.random() < 0.5 and (found := run.damage(dice))[0]:
                 damaged += 1
-                report.damages[kind] += 1
+                report.damages[found[0]] += 1
+                report.damaged_parts[re.sub(r"-\d+", "-R", found[1])] += 1
         _judge_losses(run, report)
+        _judge_words(run, report)
         _judge_outcome(run, expected, report)
         run.unmount()
 
@@ -564,6 +570,16 @@ def _judge_end(run: Run, fault: Fault, codes: list[int], report: Report) -> None
     if bad:
         report.failures.append(f"{run.folder}, start {run.starts - 1}: {fault} gave {codes}: {logs[-1500:]}")
     run.endings[run.starts - 1] = (fault, codes)
+
+
+def _judge_words(run: Run, report: Report) -> None:
+    """Of each damage, one line must have said why the checkpoint was not taken, and which one was."""
+    said = "".join(path.read_text() for path in run.folder.glob("log-*"))
+    for step in run.fallbacks.values():
+        if not re.search(
+            rf"checkpoint step-\d+ is damaged \(.+\), set aside .* falling back to step-{step}\n", said
+        ):
+            report.failures.append(f"{run.folder}: no line says why step {step} was gone on from")
 
 
 def _judge_losses(run: Run, report: Report) -> None:
@@ -622,7 +638,9 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
                 "largest": lost[-1] if lost else None,
                 "beyond_one_interval": sum(each > INTERVAL for each in lost),
             },
+            "by_strategy": {name: dict(sorted(each.items())) for name, each in report.by_strategy.items()},
             "damaged_checkpoints": dict(sorted(report.damages.items())),
+            "damaged_parts": dict(sorted(report.damaged_parts.items())),
             "flipped_bits": {
                 "flipped": report.flips,
                 "taken_for_whole": sum("a flipped bit" in each for each in report.failures),
@@ -656,30 +674,17 @@ def can_mount() -> bool:
     return "SOAK_ALONE" in os.environ
 
 
-def main() -> None:
-    """Soak, print, and keep the figures when asked to; exit code 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--damages", type=int, default=50, help="checkpoints to damage between starts")
-    parser.add_argument("--flips", type=int, default=500, help="bits to flip")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--kinds", nargs="+", choices=KINDS, help="these kinds alone (default: all; with --short plain)"
-    )
-    parser.add_argument(
-        "--strategy",
-        choices=("ddp", "fsdp2", "pipeline"),
-        default="ddp",
-        help="of several processes; others than ddp: of two alone",
-    )
-    parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
-    parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    alone_with_its_mounts()
-    dice, report, began = random.Random(given.seed), Report(), time.monotonic()
+def preload(strategies: Sequence[str]) -> None:
+    """Load here what each rank would load for itself, which takes longer than its training."""
+    importlib.import_module("slurmgpu.training.run")
+    if strategies != ["ddp"]:
+        for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"):
+            with contextlib.suppress(ImportError):  # an older torch has not all of them
+                importlib.import_module(name)
+
+
+def setups_of(strategy: str, given: argparse.Namespace) -> list[Setup]:
+    """The ways to train with a strategy."""
     # fp16 on the CPU came with torch 2.3.
     half = "fp16" if hasattr(torch.amp, "GradScaler") else "fp32"
     setups = [
@@ -694,22 +699,57 @@ def main() -> None:
         for name in others:
             if name != "plain":
                 setups += [Setup(1, 2, 4, "fp32", name), Setup(2, 0, 1, half, name)]
-    if given.strategy != "ddp":
-        left_out = LEFT_OUT[given.strategy]
-        setups = [
-            each._replace(strategy=given.strategy, precision=PRECISION.get(given.strategy, each.precision))
-            for each in setups
-            if each.processes > 1 and each.kind not in left_out
-        ]
+    if strategy == "ddp":
+        return setups
+    return [
+        each._replace(strategy=strategy, precision=PRECISION.get(strategy, each.precision))
+        for each in setups
+        if each.processes > 1 and each.kind not in LEFT_OUT[strategy]
+    ]
+
+
+def main() -> None:
+    """Soak, print, and keep the figures when asked to; exit code 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--damages", type=int, default=50, help="checkpoints to damage between starts")
+    parser.add_argument("--flips", type=int, default=500, help="bits to flip")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, help="these kinds alone (default: all; with --short plain)"
+    )
+    parser.add_argument(
+        "--strategy",
+        nargs="+",
+        choices=("ddp", "fsdp2", "pipeline"),
+        default=["ddp"],
+        help="of several processes; others than ddp: of two alone; each has its share of the kills",
+    )
+    parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
+    parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    alone_with_its_mounts()
+    dice, report, began = random.Random(given.seed), Report(), time.monotonic()
+    preload(given.strategy)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
-        for number, setup in enumerate(setups):
-            amount = Amount(given.kills, given.damages, given.flips).share(number, len(setups))
-            before = report.kills
-            soak(setup, Path(folder, str(number)), amount, dice, given.pause, report)
-            print(f"{setup}: {report.kills - before} kills, {report.runs} runs so far", flush=True)
-            result = document(report, given, time.monotonic() - began)
-            if given.json:
-                given.json.write_text(json.dumps(result, indent=1) + "\n")
+        for place, strategy in enumerate(given.strategy):
+            whole = Amount(given.kills, given.damages, given.flips).share(place, len(given.strategy))
+            setups = setups_of(strategy, given)
+            for number, setup in enumerate(setups):
+                before = report.kills, sum(report.damages.values()), report.runs
+                amount = whole.share(number, len(setups))
+                soak(setup, Path(folder, f"{strategy}-{number}"), amount, dice, given.pause, report)
+                after = report.kills, sum(report.damages.values()), report.runs
+                counts = report.by_strategy.setdefault(strategy, Counter())
+                for name, one, two in zip(("kills", "damages", "runs"), before, after, strict=True):
+                    counts[name] += two - one
+                print(f"{setup}: {after[0] - before[0]} kills, {report.runs} runs so far", flush=True)
+                result = document(report, given, time.monotonic() - began)
+                if given.json:
+                    given.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["results"], indent=1))
     sys.exit(1 if report.failures else 0)
 

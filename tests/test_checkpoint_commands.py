@@ -26,6 +26,7 @@ from slurmgpu.monitoring import checkpoints as reading
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export, plain_names
 from slurmgpu.training.saving import checkpoint as writing
+from slurmgpu.training.weights.reading import read_state
 
 ROOT = Path(__file__).resolve().parent.parent
 Call = Callable[..., Result]
@@ -530,6 +531,31 @@ def test_the_exported_weights_fit_the_plain_model(call: Call, tmp_path: Path) ->
     for name, value in model.state_dict().items():
         assert torch.equal(value, fresh.state_dict()[name])
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["weights.pt"]
+
+
+def test_the_weights_are_exported_as_a_folder_like_another(call: Call, tmp_path: Path) -> None:
+    """The names, dtypes and configuration of the folder that the training began with; a folder that is there is not touched."""
+    came = tmp_path / "came"
+    came.mkdir()
+    torch.save({"net.module.0.weight": torch.ones(4, 3).half()}, came / "pytorch_model.bin")
+    (came / "config.json").write_text("{}")
+    model = Net()
+    save_parts(tmp_path / "run", 7, model=model.state_dict())
+    (tmp_path / "run" / "train.json").write_text('{"pretrained_rename": {"net.": ""}}')
+    done = call("export", "run", "-o", "back", "--like", "came")
+    assert done.exit_code == 0, done.exception
+    assert "wrote back: model of step 7 in run, 4 tensors, 21 values" in done.stderr
+    assert "3 in the checkpoint alone, added: module.0.bias, module.1.weight, module.1.bias" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["config.json", "model.safetensors"]
+    assert torch.equal(
+        read_state(tmp_path / "back")["net.module.0.weight"], model.state_dict()["module.0.weight"].half()
+    )
+    again = refused(call, "run", "-o", "back", "--like", "came", "--force")
+    assert (again.message, again.hint) == (
+        "--output back: is there already",
+        "give a folder that is not there yet",
+    )
+    assert refused(call, "run", "-o", "new", "--like", "gone").message == "--like gone: is no folder"
 
 
 def test_python_files_in_the_current_folder_are_not_run(call: Call, tmp_path: Path) -> None:

@@ -58,8 +58,14 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
     "target",
     required=True,
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to; FILE.pt.",
+    type=click.Path(path_type=Path),
+    help="Where to; FILE.pt or FILE.safetensors, with --like a new folder.",
+)
+@click.option(
+    "--like",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Write a folder of Hugging Face's, with the names, dtypes, files and configuration of this one.",
 )
 @click.option(
     "--part",

@@ -1,4 +1,6 @@
-"""A checkpoint's weights as one plain state_dict: ``python -m slurmgpu_training.export STEP_FOLDER FILE PART``.
+"""A checkpoint's weights as one plain state_dict: ``python -m slurmgpu_training.export STEP_FOLDER FILE PART [LIKE]``.
+
+With ``LIKE``, a folder of Hugging Face's, FILE is a new folder such as that one.
 
 Prints one line of JSON about what it wrote. Whether the checkpoint is intact has been seen to before.
 """
@@ -14,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from .errors import TrainingError
-from .files import sync_folder, write_whole
+from .files import read_json, sync_folder, write_whole
 from .versions import with_versions
 
-__all__ = ["AVERAGE", "export", "plain_names"]
+__all__ = ["AVERAGE", "export", "export_like", "plain_names"]
 
 AVERAGE = "average.pt"
 """The part of a checkpoint with the average of the weights, where there is one."""
@@ -59,6 +61,24 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
     return {
         "tensors": len(sizes), "values": sum(sizes), "bytes": facts["bytes"], "averaged": averaged(folder, part),
     }  # fmt: skip
+
+
+def export_like(folder: Path, target: Path, part: str, like: Path) -> dict[str, Any]:
+    """Write a part of the generation in ``folder`` as a folder of Hugging Face's, as ``like`` is one; what ``export`` returns,
+    and ``files``, ``added`` and ``left_out``: names that the checkpoint or ``like`` alone has.
+
+    The names are those of ``like``, as ``pretrained_rename`` in the run's ``train.json`` has them.
+
+    Raises:
+        TrainingError: there is no such part, or it does not fit ``like``.
+    """
+    from .saving.pieces import Pieces
+    from .weights.folder import write_like
+
+    state = _by_name(_find(folder, part), folder, part)
+    rename = read_json(folder.parent.parent / "train.json").get("pretrained_rename") or {}
+    written = write_like(like, target, state, Pieces(folder), cast("Mapping[str, str]", rename))
+    return {**written._asdict(), "averaged": averaged(folder, part)}
 
 
 def _sizes(value: object) -> Iterator[int]:
@@ -166,9 +186,12 @@ def _without_compiled(name: object) -> object:
 
 def main(arguments: Sequence[str]) -> int:
     """Export as the arguments say; the exit code."""
-    folder, target, part = arguments
+    folder, target, part, *like = arguments
     try:
-        print(json.dumps(export(Path(folder), Path(target), part)))
+        if like:
+            print(json.dumps(export_like(Path(folder), Path(target), part, Path(like[0]))))
+        else:
+            print(json.dumps(export(Path(folder), Path(target), part)))
         return 0
     except ModuleNotFoundError as error:
         if error.name != "torch":

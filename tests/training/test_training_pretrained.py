@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.saving import checkpoint
+from slurmgpu.training.export import export_like
+from slurmgpu.training.saving import checkpoint, pieces
+from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.weights import safetensors
-from slurmgpu.training.weights.loading import load_into
+from slurmgpu.training.weights.loading import _renamed, load_into
 from slurmgpu.training.weights.reading import read_state
 
 from .conftest import RunFolder, new_run
@@ -219,6 +221,134 @@ def test_one_name_of_tied_weights_is_enough_and_dtypes_are_the_model_s() -> None
     assert fit.whole
     assert model[0].weight.dtype == torch.float32
     assert torch.equal(model.again.weight.double(), state["0.weight"])
+
+
+class Small(nn.Module):
+    """What a language model is: an embedding that is the head's weight as well, and something between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.mlp, self.lm_head = nn.Embedding(6, 4), nn.Linear(4, 4), nn.Linear(4, 6, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+
+def downloaded(folder: Path) -> dict[str, torch.Tensor]:
+    """A folder as it comes from Hugging Face: two files with an index, bfloat16, one name of what is tied, and other files."""
+    folder.mkdir()
+    torch.manual_seed(3)
+    state = {
+        f"transformer.{name}": value.bfloat16()
+        for name, value in Small().state_dict().items()
+        if name != "lm_head.weight"
+    }
+    names = list(state)
+    places = {names[0]: "model-00001-of-00002.safetensors"}
+    places.update(dict.fromkeys(names[1:], "model-00002-of-00002.safetensors"))
+    for file in set(places.values()):
+        pack(folder / file, {name: state[name] for name in names if places[name] == file})
+    index = {"metadata": {"total_size": 88}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text('{"torch_dtype": "bfloat16", "tie_word_embeddings": true}')
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "pytorch_model.bin").write_bytes(b"of another time")
+    return state
+
+
+def generation(run: Path, model: nn.Module, *, cut: bool) -> Path:
+    """A checkpoint of the model, whole or as two ranks that have each a half of all weights write it."""
+    folder = run / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    rename = {"transformer.": ""}
+    (run / "train.json").write_text(json.dumps({"pretrained_rename": rename}))
+    state: dict[str, Any] = model.state_dict()
+    if cut:
+        about = {"mesh": [2], "ranks": [0, 1], "placements": [["shard", 0]], "dtype": "float32"}
+        notes = {
+            name: {pieces._MARK: name, **about, "shape": list(value.shape)} for name, value in state.items()
+        }
+        for rank in (0, 1):
+            regions = {name: pieces.own_region(note, rank)[0] for name, note in notes.items()}
+            snapshot = Snapshot()
+            for name, region in regions.items():
+                snapshot.pieces[name] = snapshot._copy(state[name][pieces._slices(region)])
+            torch.save(snapshot.pieces, folder / f"shard-{rank}.pt")
+        state = notes
+    torch.save(state, folder / "model.pt")
+    return folder
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "sharded"])
+def test_a_folder_of_hugging_face_s_is_read_and_written_back_as_it_was(tmp_path: Path, cut: bool) -> None:
+    """Names, dtypes, values, which weights are tied, which file has which, and the files beside them."""
+    came = downloaded(tmp_path / "came")
+    model = Small()
+    assert load_into(model, _renamed(read_state(tmp_path / "came"), {"transformer.": ""})).whole
+    said = export_like(
+        generation(tmp_path / "run", model, cut=cut), tmp_path / "back", "model", tmp_path / "came"
+    )
+    assert (said["tensors"], said["files"], said["added"], said["left_out"]) == (3, 2, [], [])
+    back = read_state(tmp_path / "back")
+    assert {name: value.dtype for name, value in back.items()} == dict.fromkeys(came, torch.bfloat16)
+    assert same(back, came)
+    names = {path.name for path in (tmp_path / "back").iterdir()}
+    assert names == {path.name for path in (tmp_path / "came").iterdir()} - {"pytorch_model.bin"}
+    index = "model.safetensors.index.json"
+    indexes = [json.loads((tmp_path / each / index).read_text()) for each in ("came", "back")]
+    assert indexes[0] == indexes[1]
+    assert (tmp_path / "back" / "config.json").read_bytes() == (
+        tmp_path / "came" / "config.json"
+    ).read_bytes()
+
+
+def test_weights_that_one_side_alone_has_are_said_when_a_folder_is_written(tmp_path: Path) -> None:
+    """A head of its own instead of a tied one, and values that came beside the model's."""
+    came = downloaded(tmp_path / "came")
+    pack(tmp_path / "came" / "model-00002-of-00002.safetensors", {**came, "masked.bias": torch.ones(2)})
+    index = tmp_path / "came" / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    document["weight_map"]["masked.bias"] = "model-00002-of-00002.safetensors"
+    index.write_text(json.dumps(document))
+    model = Small()
+    model.lm_head = nn.Linear(4, 6, bias=False)
+    said = export_like(
+        generation(tmp_path / "run", model, cut=False), tmp_path / "back", "model", tmp_path / "came"
+    )
+    assert (said["added"], said["left_out"]) == (["lm_head.weight"], ["masked.bias"])
+    assert torch.equal(read_state(tmp_path / "back")["lm_head.weight"], model.lm_head.weight)
+
+
+def test_a_folder_that_cannot_be_followed_leaves_nothing_behind(tmp_path: Path) -> None:
+    downloaded(tmp_path / "came")
+    folder = generation(tmp_path / "run", network(), cut=False)
+    with pytest.raises(
+        TrainingError, match=r"no weight of the checkpoint .* it has 0\.weight, .*transformer\.wte"
+    ):
+        export_like(folder, tmp_path / "back", "model", tmp_path / "came")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        TrainingError, match=r"--like: the folder .*empty has none of model\.safetensors\.index"
+    ):
+        export_like(folder, tmp_path / "back", "model", tmp_path / "empty")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["came", "empty", "run"]
+
+
+def test_the_library_of_the_models_loads_what_was_written(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=11, n_positions=6)
+    torch.manual_seed(5)
+    model = transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path / "came", max_shard_size="3KB")
+    assert (tmp_path / "came" / "model.safetensors.index.json").exists()
+    state = {f"net.{name}": value for name, value in model.state_dict().items()}
+    folder = tmp_path / "run" / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    (tmp_path / "run" / "train.json").write_text('{"pretrained_rename": {"": "net."}}')
+    torch.save(state, folder / "model.pt")
+    said = export_like(folder, tmp_path / "back", "model", tmp_path / "came")
+    assert (said["added"], said["left_out"]) == ([], [])
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+    assert same(back.state_dict(), model.state_dict())
+    assert back.lm_head.weight is back.transformer.wte.weight
 
 
 def write(run: RunFolder, path: Path, task: str = "Line", **settings: Any) -> None:

@@ -183,26 +183,38 @@ def act_export(
     part: str,
     force: bool,
     python: str | None,
+    like: Path | None,
 ) -> None:
     run_dir, tasks = tasks_of(ctx, run)
-    _check_target(target, tasks, force)
+    _check_target(target, tasks, force, like)
     interpreter = chosen_python(python, os.environ)
     step = _best_step(run_dir, tasks, which.step) if which.best else which.step
     one = _intact(run_dir, tasks, step)
     arguments = [str(one.path.absolute()), str(target.absolute()), part]
+    arguments += [] if like is None else [str(like.expanduser().absolute())]
     facts = json.loads(ask_entrypoint(interpreter, "export", arguments, os.environ))
     kind = " (the average of its weights)" if facts.get("averaged") else ""
     note(
         f"wrote {target}: {part}{kind} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
         f"{facts['values']} values, {size(facts['bytes'])}"
     )
+    for names, what in (
+        (facts.get("added"), "in the checkpoint alone, added"),
+        (facts.get("left_out"), f"in {like} alone, left out"),
+    ):
+        if names:
+            note(f"  {len(names)} {what}: {', '.join(names[:8])}{' ...' if names[8:] else ''}")
 
 
-def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
+def _check_target(target: Path, tasks: list[_Task], force: bool, like: Path | None) -> None:
     if not target.absolute().parent.is_dir():
         raise InvalidInput(f"--output {target}: there is no folder {target.parent}", hint="make it first")
     if any(task.folder.resolve() in target.resolve().parents for task in tasks):
         raise InvalidInput(f"--output {target}: lies among the checkpoints", hint="give a file elsewhere")
+    if like is not None and not like.expanduser().is_dir():
+        raise InvalidInput(f"--like {like}: is no folder", hint="give one with a config.json and weights")
+    if like is not None and (target.exists() or target.is_symlink()):
+        raise InvalidInput(f"--output {target}: is there already", hint="give a folder that is not there yet")
     if target.exists() and not target.is_file():
         raise InvalidInput(f"--output {target}: is not a plain file", hint="give a file's name")
     if target.exists() and not force:

@@ -197,6 +197,17 @@ class Pieces:
             found.append(Lazy(str(name), dtype, shape, functools.partial(self.resolved, value)))
         return found
 
+    def memory(self, value: Any) -> object:
+        """Something that two values have in common if they are the same memory, as tied weights are, and no others have."""
+        if not is_note(value):
+            same = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel()
+            return (-1, value.data_ptr(), value.shape, value.stride()) if same else id(value)
+        for rank, region in _written(value):
+            if math.prod(region.sizes):
+                piece = self._file(rank)[value[_MARK]]
+                return (rank, piece.data_ptr(), tuple(value["shape"]), piece.stride())
+        return id(value)
+
     def resolved(self, value: Any) -> Any:
         """The value, with the tensors themselves where notes stand for them."""
         if is_note(value):

@@ -16,7 +16,7 @@ from ..versions import with_versions
 from ..watching.console import Console
 from .reading import read_state
 
-__all__ = ["Fit", "load_into", "load_pretrained"]
+__all__ = ["Fit", "load_into", "load_pretrained", "new_name"]
 
 _SHOWN = 8  # names of each kind: the whole fits on a screen
 
@@ -82,19 +82,20 @@ def _load(model: torch.nn.Module, path: Path, settings: Settings) -> Fit:
 
 
 def _renamed(state: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    """The state with other beginnings of names: of all that apply, the longest."""
-
-    def renamed(name: str) -> str:
-        old = max((each for each in rename if name.startswith(each)), key=len, default=None)
-        return name if old is None else rename[old] + name[len(old) :]
-
+    """The state with other beginnings of names."""
     found: dict[str, Any] = {}
     for name, value in state.items():
-        new = renamed(name)
+        new = new_name(name, rename)
         if new in found:
             raise TrainingError(f"pretrained_rename: two weights would be named {new!r}; one was {name!r}")
         found[new] = value
-    return with_versions(found, state, lambda module: renamed(f"{module}.")[:-1] if module else "")
+    return with_versions(found, state, lambda module: new_name(f"{module}.", rename)[:-1] if module else "")
+
+
+def new_name(name: str, rename: Mapping[str, str]) -> str:
+    """The name with another beginning: of all in ``rename`` that apply, the longest."""
+    old = max((each for each in rename if name.startswith(each)), key=len, default=None)
+    return name if old is None else rename[old] + name[len(old) :]
 
 
 def load_into(model: torch.nn.Module, state: Mapping[str, Any]) -> Fit:

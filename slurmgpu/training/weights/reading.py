@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from ..saving.pieces import Pieces, is_note, ranks_of
 from ..versions import with_versions
 from . import safetensors
 
-__all__ = ["read_state"]
+__all__ = ["read_named", "read_state"]
 
 # Where a folder has its weights, the first that is there; model.pt is that of a checkpoint.
 _IN_FOLDERS = (
@@ -34,24 +34,46 @@ def read_state(path: Path) -> dict[str, Any]:
         TrainingError: there is no such file, or it holds no weights; the message says what was found.
     """
     if path.is_dir():
-        found = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
-        if found is None:
-            raise TrainingError(f"pretrained: the folder {path} has none of {', '.join(_IN_FOLDERS)}")
-        path = found
-    try:
-        state = _indexed(path) if path.suffix == ".json" else _one_file(path)
-    except OSError as error:
-        raise TrainingError(
-            f"pretrained: cannot read {path} (work folder {Path.cwd()}): {error.strerror or error}"
-        ) from None
-    except ValueError as error:
-        raise TrainingError(f"pretrained: {path}: {error}") from None
+        path = _weights_in(path, "pretrained", _IN_FOLDERS)
+    state = _read(path, "pretrained")[0]
     plain = plain_names(state, wrapped=True)
     return with_versions({str(name): value for name, value in plain.items()}, plain)
 
 
-def _indexed(path: Path) -> dict[object, object]:
-    """The tensors of several files, as an index beside them says which is where."""
+def read_named(folder: Path) -> tuple[Mapping[object, object], dict[object, str]]:
+    """The weights of a folder of Hugging Face's, under the names that they have there, and the file that each is in.
+
+    Raises:
+        TrainingError: it holds none.
+    """
+    return _read(_weights_in(folder, "--like", _IN_FOLDERS[1:]), "--like")
+
+
+def _weights_in(folder: Path, asked: str, names: Sequence[str]) -> Path:
+    """The file of a folder that has its weights, or says where they are."""
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is None:
+        raise TrainingError(f"{asked}: the folder {folder} has none of {', '.join(names)}")
+    return found
+
+
+def _read(path: Path, asked: str) -> tuple[Mapping[object, object], dict[object, str]]:
+    """The tensors by name, and the file of each."""
+    try:
+        if path.suffix == ".json":
+            return _indexed(path)
+        state = _one_file(path)
+        return state, dict.fromkeys(state, path.name)
+    except OSError as error:
+        raise TrainingError(
+            f"{asked}: cannot read {path} (work folder {Path.cwd()}): {error.strerror or error}"
+        ) from None
+    except ValueError as error:
+        raise TrainingError(f"{asked}: {path}: {error}") from None
+
+
+def _indexed(path: Path) -> tuple[dict[object, object], dict[object, str]]:
+    """The tensors of several files, as an index beside them says which is where, and the file of each."""
     index = json.loads(path.read_text(encoding="utf-8"))
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not (isinstance(places, dict) and all(isinstance(each, str) for each in places.values())):
@@ -66,7 +88,7 @@ def _indexed(path: Path) -> dict[object, object]:
         if absent:
             raise ValueError(f"{file} does not have {absent[0]!r}, which the index looks for in it")
         state.update((name, held[name]) for name in names)
-    return state
+    return state, places
 
 
 def _one_file(path: Path) -> Mapping[object, object]:
