@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from slurmgpu.monitoring.checkpoints import checkpoints, damage
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.checkpoint import newest_intact
 
@@ -68,6 +67,9 @@ def accepted_flips(folder: Path, count: int, dice: random.Random, scratch: Path)
 
     The readers are that of a training that goes on, and that of ``slurmgpu checkpoint``.
     """
+    # Here, as they need more than torch, which the rest of this does without.
+    from slurmgpu.monitoring.checkpoints import checkpoints, damage
+
     newest = generations(folder)[0]
     accepted = []
     for _ in range(count):

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.damaging import DAMAGES, spoil
 from slurmgpu.training import files
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.files import sha256
@@ -410,3 +412,34 @@ def test_a_snapshot_stays_as_it_was_and_tied_weights_stay_tied() -> None:
     assert copy["a"].tolist() == [1, 1]
     assert copy["b"] is copy["a"]
     assert copy["part"].tolist() == [1]
+
+
+def of_two_ranks(folder: Path, step: int) -> None:
+    """A generation as two ranks with sharded models write it."""
+    generator = torch.Generator().manual_seed(step)
+    parts = {"model.pt": {"w": {"pieces": step}}, "training.pt": {"step": step}}
+    for rank in (0, 1):
+        parts[f"shard-{rank}.pt"] = {"w": torch.randn(3, generator=generator)}
+        parts[f"rank-{rank}.pt"] = {"random": torch.randn(2, generator=generator)}
+    save(folder, step, parts)
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_whatever_happens_to_pieces_the_checkpoint_before_is_taken_and_one_line_says_why(
+    tmp_path: Path, kind: str
+) -> None:
+    """Also of pieces that are whole by themselves: of another save or another run, or each in the other's place."""
+    of_two_ranks(tmp_path / "saved", 1)
+    of_two_ranks(tmp_path / "saved", 2)
+    parts = set()
+    for seed in range(12):
+        folder = Path(shutil.copytree(tmp_path / "saved", tmp_path / str(seed)))
+        parts.add(spoil(folder, kind, random.Random(seed)))
+        generation, (line,) = newest_intact(folder)
+        assert generation is not None
+        assert generation.path.name == "step-1"
+        assert re.fullmatch(
+            r"checkpoint step-2 is damaged \(.+\), set aside as damaged-step-2-1; falling back to step-1",
+            line,
+        )
+    assert any(name.startswith("shard-") for name in parts)
