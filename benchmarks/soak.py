@@ -1,6 +1,6 @@
 """Kills trainings at random moments, starts them again, and holds what comes out against an undisturbed run.
 
-    python benchmarks/soak.py [--strategy fsdp2 pipeline] [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
+    python benchmarks/soak.py [--strategy fsdp2] [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
 
 Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4, fp32, and fp16 where two processes
 accumulate; and over the kinds of training in ``soaked.py``, each of which has a state of its own. A disturbance is a signal
@@ -39,7 +39,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,7 +107,6 @@ class Report:
     lost_by_damage: list[int] = field(default_factory=list)
     damages: Counter[str] = field(default_factory=Counter)
     damaged_parts: Counter[str] = field(default_factory=Counter)
-    by_strategy: dict[str, Counter[str]] = field(default_factory=dict)
     flips: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -638,7 +637,6 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
                 "largest": lost[-1] if lost else None,
                 "beyond_one_interval": sum(each > INTERVAL for each in lost),
             },
-            "by_strategy": {name: dict(sorted(each.items())) for name, each in report.by_strategy.items()},
             "damaged_checkpoints": dict(sorted(report.damages.items())),
             "damaged_parts": dict(sorted(report.damaged_parts.items())),
             "flipped_bits": {
@@ -674,10 +672,19 @@ def can_mount() -> bool:
     return "SOAK_ALONE" in os.environ
 
 
-def preload(strategies: Sequence[str]) -> None:
+def keep(result: dict[str, Any], given: argparse.Namespace) -> None:
+    """Write the figures down, by themselves or beside those of other strategies."""
+    if given.add:
+        there = json.loads(given.json.read_text()) if given.json.exists() else {}
+        parts = {**there.get("strategies", {}), given.strategy: result}
+        result = {"schema": result["schema"], "benchmark": "soak_sharded", "strategies": parts}
+    given.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def preload(strategy: str) -> None:
     """Load here what each rank would load for itself, which takes longer than its training."""
     importlib.import_module("slurmgpu.training.run")
-    if strategies != ["ddp"]:
+    if strategy != "ddp":
         for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"):
             with contextlib.suppress(ImportError):  # an older torch has not all of them
                 importlib.import_module(name)
@@ -722,34 +729,28 @@ def main() -> None:
     )
     parser.add_argument(
         "--strategy",
-        nargs="+",
         choices=("ddp", "fsdp2", "pipeline"),
-        default=["ddp"],
-        help="of several processes; others than ddp: of two alone; each has its share of the kills",
+        default="ddp",
+        help="of several processes; others than ddp: of two alone",
     )
     parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--add", action="store_true", help="put the figures beside those of other strategies")
     given = parser.parse_args()
     alone_with_its_mounts()
     dice, report, began = random.Random(given.seed), Report(), time.monotonic()
     preload(given.strategy)
+    setups = setups_of(given.strategy, given)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
-        for place, strategy in enumerate(given.strategy):
-            whole = Amount(given.kills, given.damages, given.flips).share(place, len(given.strategy))
-            setups = setups_of(strategy, given)
-            for number, setup in enumerate(setups):
-                before = report.kills, sum(report.damages.values()), report.runs
-                amount = whole.share(number, len(setups))
-                soak(setup, Path(folder, f"{strategy}-{number}"), amount, dice, given.pause, report)
-                after = report.kills, sum(report.damages.values()), report.runs
-                counts = report.by_strategy.setdefault(strategy, Counter())
-                for name, one, two in zip(("kills", "damages", "runs"), before, after, strict=True):
-                    counts[name] += two - one
-                print(f"{setup}: {after[0] - before[0]} kills, {report.runs} runs so far", flush=True)
-                result = document(report, given, time.monotonic() - began)
-                if given.json:
-                    given.json.write_text(json.dumps(result, indent=1) + "\n")
+        for number, setup in enumerate(setups):
+            amount = Amount(given.kills, given.damages, given.flips).share(number, len(setups))
+            before = report.kills
+            soak(setup, Path(folder, str(number)), amount, dice, given.pause, report)
+            print(f"{setup}: {report.kills - before} kills, {report.runs} runs so far", flush=True)
+            result = document(report, given, time.monotonic() - began)
+            if given.json:
+                keep(result, given)
     print(json.dumps(result["results"], indent=1))
     sys.exit(1 if report.failures else 0)
 
