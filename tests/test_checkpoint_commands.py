@@ -24,7 +24,8 @@ from slurmgpu.cli.group import cli
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.monitoring import checkpoints as reading
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.export import export, plain_names
+from slurmgpu.training.export import export
+from slurmgpu.training.names import plain_names
 from slurmgpu.training.saving import checkpoint as writing
 from slurmgpu.training.weights.reading import read_state
 

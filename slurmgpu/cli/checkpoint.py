@@ -77,15 +77,24 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
 @click.pass_context
-def export(ctx: click.Context, /, step: int | None, best: bool, **given: Any) -> None:
+def export(
+    ctx: click.Context,
+    /,
+    step: int | None,
+    best: bool,
+    target: Path,
+    force: bool,
+    like: Path | None,
+    **given: Any,
+) -> None:
     """Write the weights of a checkpoint as one plain state_dict.
 
     RUN as for `checkpoint list`. Read it with `torch.load(FILE, weights_only=True)`, without slurmgpu; the names are those
     of the model without DDP or torch.compile. Checksums are held first. Only this command needs torch.
     """
-    from slurmgpu.cli.actions.checkpoint import Which, act_export
+    from slurmgpu.cli.actions.checkpoint import Into, Which, act_export
 
-    act_export(ctx, which=Which(step, best), **given)
+    act_export(ctx, which=Which(step, best), into=Into(target, force, like), **given)
 
 
 @command.command("replay", short_help="Train an interval again; say where it differs from the run.")

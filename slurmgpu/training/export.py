@@ -17,15 +17,13 @@ from typing import IO, Any, cast
 
 from .errors import TrainingError
 from .files import read_json, sync_folder, write_whole
+from .names import plain_names
 from .versions import with_versions
 
-__all__ = ["AVERAGE", "export", "export_like", "plain_names"]
+__all__ = ["AVERAGE", "export", "export_like"]
 
 AVERAGE = "average.pt"
 """The part of a checkpoint with the average of the weights, where there is one."""
-
-_COMPILED = "_orig_mod"
-_WRAPPED = "module."
 
 
 def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
@@ -161,27 +159,6 @@ def _load(path: Path) -> Mapping[object, object]:
     except Exception as error:
         raise TrainingError(f"cannot load {path}: {error}") from error
     return cast("Mapping[object, object]", found)
-
-
-def plain_names(state: Mapping[object, object], *, wrapped: bool) -> dict[object, object]:
-    """The state under the plain model's names: without torch.compile's, and if ``wrapped`` without DDP's.
-
-    DDP's is removed only where all names begin with it: a model may have a part named module.
-    """
-    plain = {_without_compiled(name): value for name, value in state.items()}
-    cut = 0
-    if wrapped and plain and all(str(name).startswith(_WRAPPED) for name in plain):
-        cut = len(_WRAPPED)
-        plain = {str(name)[cut:]: value for name, value in plain.items()}
-    if len(plain) != len(state):
-        raise TrainingError("two tensors would get one name: the state has them compiled and not compiled")
-    return with_versions(plain, state, lambda module: str(_without_compiled(module))[cut:])
-
-
-def _without_compiled(name: object) -> object:
-    if not isinstance(name, str):
-        return name
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
 
 
 def main(arguments: Sequence[str]) -> int:

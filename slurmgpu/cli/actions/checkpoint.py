@@ -175,18 +175,20 @@ class Which(NamedTuple):
     best: bool
 
 
+class Into(NamedTuple):
+    """Where an export goes: a file, or a new folder such as ``like``."""
+
+    target: Path
+    force: bool
+    like: Path | None
+
+
 def act_export(
-    ctx: click.Context,
-    run: str | None,
-    which: Which,
-    target: Path,
-    part: str,
-    force: bool,
-    python: str | None,
-    like: Path | None,
+    ctx: click.Context, run: str | None, which: Which, into: Into, part: str, python: str | None
 ) -> None:
     run_dir, tasks = tasks_of(ctx, run)
-    _check_target(target, tasks, force, like)
+    _check_target(into, tasks)
+    target, _, like = into
     interpreter = chosen_python(python, os.environ)
     step = _best_step(run_dir, tasks, which.step) if which.best else which.step
     one = _intact(run_dir, tasks, step)
@@ -206,7 +208,8 @@ def act_export(
             note(f"  {len(names)} {what}: {', '.join(names[:8])}{' ...' if names[8:] else ''}")
 
 
-def _check_target(target: Path, tasks: list[_Task], force: bool, like: Path | None) -> None:
+def _check_target(into: Into, tasks: list[_Task]) -> None:
+    target, force, like = into
     if not target.absolute().parent.is_dir():
         raise InvalidInput(f"--output {target}: there is no folder {target.parent}", hint="make it first")
     if any(task.folder.resolve() in target.resolve().parents for task in tasks):

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import TrainingError
-from ..export import plain_names
 from ..files import sync_folder, write_whole
+from ..names import plain_names
 from ..saving.pieces import Pieces
 from . import safetensors
 from .loading import new_name

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 
 from ..errors import TrainingError
-from ..export import plain_names
 from ..files import read_json, sha256
+from ..names import plain_names
 from ..saving.layout import layout_of, parts_of
 from ..saving.pieces import Pieces, is_note, ranks_of
 from ..versions import with_versions
