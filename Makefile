@@ -149,6 +149,7 @@ soak: $(VENV)/.test
 	@$(BIN)/python benchmarks/soak.py
 
 soak-sharded: $(VENV)/.test
+	@rm -f benchmarks/results/soak_sharded.json
 	@for strategy in fsdp2 pipeline; do \
 	    $(BIN)/python benchmarks/soak.py --strategy $$strategy --kills 100 --damages 25 --flips 250 \
 	        --json benchmarks/results/soak_sharded.json --add || exit 1; done

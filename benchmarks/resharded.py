@@ -240,12 +240,9 @@ def resharded(folder: Path, failures: list[str]) -> list[dict[str, Any]]:
             if reader == writer:
                 row["same_to_the_bit"] = same(run, straight)
             rows.append(row)
-            if not (
-                row["read_to_the_bit"]
-                and row.get("same_to_the_bit", True)
-                and losses <= LOSSES
-                and far <= WEIGHTS
-            ):
+            # DDP lays its buckets out anew after its first step, and a sum of more than two has more than one order.
+            exact = row.get("same_to_the_bit", True) or writer.strategy == "ddp"
+            if not (row["read_to_the_bit"] and exact and losses <= LOSSES and far <= WEIGHTS):
                 failures.append(f"saved by {writer}, read by {reader}: {row}")
             print(json.dumps(row), flush=True)
             shutil.rmtree(place)

@@ -58,7 +58,7 @@ SAMPLES, BATCH, EPOCHS, INTERVAL = 200, 16, 8, 10
 STEPS = SAMPLES * EPOCHS // BATCH
 TASKS = ROOT / "benchmarks" / "soaked.py"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-PATIENCE = 120.0  # seconds for a start to end by itself
+PATIENCE = 600.0  # seconds for a start to end by itself
 TMPFS = "400k"  # a few checkpoints
 KILLS_IN_SAVE = ("in sync", "before rename")
 FULL_DISKS = ("disk full", "tmpfs full")
@@ -142,7 +142,7 @@ class Run:
             "log_every": 1,
             "checkpoint_every": 1000,
             "checkpoint_steps": INTERVAL,
-            "timeout": 60.0,
+            "timeout": 240.0,
             **own,
         }
         (folder / "train.json").write_text(json.dumps(settings))
@@ -612,6 +612,7 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
         "benchmark": "soak",
         "setting": {
             "strategy": given.strategy,
+            "kinds": given.kinds,
             "seed": given.seed,
             "steps": STEPS,
             "interval": INTERVAL,
@@ -673,11 +674,11 @@ def can_mount() -> bool:
 
 
 def keep(result: dict[str, Any], given: argparse.Namespace) -> None:
-    """Write the figures down, by themselves or beside those of other strategies."""
+    """Write the figures down, by themselves or after those of other soaks."""
     if given.add:
-        there = json.loads(given.json.read_text()) if given.json.exists() else {}
-        parts = {**there.get("strategies", {}), given.strategy: result}
-        result = {"schema": result["schema"], "benchmark": "soak_sharded", "strategies": parts}
+        there = json.loads(given.json.read_text())["parts"] if given.json.exists() else []
+        others = [each for each in there if each["setting"] != result["setting"]]
+        result = {"schema": result["schema"], "benchmark": "soak_sharded", "parts": [*others, result]}
     given.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -736,7 +737,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--add", action="store_true", help="put the figures beside those of other strategies")
+    parser.add_argument("--add", action="store_true", help="put the figures after those of other soaks")
     given = parser.parse_args()
     alone_with_its_mounts()
     dice, report, began = random.Random(given.seed), Report(), time.monotonic()
