@@ -352,6 +352,20 @@ def test_what_was_interrupted_is_what_was_measured() -> None:
     assert re.search(rf"the {lost['count']} starts .* \| {lost['largest']} \|$", page, re.MULTILINE)
 
 
+def test_how_far_apart_strategies_are_that_go_on_from_each_other_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/resharded.json"))["results"]
+    page = text_of("docs/training.md")
+    assert measured["failures"] == []
+    assert measured["read_to_the_bit"] == measured["pairs"]
+    assert f"all {measured['pairs']} pairs" in page
+    said = re.search(r"apart by (\S+) of themselves at most, weights by (\S+)\. ", page)
+    assert said
+    for told, name in zip(said.groups(), ("losses", "weights"), strict=True):
+        assert measured[f"{name}_apart_at_most"] <= float(told) < 1.1 * measured[f"{name}_apart_at_most"]
+    inexact = [each["saved_by"] for each in measured["each"] if each.get("same_to_the_bit") is False]
+    assert inexact in ([], ["ddp x4"])
+
+
 def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:
     contexts = [context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
     server = ShellValues("jupyter", (), {"server": "jupyterlab", "python": "python3"})
