@@ -352,6 +352,29 @@ def test_what_was_interrupted_is_what_was_measured() -> None:
     assert re.search(rf"the {lost['count']} starts .* \| {lost['largest']} \|$", page, re.MULTILINE)
 
 
+def test_what_sharded_trainings_went_through_is_what_was_measured() -> None:
+    measured = [
+        each["results"] for each in json.loads(text_of("benchmarks/results/soak_sharded.json"))["parts"]
+    ]
+    page = text_of("docs/when-a-job-is-killed.md")
+    assert all("training.pt differs" in failure for each in measured for failure in each["failures"])
+    told = {
+        "KILL to one process.*": [_times(each, "SIGKILL") for each in measured],
+        "KILL in the middle.*": [_times(each, "before rename|in sync") for each in measured],
+        "TERM, USR1.*": [_times(each, "SIGTERM|SIGUSR") for each in measured],
+        "runs whose last checkpoint.*": [len(each["failures"]) for each in measured],
+        "the most steps lost in a start.*": [each["steps_lost_by_kill"]["largest"] for each in measured],
+        "runs; starts of these": [f"{each['runs']}; {each['starts']}" for each in measured],
+        "checkpoints damaged.*": [f"{sum(each['damaged_checkpoints'].values())}: 0" for each in measured],
+    }
+    for about, (one, other) in told.items():
+        assert re.search(rf"^\| {about} \| {one} \| {other} \|$", page, re.MULTILINE), about
+
+
+def _times(measured: dict[str, Any], which: str) -> int:
+    return sum(times for name, times in measured["disturbances"].items() if re.match(which, name))
+
+
 def test_how_far_apart_strategies_are_that_go_on_from_each_other_is_what_was_measured() -> None:
     measured = json.loads(text_of("benchmarks/results/resharded.json"))["results"]
     page = text_of("docs/training.md")
