@@ -286,7 +286,23 @@ class TrainSettings(BaseModel):
     checkpoint_steps: int | None = Field(
         None,
         ge=1,
-        description="Steps that a kill may cost at most: further checkpoints, inside epochs; null: none.",
+        description="Steps that a kill may cost at most: further checkpoints, inside epochs; null: none. Each goes to the run "
+        "directory, unless checkpoint_shared_steps is set.",
+    )
+    checkpoint_shared_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps that a lost node may cost at most: so often a checkpoint goes to the run directory, and those of "
+        "checkpoint_steps between them are kept on the nodes alone (for small models: checkpoint_steps 1 keeps every step); "
+        "null: all go to the run directory.",
+        examples=[200],
+    )
+    checkpoint_node_folder: str | None = Field(
+        None,
+        min_length=1,
+        description="The folder of each node in which checkpoint_shared_steps keeps steps; variables of the job may stand in it. "
+        "null: /dev/shm, which is memory, else $SLURM_TMPDIR, $TMPDIR or /tmp.",
+        examples=["/local/$USER"],
     )
     checkpoint_share: float | None = Field(
         0.05,
@@ -379,6 +395,24 @@ class TrainSettings(BaseModel):
             if static_graph and info.data.get(name) not in (None, 1):
                 raise ValueError(f"torch's DDP cannot do it beside {name}; leave out one of them")
         return static_graph
+
+    @field_validator("checkpoint_shared_steps")
+    @classmethod
+    def _is_beyond_checkpoint_steps(cls, shared: int | None, info: ValidationInfo) -> int | None:
+        steps = info.data.get("checkpoint_steps")
+        if shared is not None and (steps is None or steps >= shared):
+            raise ValueError(
+                f"checkpoint_steps is {steps}, and says how often a step is kept on the nodes in between: set it to a smaller "
+                "number, such as 1, or leave checkpoint_shared_steps out"
+            )
+        return shared
+
+    @field_validator("checkpoint_node_folder")
+    @classmethod
+    def _is_beside_checkpoint_shared_steps(cls, folder: str | None, info: ValidationInfo) -> str | None:
+        if folder is not None and info.data.get("checkpoint_shared_steps") is None:
+            raise ValueError("nothing is kept on the nodes: set checkpoint_shared_steps too, or leave it out")
+        return folder
 
     @field_validator("micro_batch", mode="before")
     @classmethod

@@ -46,7 +46,13 @@ def lay_out(
         "checkpoint_every": _NEVER, "checkpoint_steps": _NEVER, "keep_every": until, "keep": 3, "resume": True,
         "sanity": False, "profile": False, "track": [], "stop_margin": 0.0,
     }  # fmt: skip
-    (scratch / "train.json").write_text(json.dumps({"schema": "slurmgpu.train/1", **settings, **own}))
+    # Earlier versions do not know these.
+    unkept = {
+        name: None for name in ("checkpoint_shared_steps", "checkpoint_node_folder") if name in settings
+    }
+    (scratch / "train.json").write_text(
+        json.dumps({"schema": "slurmgpu.train/1", **settings, **own, **unkept})
+    )
     if checkpoint is not None:
         target = scratch / "checkpoints" / checkpoint.name
         target.mkdir(parents=True)

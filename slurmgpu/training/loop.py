@@ -77,6 +77,9 @@ class Loop:
     It is built at the first step, so that a checkpoint can be restored; ``connect`` starts it from where it is then.
     """
 
+    keep: Optional[Callable[[], None]] = None
+    """Called before anything follows on a step: a copy of it may be due on the nodes."""
+
     def __init__(
         self, task: Task, settings: Settings, session: Session, metrics: Metrics, limit: Optional[int]
     ) -> None:
@@ -337,6 +340,8 @@ class Loop:
         self.wrapped.train()
         self.meter.start_clock()  # what was built and joined before is not part of a step
         while True:
+            if self.keep is not None:
+                self.keep()
             done = position.step >= last or self.judge.spent
             due = False
             evaluating = self._evaluation_is_due(done)
@@ -359,6 +364,8 @@ class Loop:
             best = evaluating and self.judge.is_best(position.step)
             if best or bound.due(position.step) or (due and self.session.affords(position.step)):
                 save()
+                if self.keep is not None and (best or bound.is_for_good(position.step)):
+                    wait_for_save()  # a start after a kill goes on from beyond it, and does not make it again
             if watch.step >= watch.line and watch.stop():
                 return False
             take, until = self.step.take, min(last, self._next_event())
@@ -384,7 +391,10 @@ class Loop:
             return step + 1
         left_in_epoch = self.samples - self.position.samples % self.samples
         evaluated = [step - step % each + each for each in [settings.evaluate_steps] if each]
-        return min(*evaluated, step - (-left_in_epoch // batch), self.session.bound.next(step))
+        session = self.session
+        return min(
+            *evaluated, step - (-left_in_epoch // batch), session.bound.next(step), session.next_kept(step)
+        )
 
     def _try_out(self, act: Callable[[], None]) -> None:
         """What is done once, after the first step; its time is no step's."""

@@ -83,12 +83,15 @@ def train(
     console = Console(group.ranks.first)
     limit = _step_limit(settings, environment)
     group.on_first(lambda: require(settings.track))
+    on_nodes = settings.checkpoint_shared_steps is not None
     saving = Saving(
-        settings.checkpoint_steps,
+        settings.checkpoint_shared_steps if on_nodes else settings.checkpoint_steps,
         settings.keep,
         settings.keep_every,
         settings.resume,
         settings.checkpoint_share,
+        settings.checkpoint_steps if on_nodes else None,
+        settings.checkpoint_node_folder,
     )
     limits = Limits(settings.timeout, settings.stop_margin, settings.hang_timeout)
     session = Session(run_dir, group, environment, console, saving, limits)
@@ -127,9 +130,12 @@ class _Run:
             require_facts(self.found, *_FACTS)
         if self.found is not None and _finished(self.found, self.settings, self.limit.step):
             self.console.say(_already_finished(self.found, self.settings))
+            self.session.replicas.close()
             return
         tracking = self._tracking()
         metrics = self._lines("metrics.jsonl", tracking.put)
+        if self.found is not None:
+            metrics.recover(self.found.manifest.get("lines", []))
         task = load(self.settings.task)
         if fully.is_asked_for(self.settings, self.group):
             fully.require_torch_of(self.group.device)
@@ -194,6 +200,8 @@ class _Run:
         loop, save, wait = self.loop, self._save, self._wait_for_save
         if self.settings.sanity:
             loop.after_first = self._try_out
+        if self.session.replicas.on:
+            loop.keep, loop.metrics.holds = self._keep, True
         phases = phases_for(self.settings, self.group.device, self.console)
         profile = profiling.begin(loop.step, self.session, loop.last_step(), phases)
         if profile is not None or phases.ranges:
@@ -320,13 +328,34 @@ class _Run:
 
     def _save(self, complete: bool = False) -> None:
         """Begin a checkpoint: rank 0 what all have in common, every rank its random state and open losses."""
-        loop, position, settings = self.loop, self.loop.position, self.settings
+        loop = self.loop
         loop.flush()  # the line of this step may still be on its way from the GPU ...
         loop.metrics.flush()  # ... and a resume from here does not write it again
+        loop.metrics.release()
         began = time.perf_counter()
         self._note_changes()
         self.session.collect()  # if the save before has failed, the facts are others
-        facts = {
+        losses = loop.health() if self.settings.nonfinite == "stop" else None
+        self.session.save(loop.position.step, self._common, self._own, self._facts(complete), losses)
+        loop.meter.saving += time.perf_counter() - began
+
+    def _keep(self) -> None:
+        """Keep a copy of the step on the nodes where one is due; its line is written only when it can no longer be lost."""
+        loop, step = self.loop, self.loop.position.step
+        if not self.session.keep_is_due(step):
+            return
+        began = time.perf_counter()
+        loop.flush()
+        facts = {**self._facts(complete=False), "lines": loop.metrics.waiting()}
+        losses = loop.health() if self.settings.nonfinite == "stop" else None
+        self.session.keep(step, self._common, self._own, facts, losses)
+        loop.metrics.release()
+        loop.meter.saving += time.perf_counter() - began
+
+    def _facts(self, complete: bool) -> dict[str, object]:
+        """What the manifest says of the training at this step."""
+        loop, position = self.loop, self.loop.position
+        return {
             "samples": position.samples,
             "dataset_samples": loop.dataset_samples,
             "epoch": loop.epoch,
@@ -338,13 +367,10 @@ class _Run:
             "results": loop.results.values,
             **loop.judge.facts(position.step),
             "order": loop.order_mark(),
-            "settings": settings.as_dict(),
+            "settings": self.settings.as_dict(),
             "stages": None if loop.staged is None else loop.staged.count,
             "stages_each": None if loop.staged is None else len(loop.staged.parts),
         }
-        losses = loop.health() if settings.nonfinite == "stop" else None
-        self.session.save(position.step, self._common, self._own, facts, losses)
-        loop.meter.saving += time.perf_counter() - began
 
     def _common(self) -> dict[str, object]:
         """What all ranks have in common, by the names of the files."""

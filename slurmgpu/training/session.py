@@ -23,12 +23,13 @@ from .saving.checkpoint import Generation
 from .saving.layout import layout_of
 from .saving.lock import Hold, Lock
 from .saving.pieces import Pieces
+from .saving.replicas import Replicas
 from .saving.saver import Saved, Saver, Saving
 from .saving.snapshot import Snapshot
 from .saving.trial import Cost, try_saving
 from .watching.console import Console
 from .watching.signals import Signals
-from .watching.watch import Duties, Watch, dump_stacks
+from .watching.watch import NEVER, Duties, Watch, dump_stacks
 
 __all__ = ["Limits", "Session"]
 
@@ -74,7 +75,7 @@ class Session:
         self._end = _end_time(environment)
         try:
             (anew, self.restart, left), token = group.on_first(lambda: self._open(saving.resume))
-            self.found, notes = self._find(anew, left)
+            self.found, notes = self._find(anew, left, saving, token)
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
         for note in notes:
@@ -83,6 +84,7 @@ class Session:
         self.watch = Watch(group.ranks, limits.timeout, limits.hang_timeout)
         self.bound = Bound(saving.interval, saving.keep_every, self.first_step)
         self.budget = Budget(saving.share)
+        self._kept_every, self._kept, self._troubled = saving.kept_every or 0, self.first_step, False
         self._hold = Hold(self._folder, token)
         channel = Channel(group.ranks, limits.timeout)
         self.saver = Saver(self._folder, group.ranks, channel, self._hold, saving, self.found, self._lead)
@@ -92,20 +94,38 @@ class Session:
         self.sharded = False
         """Whether what all have in common holds tensors of which each rank has a piece."""
 
-    def _find(self, anew: Optional[str], left: list[Path]) -> tuple[Optional[Generation], list[str]]:
+    def _find(
+        self, anew: Optional[str], left: list[Path], saving: Saving, token: str
+    ) -> tuple[Optional[Generation], list[str]]:
         """Where to go on, and what to say of it; all ranks look through a checkpoint together.
 
         Before that they remove what is left of saves that were cut off.
         """
         try:
             checkpoint.sweep_together(self._folder, left, self.group)
-            if anew is not None:
-                return None, [anew]
-            return checkpoint.newest_intact(self._folder, self.group)
+            self.replicas = Replicas(self._folder, self.group, self._environment, saving.node_folder)
+            found, notes = (None, [anew]) if anew is not None else self._newest(saving)
+            trouble = self.replicas.begin(None if saving.kept_every is None else token)
+            if trouble is not None:
+                notes.append(
+                    f"steps cannot be kept on the nodes ({trouble}): a kill costs the steps since the newest checkpoint "
+                    "(checkpoint_shared_steps); checkpoint_node_folder names another folder"
+                )
+            return found, notes
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
             raise
+
+    def _newest(self, saving: Saving) -> tuple[Optional[Generation], list[str]]:
+        """The newest state, on the nodes or in the run directory; where it is damaged there, the nodes are asked once more."""
+        notes = self.replicas.bring(saving.keep, saving.keep_every)
+        found, damaged = checkpoint.newest_intact(self._folder, self.group)
+        if damaged and (more := self.replicas.bring(saving.keep, saving.keep_every)):
+            notes += more
+            found, further = checkpoint.newest_intact(self._folder, self.group)
+            damaged += further
+        return found, notes + damaged
 
     def _open(self, resume: bool) -> tuple[tuple[Optional[str], int, list[Path]], str]:
         """Lock, and clear away what a kill left (rank 0 only); what ``_look`` finds, and the lock."""
@@ -190,20 +210,63 @@ class Session:
             snapshot, saves = Snapshot(), 1
             parts = self._copies(snapshot, common, own)
             losses = None if losses is None else snapshot.take(losses, "losses")
-            known = {
-                "time": time.time(),
-                "restart": self.restart,
-                "world_size": self.group.ranks.world_size,
-                "torch": torch.__version__,
-                "save_seconds": self.saver.longest,
-            }
-            self.saver.start(step, snapshot.finish(), parts, {**known, **facts}, losses)
+            self.saver.start(step, snapshot.finish(), parts, {**self._known(), **facts}, losses)
             self.bound.begun(step)
         elif facts.get("complete"):
             self._complete(step, facts)
         self._stood_still(time.perf_counter() - began, saves)
         if self.bound.must_wait(step):
             self.collect()
+
+    def _known(self) -> dict[str, object]:
+        """What each manifest says of the run."""
+        return {
+            "time": time.time(),
+            "restart": self.restart,
+            "world_size": self.group.ranks.world_size,
+            "torch": torch.__version__,
+            "save_seconds": self.saver.longest,
+        }
+
+    def next_kept(self, step: int) -> int:
+        """The next step after which a copy is to be kept on the nodes."""
+        return max(step + 1, self._kept + self._kept_every) if self.replicas.on else NEVER
+
+    def keep_is_due(self, step: int) -> bool:
+        """Whether a copy of this step is to be kept on the nodes."""
+        return self.replicas.on and step >= self._kept + self._kept_every
+
+    def keep(
+        self,
+        step: int,
+        common: Callable[[], Mapping[str, object]],
+        own: Callable[[], Mapping[str, object]],
+        facts: Mapping[str, object],
+        losses: Union[torch.Tensor, list[float], None] = None,
+    ) -> None:
+        """Keep a copy of a step on the nodes; the arguments are those of ``save``. All ranks have theirs when it returns.
+
+        Raises:
+            NotFinite: the state is not worth a copy.
+        """
+        began = time.perf_counter()
+        snapshot = Snapshot()
+        parts = self._copies(snapshot, common, own)
+        snapshot.finish().wait()
+        numbers = losses.tolist() if isinstance(losses, torch.Tensor) else losses or []
+        follows = {"follows": self.saver.last_step or 0}
+        trouble = self.replicas.keep(
+            step, parts, {**self._known(), **facts, **follows}, all(map(math.isfinite, numbers))
+        )
+        self._kept = step
+        if trouble is not None and not self._troubled:
+            self.console.say(
+                f"warning: step {step} could not be kept on the nodes ({trouble}): training goes on, and the next one is "
+                "tried; until one succeeds, a kill costs the steps since the last one that did, or the newest checkpoint"
+            )
+        self._troubled = trouble is not None
+        self.watch.paused += time.perf_counter() - began
+        self.watch.beats += 1
 
     def _copies(
         self,
@@ -296,7 +359,8 @@ class Session:
         if saved is None:
             return None
         if self.group.ranks.first:
-            self._remark(self.budget.over(self.bound.steps))
+            setting = "checkpoint_shared_steps" if self._kept_every else "checkpoint_steps"
+            self._remark(self.budget.over(self.bound.steps, setting))
         self.bound.ended(saved.lead)
         if not saved.finite:
             raise NotFinite(saved.step, "the loss or a parameter")
@@ -324,6 +388,7 @@ class Session:
             raise TrainingError(
                 f"step {step} could not be saved ({reason}); an earlier checkpoint is what counts"
             )
+        self.replicas.close()
 
     def read(self, part: str) -> dict[str, Any]:
         """A part of the checkpoint that was found."""

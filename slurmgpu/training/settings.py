@@ -176,6 +176,8 @@ class Settings:
     early_stop: Annotated[Optional[Mapping[str, Any]], _EARLY_STOP] = None
     checkpoint_every: Annotated[int, _COUNT] = 1
     checkpoint_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    checkpoint_shared_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    checkpoint_node_folder: Annotated[Optional[str], _or_null(_TEXT)] = None
     checkpoint_share: Annotated[Optional[float], _or_null(_FRACTION)] = 0.05
     keep: Annotated[int, _COUNT] = 2
     keep_every: Annotated[Optional[int], _or_null(_COUNT)] = None
@@ -252,6 +254,7 @@ def parse(document: object, source: str = "train.json") -> Settings:
     if "task" not in values:
         raise SettingsError(f"{source}: task is missing; it must be {_RULES['task'].valid}")
     _check_accumulation(values, source)
+    _check_nodes(values, source)
     _check_config(values.get("config", {}), source)
     return Settings(**values)
 
@@ -269,6 +272,23 @@ def _check_accumulation(values: Mapping[str, object], source: str) -> None:
         raise SettingsError(
             f"{source}: static_graph is True and {said}: torch's DDP cannot do it with several micro-batches a step; "
             "set static_graph to false, or leave the other out"
+        )
+
+
+def _check_nodes(values: Mapping[str, object], source: str) -> None:
+    steps, shared, folder = (
+        values.get(name) for name in ("checkpoint_steps", "checkpoint_shared_steps", "checkpoint_node_folder")
+    )
+    if isinstance(shared, int) and not (isinstance(steps, int) and steps < shared):
+        raise SettingsError(
+            f"{source}: checkpoint_shared_steps is {shared} and checkpoint_steps is {steps}: the first says how often a "
+            "checkpoint goes to the run directory, the second how often one is kept on the nodes between; set "
+            "checkpoint_steps to a smaller number, such as 1, or leave checkpoint_shared_steps out"
+        )
+    if folder is not None and shared is None:
+        raise SettingsError(
+            f"{source}: checkpoint_node_folder is {folder!r}, and nothing is kept on the nodes: set "
+            "checkpoint_shared_steps too, or leave it out"
         )
 
 

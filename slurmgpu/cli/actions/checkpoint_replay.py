@@ -27,8 +27,9 @@ _BAND, _SURE = 3.0, 30.0
 """A run as far from two replays as three times their own distance is as they are; from thirty times on it is not."""
 # Settings that change no step.
 _FREE = {
-    "checkpoint_every", "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin",
-    "hang_timeout", "log_every", "checksum_steps", "profile", "track", "timeout", "peak_flops", "epochs", "max_steps",
+    "checkpoint_every", "checkpoint_steps", "checkpoint_shared_steps", "checkpoint_node_folder", "checkpoint_share", "keep",
+    "keep_every", "resume", "sanity", "stop_margin", "hang_timeout", "log_every", "checksum_steps", "profile", "track",
+    "timeout", "peak_flops", "epochs", "max_steps",
 }  # fmt: skip
 
 

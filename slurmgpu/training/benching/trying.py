@@ -30,7 +30,8 @@ _MOST_STEPS_A_SECOND = 10_000
 # Not what is measured, or what would end it.
 _WITHOUT: Mapping[str, object] = {
     "evaluate_every": None, "evaluate_steps": None, "best": None,
-    "early_stop": None, "checkpoint_every": 1 << 40, "checkpoint_steps": None, "resume": False, "sanity": False,
+    "early_stop": None, "checkpoint_every": 1 << 40, "checkpoint_steps": None, "checkpoint_shared_steps": None,
+    "checkpoint_node_folder": None, "resume": False, "sanity": False,
     "track": [], "profile": False, "log_every": 1, "hang_timeout": None,
 }  # fmt: skip
 _FULL = re.compile(

@@ -58,8 +58,11 @@ class Bound:
         """Whether a save is to begin."""
         if self.steps is None:
             return False
-        kept = bool(self.keep_every and step and step % self.keep_every == 0)
-        return kept or (self._begun is None and step >= self._end())
+        return self.is_for_good(step) or (self._begun is None and step >= self._end())
+
+    def is_for_good(self, step: int) -> bool:
+        """Whether the checkpoint of a step stays for good."""
+        return bool(self.keep_every and step and step % self.keep_every == 0)
 
     def next(self, step: int) -> int:
         """The next step at which one of the two may be so."""

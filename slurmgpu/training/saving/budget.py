@@ -73,13 +73,13 @@ class Budget:
             "checkpoint_steps says how many steps a kill may cost"
         )
 
-    def over(self, steps: Optional[int]) -> Optional[str]:
-        """What to say where the bound that was asked for costs more than the share, the first time."""
+    def over(self, steps: Optional[int], setting: str = "checkpoint_steps") -> Optional[str]:
+        """What to say where the bound that a setting asks for costs more than the share, the first time."""
         if steps is None or self._told or self.affords():
             return None
         self._told = True
         return (
-            f"note: checkpoint_steps {steps} has stopped the training for {self._spent:.1f} of {self.elapsed:.1f} s "
+            f"note: {setting} {steps} has stopped the training for {self._spent:.1f} of {self.elapsed:.1f} s "
             f"({self.cost:.2g} s for a checkpoint), more than the share of {self.share:.2g} (checkpoint_share); it is "
-            "kept to all the same, because you asked for it. A larger checkpoint_steps costs less"
+            f"kept to all the same, because you asked for it. A larger {setting} costs less"
         )

@@ -43,6 +43,7 @@ __all__ = [
     "commit",
     "counts",
     "folders",
+    "newest",
     "newest_intact",
     "prune",
     "read",
@@ -154,6 +155,12 @@ def _generations(folder: Path) -> list[Path]:
         if match and counts(path):
             steps[int(match[1])] = path
     return [steps[step] for step in sorted(steps, reverse=True)]
+
+
+def newest(folder: Path) -> int:
+    """The step of the newest generation, whole or not; 0 without any."""
+    found = _generations(folder)
+    return int(found[0].name.partition("-")[2]) if found else 0
 
 
 def folders(folder: Path) -> list[Path]:

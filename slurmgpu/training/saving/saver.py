@@ -41,6 +41,8 @@ class Saving:
         keep: Newest checkpoints to keep; ``keep_every``: those of steps that it divides stay for good.
         resume: False sets earlier checkpoints aside.
         share: Of the time, that checkpoints of epochs may take; None: any.
+        kept_every: Steps after each of which a copy is kept on the nodes (see ``replicas``); None: none are.
+        node_folder: Where on a node; None: where it is usual.
     """
 
     interval: Optional[int] = None
@@ -48,6 +50,8 @@ class Saving:
     keep_every: Optional[int] = None
     resume: bool = True
     share: Optional[float] = None
+    kept_every: Optional[int] = None
+    node_folder: Optional[str] = None
 
 
 @dataclass

@@ -26,6 +26,7 @@ __all__ = ["Line", "Metrics", "Tracking", "require"]
 
 SCHEMA = "slurmgpu.metrics/1"
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_END = 1 << 20  # bytes in which a line is looked for that may have been written
 _HELD = 1.0  # seconds for which a line may be held back: many at once cost less
 _MODULES = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb": ("wandb", "init")}
 _PATIENCE, _HASTE = 60.0, 5.0  # seconds for what is still on its way, at the end and after an error
@@ -54,6 +55,9 @@ class Metrics:
         self._rest = b""  # of a line that a full disk cut off
         self._lock = threading.Lock()
         self._lines: list[tuple[float, str, int, Values]] = []
+        self.holds = False
+        """Whether lines of steps wait for ``release``: until a kill can no longer cost the step."""
+        self._waiting: list[tuple[float, str, int, Values]] = []
         self._written = 0.0
         self._file: Optional[int] = None
         self._name = "" if path is None else path.name
@@ -67,12 +71,41 @@ class Metrics:
         """Append one line; a number that is not finite becomes null, because JSON has none."""
         if self._file is None:
             return
+        if kind == "train" and self.holds:
+            self._waiting.append((time.time(), kind, step, values))
+            return
         with self._lock:
             self._lines.append((time.time(), kind, step, values))
         if kind != "train":
             self.flush()
         else:
             self.flush_held()
+
+    def waiting(self) -> list[str]:
+        """The lines that wait, as they will be written."""
+        lines = [
+            (when, kind, step, got() if callable(got) else got) for when, kind, step, got in self._waiting
+        ]
+        return list(map(self._line, lines))
+
+    def release(self) -> None:
+        """Write out the lines that have waited."""
+        if self._waiting:
+            with self._lock:
+                self._lines += self._waiting
+            self._waiting = []
+            self.flush()
+
+    def recover(self, lines: Sequence[str]) -> None:
+        """Write lines that an earlier start had no more time to write; those that are there stay as they are."""
+        if self._file is None or not lines:
+            return
+        size = os.fstat(self._file).st_size
+        end = os.pread(self._file, _END, max(0, size - _END))
+        text = "".join(line for line in lines if line.encode() not in end)
+        if text:
+            with self._lock:
+                self._append(self._file, text.encode())
 
     def flush_held(self) -> None:
         """Write out what has been held back for a second."""
