@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from slurmgpu.cli.actions.bench_jobs import nodes_that_take_jobs
 from slurmgpu.cli.actions.bench_memory import remember_verdict, told_of_run
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
@@ -31,6 +32,7 @@ from slurmgpu.monitoring.benching.smaller import kinds_of, would_do
 from slurmgpu.monitoring.benching.tries import HEAD
 from slurmgpu.monitoring.benching.tries import lines as tries
 from slurmgpu.monitoring.benching.verdict import judge
+from tests.present import Recorded
 
 MACHINE = {
     "kind": "machine", "node": "node1", "cpu": "Abacus <3>", "cpus": 2, "load": 0.1, "gpus": [],
@@ -199,6 +201,13 @@ def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(
         ),
         (["node", "--submit", "-w", "n1", "-N", "2"], "--nodes 2: node is measured on one node"),
         (["node", "--submit", "-w", "node[1-"], "--nodelist node[1-: this is no list of nodes"),
+        (["node", "--all-nodes"], "--all-nodes is for jobs"),
+        (["node", "--submit", "--all-nodes"], "--all-nodes: of which partition?"),
+        (
+            ["node", "--submit", "--all-nodes", "-p", "gpu", "-N", "2"],
+            "--all-nodes and --nodes are both given",
+        ),
+        (["node", "--submit", "--all-nodes", "-p", "gpu", "-w", "n1"], "--all-nodes and --nodelist are both"),
         (["node", "--submit", "-w", ","], "--nodelist ,: this is no list of nodes"),
         (["node", "--submit", "-w", "node[3-1]x]"], "this is no list of nodes"),
         (["scaling", "job.yaml", "--apply"], "--apply: job.yaml is no job file"),
@@ -213,6 +222,23 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert isinstance(done.exception, (InvalidInput, SystemExit))
     assert said in f"{done.output}{done.exception}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_nodes_of_a_partition_are_those_that_take_jobs_and_the_others_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    states = {"n1": "IDLE", "n2": "IDLE+DRAIN", "n3": "DOWN*", "n4": "MIXED", "c1": "IDLE"}
+    nodes = "".join(
+        f"NodeName={name} State={state} CPUTot=4 Partitions={'cpu' if name == 'c1' else 'gpu,all'}\n"
+        for name, state in states.items()
+    )
+    present = Recorded("22.05", nodes=nodes).slurm().present()
+    assert nodes_that_take_jobs("gpu", present) == ["n1", "n4"]
+    said = capsys.readouterr().err
+    assert "n2 is left out: it is drained (IDLE+DRAIN)" in said
+    assert "n3 is left out: it is down" in said
+    with pytest.raises(InvalidInput, match="--all-nodes --partition gpus: Slurm shows no node of it"):
+        nodes_that_take_jobs("gpus", present)
 
 
 def test_a_bench_whose_jobs_no_slurm_takes_leaves_no_folder(

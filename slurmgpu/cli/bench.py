@@ -38,6 +38,7 @@ class Jobs(NamedTuple):
     gpus: tuple[str, ...]
     nodes: tuple[int, ...]
     nodelists: tuple[str, ...]
+    all_nodes: bool
     partition: str | None
     account: str | None
     time: str | None
@@ -60,7 +61,7 @@ _CLUSTER = click.option(
     shell_complete=clusters,
 )
 _OF_JOBS = (
-    click.option("--submit", is_flag=True, help="Measure in jobs: one for each of what the next three name."),
+    click.option("--submit", is_flag=True, help="Measure in jobs: one for each of what the next four name."),
     click.option("-G", "--gpus", multiple=True, metavar="[TYPE:]N", help="GPUs of a job.  [may be repeated]"),
     click.option(
         "-N", "--nodes", type=int, multiple=True, metavar="N", help="Nodes of a job.  [may be repeated]"
@@ -72,6 +73,9 @@ _OF_JOBS = (
         multiple=True,
         metavar="NODES",
         help="Nodes, as node[1-8]: each in a job of its own.  [may be repeated]",
+    ),
+    click.option(
+        "--all-nodes", is_flag=True, help="All nodes of --partition that take jobs: each in a job of its own."
     ),
     click.option("-p", "--partition", metavar="NAME", help="Partition of the jobs."),
     click.option("-A", "--account", metavar="NAME", help="Account of the jobs."),
@@ -140,7 +144,7 @@ def node(**options: Any) -> None:
     """Measure matrix products in each precision, copies between memories, sums over processes, and folders.
 
     With --submit --nodes 2, sums over all GPUs of two nodes, too. Of GPUs that are known, the published peak stands beside. A
-    folder is measured by a file of 268 MB and by 500 small ones, which are removed.
+    folder is measured by a file of 256 MiB and by 500 small ones, which are removed.
     """
     from slurmgpu.cli.actions.bench import act_node
 

@@ -54,10 +54,12 @@ from slurmgpu.submission.preparing import Prepared
 
 if TYPE_CHECKING:
     from slurmgpu.cli.bench import Jobs
+    from slurmgpu.slurm import Present
 
 ASKED = "asked.json"
 _FIRST_LOOK, _SLOWEST_LOOK = 2.0, 30.0
 _MOST_JOBS = 256
+_AWAY = ("down", "drained", "reserved")
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 _PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
 
@@ -76,6 +78,7 @@ def check(kind: str, jobs: Jobs, python: str | None) -> None:
             "--gpus": jobs.gpus,
             "--nodes": jobs.nodes,
             "--nodelist": jobs.nodelists,
+            "--all-nodes": jobs.all_nodes,
             "--partition": jobs.partition,
             "--account": jobs.account,
             "--time": jobs.time,
@@ -94,6 +97,16 @@ def check(kind: str, jobs: Jobs, python: str | None) -> None:
         raise InvalidInput(
             f"--python {python}: a job has the Python of its environment",
             hint="name that: --set environment=NAME",
+        )
+    if jobs.all_nodes and (jobs.nodelists or jobs.nodes):
+        other = "--nodelist" if jobs.nodelists else "--nodes"
+        raise InvalidInput(
+            f"--all-nodes and {other} are both given: each node of the partition has a job of its own",
+            hint="keep one of the two",
+        )
+    if jobs.all_nodes and jobs.partition is None:
+        raise InvalidInput(
+            "--all-nodes: of which partition?", hint="name it: --all-nodes --partition NAME; sinfo lists them"
         )
     if jobs.nodes and (kind == "networks" or (kind == "node" and jobs.nodelists)):
         raise InvalidInput(
@@ -158,6 +171,8 @@ def submit_bench(
 def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
     """The places, in the order of the options."""
     hosts = [host for text in jobs.nodelists for host in _hosts(text)]
+    if jobs.all_nodes and jobs.partition is not None:
+        hosts = nodes_that_take_jobs(jobs.partition, Slurm().present())
     if hosts and jobs.nodes:
         raise InvalidInput(
             "--nodelist and --nodes are both given: a node that is named has a job of its own",
@@ -188,6 +203,28 @@ def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
             hint="name fewer GPUs or nodes",
         )
     return places
+
+
+def nodes_that_take_jobs(partition: str, present: Present) -> list[str]:
+    """The nodes of a partition that take jobs, by name; the others are said. InvalidInput where there is none."""
+    present.config  # noqa: B018 (it says first whether anybody answers)
+    nodes = present.nodes
+    if nodes is None:
+        raise InvalidInput(
+            "--all-nodes: Slurm does not tell which nodes there are", hint="name them: --nodelist 'node[1-8]'"
+        )
+    there = [node for node in nodes if partition in node.partitions]
+    takes = [node.name for node in there if node.away not in _AWAY]
+    if not takes:
+        raise InvalidInput(
+            f"--all-nodes --partition {partition}: "
+            + ("none of its nodes takes jobs" if there else "Slurm shows no node of it"),
+            hint=f"sinfo -p {partition} shows what there is",
+        )
+    for node in there:
+        if node.away in _AWAY:
+            note(f"{node.name} is left out: it is {node.away} ({node.state})")
+    return takes
 
 
 def _hosts(text: str) -> list[str]:
