@@ -280,7 +280,7 @@ def test_what_the_examples_reach_is_what_was_measured() -> None:
         ", ".join(f"{run['loss']:.3f}" for run in model),
         ", ".join(f"{run['bits_per_character']:.3f}" for run in model),
     ]
-    told = sections("docs/training.md")["What it reaches"]
+    told = sections("docs/training.md")["Results of the examples"]
     assert [figures for figures in expected if f"| {figures} |" not in told] == []
 
 
