@@ -322,6 +322,26 @@ def test_what_a_step_costs_is_what_was_measured() -> None:
     )
 
 
+def test_how_often_verdicts_are_right_and_how_soon_ranks_agree_is_what_was_measured() -> None:
+    bench = json.loads(text_of("benchmarks/results/bench_verdicts.json"))["results"]
+    assert f"the verdict was right in {bench['right']} of {bench['of']}" in " ".join(
+        text_of("docs/bench.md").split()
+    )
+    cases = json.loads(text_of("benchmarks/results/profile_verdict.json"))["cases"].values()
+    page = " ".join(text_of("docs/profiling.md").split())
+    for known, said in (
+        (True, "the known cause in {} of {} trainings"),
+        (False, "no cause in {} of {} trainings without one"),
+    ):
+        of = [one for one in cases if bool(one["known"]) is known]
+        assert said.format(sum(one["right"] for one in of), sum(len(one["rounds"]) for one in of)) in page
+    rounds = json.loads(text_of("benchmarks/results/stop_agreement.json"))["rounds"]
+    last = [one["last_seconds"] for one in rounds if one["ranks"] == 1000]
+    assert f"the last rank knew the step {min(last):.1f} to {max(last):.1f} s after the signal" in " ".join(
+        text_of("docs/training.md").split()
+    )
+
+
 def test_what_ran_on_a_gpu_is_what_was_measured() -> None:
     measured = json.loads(text_of("benchmarks/results/gpu-nvidia-h200.json"))["results"]
     page = text_of("docs/training.md")
