@@ -117,7 +117,7 @@ def command() -> None:
     type=float,
     default=5.0,
     show_default=True,
-    help="How long each is measured, at least 5 steps.",
+    help="How long each is measured: 5 steps at least, 50 at most.",
 )
 @_where
 @_in_new_jobs
