@@ -186,13 +186,8 @@ def _sharded(facts: Facts, settings: Settings, count: int, cut: int, *, offload:
 
 def _staged(facts: Facts, settings: Settings, count: int, sizes: Sequence[int]) -> Row:
     """The process that has most of a pipeline whose processes have parameters of these sizes."""
-    copies = count // len(sizes)
-    micro = samples_at_a_time(settings, copies)
-    share = -(-settings.batch_size // copies)
-    rounds = -(-share // micro)
-    line = _line(facts.peaks, first=False)
     return max(
-        (_stage(facts, settings, count, sizes, number, micro, rounds, line) for number in range(len(sizes))),
+        (_stage(facts, settings, count, sizes, number) for number in range(len(sizes))),
         key=lambda row: row.total,
     )
 
@@ -203,10 +198,12 @@ def _stage(
     count: int,
     sizes: Sequence[int],
     number: int,
-    micro: int,
-    rounds: int,
-    line: Optional[_Line],
 ) -> Row:
+    copies = count // len(sizes)
+    micro = samples_at_a_time(settings, copies)
+    share = -(-settings.batch_size // copies)
+    rounds = -(-share // micro)
+    line = _line(facts.peaks, first=False)
     size = sizes[number]
     part = size / max(1, facts.parameters)
     schedule, each = settings.pipeline_schedule, settings.stages_each
