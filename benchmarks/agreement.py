@@ -214,20 +214,46 @@ def judged(twin: Twin, script: str) -> Seen:
             time.sleep(0.05)
     finally:
         twin.run("scancel", job)
-        if nodes and twin.version.startswith(
-            "20.11"
-        ):  # without a daemon they would stay "completing" for ever
-            twin.run("scontrol", "update", f"NodeName={nodes}", "State=DOWN", "Reason=cancelled")
-            twin.run("scontrol", "update", f"NodeName={nodes}", "State=IDLE")
+        freed(twin, nodes)
+
+
+def freed(twin: Twin, nodes: str) -> None:
+    """Give back the nodes of cancelled jobs: without a daemon, 20.11 has them "completing" for ever."""
+    if nodes and twin.version.startswith("20.11"):
+        twin.run("scontrol", "update", f"NodeName={nodes}", "State=DOWN", "Reason=cancelled")
+        twin.run("scontrol", "update", f"NodeName={nodes}", "State=IDLE")
+
+
+def in_batches(twin: Twin, scripts: list[str]) -> dict[int, Seen]:
+    """What starts, and what is rejected, of several at a time whose nodes are freed together; the rest is left out."""
+    seen: dict[int, Seen] = {}
+    for first in range(0, len(scripts), IN_FLIGHT):
+        flight: dict[str, int] = {}
+        for number, script in enumerate(scripts[first : first + IN_FLIGHT], first):
+            done = twin.run("sbatch", "--parsable", text=script)
+            if not done.returncode:
+                flight[done.stdout.strip().split(";")[0]] = number
+            elif not flight or "Limit" not in done.stderr:
+                seen[number] = Seen("rejected", (done.stderr.strip().splitlines() or ["no words"])[-1])
+        jobs, nodes, deadline = [*flight], [], time.monotonic() + 0.2 * PATIENCE_S
+        while flight and time.monotonic() < deadline:
+            for line in twin.run("squeue", "-h", "-o", "%i|%T|%N").stdout.splitlines():
+                job, state, where = line.split("|")
+                if job in flight and state in STARTED:
+                    seen[flight.pop(job)] = Seen("starts", state)
+                    nodes.append(where)
+        if jobs:
+            twin.run("scancel", *jobs)
+            freed(twin, ",".join(filter(None, nodes)))
+    return seen
 
 
 def all_judged(twin: Twin, scripts: list[str]) -> list[Seen]:
     """What slurmctld does with each script. Several jobs wait at a time; what that could hinder is judged alone."""
-    seen: dict[int, Seen] = {}
+    by_hand = twin.version.startswith("20.11")
+    seen = in_batches(twin, scripts) if by_hand else {}
     flight: dict[str, tuple[int, float]] = {}
-    to_send = list(enumerate(scripts))
-    if twin.version.startswith("20.11"):  # there, a job's nodes are freed by hand
-        return [judged(twin, script) for script in scripts]
+    to_send = [] if by_hand else list(enumerate(scripts))
     while to_send or flight:
         while to_send and len(flight) < IN_FLIGHT:
             number, script = to_send.pop(0)

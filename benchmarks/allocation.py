@@ -20,7 +20,6 @@ import datetime
 import json
 import random
 import re
-import shlex
 import sys
 import time
 import traceback
@@ -48,7 +47,6 @@ from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.rules import allowed_qos
 from slurmgpu.slurm.hostlist import expand
 
-# Not pawsey-setonix, which gives CPUs with the GPUs by a plugin of its own: on a twin each task has one.
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
     "nih-biowulf", "surf-snellius", "mit-engaging", "olcf-frontier", "cines-adastra", "psc-bridges2", "cscs-daint",
@@ -92,9 +90,7 @@ class Live(Twin):
         (self.seen / "python").write_text(TORCHRUN)
         (self.seen / "python").chmod(0o755)
         self.env["PATH"] = f"{self.seen}:{self.env['PATH']}"
-        # A login shell, which some sites want, begins with a PATH of its own.
-        (self.seen / ".bash_profile").write_text(f"export PATH={shlex.quote(self.env['PATH'])}\n")
-        self.env["HOME"] = str(self.seen)
+        self.at_home()  # with the stand-ins
         return self
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -107,11 +108,20 @@ class Twin:
         self.version = slurm_version()
 
     def __enter__(self) -> Twin:
+        if self.shape.live:
+            self.at_home()
         self.started = start(
             self.folder, name="twin", cluster="twin", shape=self.shape, accounting=True, seconds=300,
             on={"configured": self._configured},
         )  # fmt: skip
         return self
+
+    def at_home(self) -> None:
+        """A login shell, which some sites want, begins with a PATH of its own: that of the twin is put back."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / ".bash_profile").write_text(f"export PATH={shlex.quote(self.env['PATH'])}\n")
+        self.env["HOME"] = str(home)
 
     def _configured(self) -> None:
         conf = self.folder / "slurm.conf"

@@ -82,6 +82,23 @@ def test_without_a_time_a_job_gets_what_its_nodes_leave_of_nodes_times_time() ->
     )
 
 
+def test_of_nodes_of_several_sizes_one_that_the_limits_allow_is_counted() -> None:
+    big = {**A100, "gpu_type": "h100", "gpus": 8, "memory": "2T"}
+    limits = {"per_user": {"gpus": 4, "memory": "1T"}}
+
+    def on(release: str) -> Cluster:
+        partition = {"nodes": [big, A100], "limits": limits}
+        return cluster(partitions={"gpu": partition}, slurm={"release": release})
+
+    all_of_it = {"gres": "gpu:2", "mem": "0"}
+    assert not judge_options(on("22.05.8"), all_of_it), "all memory of the smaller node"
+    assert judge_options(on("22.05.8"), {**all_of_it, "gres": "gpu:h100:2"})
+    whole = {"gres": "gpu:2", "exclusive": None}
+    assert judge_options(on("24.11.5"), whole), "8 GPUs may be counted"
+    assert not judge_options(on("26.05.5"), whole)
+    assert judge_options(on("26.05.5"), {**whole, "gres": "gpu:h100:2"})
+
+
 def before_22_05(release: str = "20.11.4") -> Cluster:
     partition = {"default_cpus_per_gpu": 8, "nodes": [A100]}
     return cluster(partitions={"gpu": partition}, slurm={"release": release}, dialect={"gpus": "gres"})

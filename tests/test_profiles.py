@@ -55,6 +55,8 @@ def asked(cluster: Cluster, partition: str | None = None, **resources: Any) -> d
     required = {name: given[name] for name in cluster.dialect.required if name in given}
     if partition is not None and cluster.dialect.partition != "never":
         required["partition"] = partition
+    if "gpu_type" in cluster.dialect.required and not cluster.gpu_types and resources.get("gpus", 1) != 0:
+        required["gpu_type"] = "a100"  # the profile does not know the types
     return {**required, **{name: value for name, value in resources.items() if value is not None}}
 
 
@@ -474,6 +476,10 @@ def test_an_unknown_type_is_refused_with_the_known_ones(name: str) -> None:
 def test_what_the_site_requires_is_asked_for_or_given_by_the_plan(name: str, option: str) -> None:
     cluster = profile(name)
     resources = {key: value for key, value in asked(cluster, gpus=1).items() if key != option}
+    if option == "gpu_type" and not cluster.gpu_types:
+        with pytest.raises(PlanError, match="refuses GPUs without a type"):
+            plan_on(cluster, resources)
+        return
     if option == "account":
         with pytest.raises(PlanError, match=r"resources\.account is missing") as caught:
             plan_on(cluster, resources)

@@ -284,6 +284,15 @@ def _sized(
                 "gpu_type",
             )
         )
+    if not pinned and "gpu_type" in cluster.dialect.required and layout.gpus_per_node and not ask.constraint:
+        found.append(
+            Problem(
+                f"cluster {cluster.name!r}",
+                "refuses GPUs without a type, and its profile does not know the types: name one (--gpus a100:2, or "
+                "gpu_type:); sinfo -o '%P %G' lists them",
+                "gpu_type",
+            )
+        )
     return made._replace(account=account, ask=ask, problems=tuple(found))
 
 

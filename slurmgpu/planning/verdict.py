@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Association, Limits, Totals
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.planning.nodes import fitting_nodes, gpu_type_matches
+from slurmgpu.planning.nodes import fitting_nodes, gpu_type_matches, release_of
 from slurmgpu.planning.request import SHARED, Ask, Clause, Problem, count
 
 __all__ = [
@@ -137,9 +137,7 @@ class Used(NamedTuple):
     gpus: int
     cpus_per_node: int
     memory_per_node: int | None
-    """As a partition counts it: of all of a node, the smallest that would do."""
-    memory_accounted: int | None
-    """As accounting counts it: of all of a node, the largest of the partition (seen on 22.05)."""
+    """Of all of a node, the smallest that would do."""
 
 
 def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
@@ -148,21 +146,21 @@ def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
     partition = cluster.partitions.get(ask.partition or "")
     whole = ask.whole or bool(partition and partition.whole_nodes)
     if whole:
-        # Slurm takes a node first and counts it whole then: any of those that fit must be within the limits.
+        # Slurm takes a node first and counts it whole then: any of those that fit must be within the limits. 26.05 takes
+        # one whose GPUs they allow (seen; 24.11 does not).
         cpus = max([cpus, *(group.cpus or 0 for group in fitting)])
-        gpus = max([gpus, *(group.gpu_count or 0 for group in fitting)])
+        counts = [group.gpu_count or 0 for group in fitting] or [0]
+        gpus = max(gpus, min(counts) if (release_of(cluster) or (0, 0)) >= (26, 5) else max(counts))
     elif fitting:
         threads = min(group.threads_per_core or 1 for group in fitting)
         cpus = -(-cpus // threads) * threads
-    memory = accounted = ask.memory_per_node
-    if memory == 0:  # all of a node's: Slurm takes one whose memory the limits allow
-        everywhere = partition.nodes if partition else ()
-        accounted = max((group.memory.mib for group in everywhere if group.memory), default=0)
+    memory = ask.memory_per_node
+    if memory == 0:  # all of a node's: Slurm takes one whose memory the limits allow (seen on 22.05 to 26.05)
         memory = min((group.memory.mib for group in fitting if group.memory), default=0)
     per_cpu = partition.limits.max_memory_per_cpu if partition else None
     if per_cpu is not None and ask.memory_per_node:  # Slurm gives further CPUs for memory over this
         cpus = max(cpus, -(-ask.memory_per_node // per_cpu.mib))
-    return Used(ask.nodes * gpus, cpus, memory, accounted)
+    return Used(ask.nodes * gpus, cpus, memory)
 
 
 def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Iterator[Clause]:
@@ -180,7 +178,7 @@ def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Itera
     if limits.min_gpus is not None and asked < limits.min_gpus:
         yield Clause("gpus", f"wants at least {count(limits.min_gpus, 'GPU')} a job, {asked} are asked for")
     cpus = ask.nodes * used.cpus_per_node
-    memory = None if used.memory_accounted is None else ask.nodes * used.memory_accounted
+    memory = None if used.memory_per_node is None else ask.nodes * used.memory_per_node
     per_node = Totals.model_construct(
         gpus=limits.max_gpus_per_node, cpus=limits.max_cpus_per_node, memory=limits.max_memory
     )

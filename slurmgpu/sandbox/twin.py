@@ -117,7 +117,12 @@ class _Twin:
         """CPUs of each GPU where the site gives them by itself, as far as it says how many."""
         if self.cluster.dialect.cpus not in ("srun", "none") or self._gives_whole_nodes(partition):
             return None
-        return min((one.cpus_per_gpu for one in partition.nodes if one.cpus_per_gpu), default=None)
+        parts = (one.cpus_per_gpu or self._of_a_part(one) for one in partition.nodes)
+        return min(filter(None, parts), default=None)
+
+    def _of_a_part(self, group: NodeGroup) -> int:
+        """CPUs of a GPU where nodes are given in parts."""
+        return (group.unit.cpus or 0) // (group.unit.gpus or 1) if group.unit else 0
 
     def _gives_whole_nodes(self, partition: Partition) -> bool:
         return self.cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
