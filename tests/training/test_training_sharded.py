@@ -278,7 +278,6 @@ def taken(
 
 
 FSDP2: dict[str, Any] = {"strategy": "fsdp2", "ema": 0.9}
-GPT2: dict[str, Any] = {"epochs": 1, "lr": 0.001, "config": {"size": "tiny", "context": 8, "samples": 180}}
 STAGES: dict[str, Any] = {"strategy": "pipeline", "config": {"dropout": 0.0}}
 WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "fsdp2 on 4": (4, "Traced", {**FSDP2, "accumulate": 3}),
@@ -286,7 +285,7 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "4 stages": (4, "Split", {**STAGES, "accumulate": 6}),
     "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
     "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
-    "layers of gpt2 split over 2": (2, "slurmgpu:gpt2", {**FSDP2, **GPT2, "tensor_parallel": 2}),
+    "layers split over 2": (2, "Split", {**FSDP2, "tensor_parallel": 2}),
     "2 stages": (2, "Stages", {**STAGES, "accumulate": 3, "pipeline_schedule": "gpipe"}),
     "2 x 2 stages, interleaved": (
         2, "Stages", {**STAGES, "accumulate": 6, "pipeline_schedule": "interleaved", "stages_each": 2},
