@@ -362,6 +362,6 @@ def test_a_lost_node_costs_no_step_where_another_one_has_a_copy(tmp_path: Path) 
         timeout=280,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads(figures.read_text())["results"]
+    results = json.loads(figures.read_text())["kills"]["results"]
     assert results["kills_in_all"] == 2
     assert results["failures"] == []
