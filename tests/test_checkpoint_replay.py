@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,9 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from slurmgpu.cli.actions import checkpoint_replay
+from slurmgpu.cli.group import cli
+from slurmgpu.monitoring.checkpoints import Checkpoint
 from slurmgpu.monitoring.replay import Told, first_difference
 from slurmgpu.submission import replaying
+from tests import ready
+from tests.training.conftest import RunFolder, has_fsdp2
 
 ROOT = Path(__file__).resolve().parent.parent
 TASK = ROOT / "benchmarks" / "replayed.py"
@@ -57,6 +64,62 @@ def test_lines_alone_bound_it_from_above() -> None:
     assert only_weights is not None
     assert (only_weights.latest, only_weights.ranks) == (20, None)
     assert first_difference(run, run, 0, 20, 1, False) is None
+
+
+def test_where_processes_share_a_model_only_what_is_a_process_s_own_blames_it() -> None:
+    def found(strategy: str, what: str) -> list[int] | None:
+        answer = first_difference(sums({(3, 1): what}), sums({}), 0, 4, 2, True, strategy)
+        assert answer is not None
+        assert (answer.earliest, answer.latest) == (3, 3)
+        assert answer.ranks == [1] or "shows first on rank 1" in str(answer.why)
+        return answer.ranks
+
+    assert found("ddp", "losses") == [1]
+    # A wrong gradient of rank 0 changes the piece that rank 1 has; a wrong first stage shows in the loss of the last.
+    assert found("fsdp2", "weights") is None
+    assert found("pipeline", "losses") is None
+    assert found("pipeline", "weights") == [1]
+
+
+def test_lines_over_other_steps_are_not_compared() -> None:
+    """A run that ended after step 10 and was given more steps has a line there, and the next one has two steps, not four."""
+    run = Told({4: {"loss": 1.0}, 8: {"loss": 2.0}, 10: {"loss": 3.0}, 12: {"loss": 4.0}}, {})
+    again = Told({4: {"loss": 1.0}, 8: {"loss": 2.0}, 12: {"loss": 5.0}}, {})
+    assert first_difference(run, again, 0, 12, 1, False) is None
+    found = first_difference(run, Told({**again.lines, 8: {"loss": 2.5}}, {}), 0, 12, 1, False)
+    assert found is not None
+    assert found.latest == 8
+
+
+def by_band(losses: tuple[float, float, float], weights: float | None, between: float | None) -> str:
+    """The verdict on a run's loss and those of two replays, and on the distance of its weights and that of theirs."""
+    run, one, other = (Told({10: {"loss": loss}}, {}) for loss in losses)
+    parts = {"model.pt": {"count": 1, "distance": weights}}
+    replays = [checkpoint_replay._Replay(Path(), told, None) for told in (one, other)]
+    verdict: str = checkpoint_replay._by_band(run, *replays, parts, {"model.pt": between})["verdict"]
+    return verdict
+
+
+def test_noise_is_no_alarm_and_what_is_far_beyond_it_is_one() -> None:
+    assert by_band((1.0, 1.01, 0.99), 0.1, 0.1) == "within the band"
+    assert by_band((1.5, 1.01, 0.99), 10.0, 0.1) == "differs"
+    assert by_band((1.1, 1.01, 0.99), 1.0, 0.1) == "unknown"
+    # Two losses may be as close as this by chance.
+    assert by_band((1.1, 1.0001, 1.0), 0.1, 0.1) == "unknown"
+    # None: a number that is not finite.
+    assert by_band((1.0, 1.01, 0.99), None, 0.1) == "differs"
+    assert by_band((math.nan, 1.01, 0.99), 0.1, 0.1) == "differs"
+    assert by_band((1.0, math.nan, 1.0), 0.1, None) == "unknown"
+
+
+def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
+    manifest = json.dumps({"step": 5}).encode()
+    (tmp_path / "step-5").mkdir()
+    (tmp_path / "step-5" / "manifest.json").write_bytes(manifest)
+    end = Checkpoint(tmp_path / "step-5", 5, "complete")
+    interval = checkpoint_replay._Interval(tmp_path, None, 5, end)
+    with pytest.raises(checkpoint_replay._Unknown, match="a loop of its own"):
+        checkpoint_replay._replayed(interval, sys.executable)
 
 
 def train(run_dir: Path, flip: str = "") -> None:
@@ -140,3 +203,31 @@ def test_a_flipped_bit_is_found_and_dated(tmp_path: Path, kind: str) -> None:
     assert (code, found["verdict"]) == (1, "differs"), found
     difference = found["difference"]
     assert (difference["earliest"], difference["latest"], difference["ranks"]) == (7, 7, [0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("strategy", "flip"), [("fsdp2", ""), ("pipeline", "activation:7:0:3:20")])
+def test_a_run_of_two_processes_that_share_a_model_is_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, flip: str
+) -> None:
+    if strategy == "fsdp2" and not has_fsdp2():
+        pytest.skip("this torch has no fsdp2 on the CPU")
+    run = RunFolder(tmp_path)
+    run.write(f"{TASK}:Flipped", strategy=strategy, batch_size=10, max_steps=12, checksum_steps=1, keep=9,
+        checkpoint_steps=5, sanity=False)  # fmt: skip
+    assert run.ranks(2, REPLAY_FLIP=flip).codes == [0, 0]
+
+    def start(python: str, work_dir: Path, environment: dict[str, str], log: Any) -> Any:
+        given = {**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        del given["PYTHONDONTWRITEBYTECODE"]
+        return ready.start([python, "-m", "slurmgpu.training"], given, stdout=log, stderr=log)
+
+    monkeypatch.setattr(replaying, "_start", start)
+    command = ["checkpoint", "replay", str(tmp_path), "--json", "--python", sys.executable]
+    ended = CliRunner().invoke(cli, command)
+    found = json.loads(ended.stdout)
+    assert (ended.exit_code, found["verdict"]) == ((1, "differs") if flip else (0, "equal")), found
+    if flip:
+        difference = found["difference"]
+        assert (difference["earliest"], difference["latest"], difference["ranks"]) == (7, 7, None)
+        assert "stages" in difference["why"]

@@ -10,7 +10,7 @@ from typing import Any
 from slurmgpu.monitoring.json_rows import end_of
 from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
 
-__all__ = ["Difference", "Told", "first_difference", "starts", "told"]
+__all__ = ["Difference", "Told", "first_difference", "lines_of_both", "starts", "told"]
 
 _COMPARED = ("loss", "gradient_norm", "learning_rate")
 _ORDER = ("losses", "gradients", "weights", "optimizer")
@@ -19,6 +19,14 @@ _WHERE = {
     "gradients": "its gradients: its backward pass",
     "weights": "its weights after the step: averaging gradients, or the update",
     "optimizer": "its optimizer's state after the step",
+}
+
+
+# What tells on which process it was, by strategy, where several work on one model: the others' values are in all else.
+_LOCAL = {"fsdp2": (), "pipeline": ("weights", "optimizer")}
+_SHARED = {
+    "fsdp2": "the processes compute with each other's pieces of weights and gradients",
+    "pipeline": "the stages compute with what they hand each other",
 }
 
 
@@ -73,8 +81,26 @@ def told(run_dir: Path, after: int, until: int) -> Told:
     return Told(lines, sums)
 
 
+def lines_of_both(run: Told, again: Told) -> list[int]:
+    """The steps whose lines are means over the same steps in both: where a run has ended in between, some are not."""
+    one, other = _begins(run), _begins(again)
+    return [step for step, begin in one.items() if step in other and other[step] == begin]
+
+
+def _begins(told: Told) -> dict[int, int]:
+    """By the step of each line, that of the line before it."""
+    steps = sorted(told.lines)
+    return dict(zip(steps, [0, *steps], strict=False))
+
+
 def first_difference(
-    run: Told, again: Told, after: int, until: int, ranks: int, weights_differ: bool
+    run: Told,
+    again: Told,
+    after: int,
+    until: int,
+    ranks: int,
+    weights_differ: bool,
+    strategy: str = "ddp",
 ) -> Difference | None:
     """The first difference between a run and its replay; ``weights_differ``: whether their checkpoints do at the end."""
     same, found = after, None
@@ -89,9 +115,13 @@ def first_difference(
         if found:
             break
         same = step
-    line = next((each for each in sorted(run.lines) if run.lines[each] != again.lines.get(each)), None)
+    shared = lines_of_both(run, again)
+    line = next((each for each in shared if run.lines[each] != again.lines[each]), None)
     if found and (line is None or found[0] <= line):
         step, what, wrong, both = found
+        if ranks > 1 and what not in _LOCAL.get(strategy, _ORDER):
+            seen = f"{_SHARED[strategy]}; it shows first on rank {', '.join(map(str, wrong))}"
+            return Difference(same + 1, step, _WHERE[what], None, seen)
         if ranks > 1 and len(wrong) == len(both):
             why = "all processes differ at once, as after an average of gradients of which one was wrong"
             return Difference(same + 1, step, _WHERE[what], None, why)
@@ -101,7 +131,7 @@ def first_difference(
         None if alone else "metrics have means over all processes: with checksum_steps, each is compared"
     )
     if line is not None:
-        return Difference(same + 1, line, "the line of metrics", alone, unclear)
+        return Difference(min(same + 1, line), line, "the line of metrics", alone, unclear)
     if weights_differ:
         return Difference(same + 1, until, "the checkpoint", alone, unclear)
     return None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from slurmgpu.cli.actions.checkpoint import require_one, tasks_of
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.monitoring.checkpoints import Checkpoint, damage
 from slurmgpu.monitoring.metrics import MetricsRow
-from slurmgpu.monitoring.replay import Told, first_difference, starts, told
+from slurmgpu.monitoring.replay import Told, first_difference, lines_of_both, starts, told
 from slurmgpu.printable import printable
 from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
 from slurmgpu.submission.replaying import lay_out, train_again
@@ -25,6 +27,10 @@ from slurmgpu.submission.run_directory import read_plan
 _CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
 _BAND, _SURE = 3.0, 30.0
 """A run as far from two replays as three times their own distance is as they are; from thirty times on it is not."""
+_MAY_CHOOSE = (
+    "two replays are the same and the run is not, but without deterministic: true a GPU may compute in another way in "
+    "another start, and two replays do not tell how far apart these are"
+)
 # Settings that change no step.
 _FREE = {
     "checkpoint_every", "checkpoint_steps", "checkpoint_shared_steps", "checkpoint_node_folder", "checkpoint_share", "keep",
@@ -117,6 +123,10 @@ def _replayed(interval: _Interval, python: str) -> dict[str, Any]:
     """The verdict, with what it rests on."""
     known = [each for each in (_manifest(interval.begin), _manifest(interval.end)) if each]
     of_run = [row for row in starts(interval.run_dir) if row.step < interval.until]
+    if any("settings" not in each for each in known):
+        raise _Unknown(
+            "this run has a loop of its own, in a script, and only what train: describes can be trained again"
+        )
     if not of_run:
         raise _Unknown("metrics.jsonl has no start of this run: it says on what the run was trained")
     settings: Any = known[-1]["settings"] if known else of_run[-1].values["settings"]
@@ -137,20 +147,21 @@ def _replayed(interval: _Interval, python: str) -> dict[str, Any]:
             raise _Unknown(f"the run has neither metrics nor a checkpoint of steps up to {interval.until}")
         parts = _parts(interval.end, first.folder, python)
         differing = sorted(name for name, part in (parts or {}).items() if part["count"])
-        difference = first_difference(
-            run, first.told, interval.after, interval.until, processes, bool(differing)
-        )
+        span = interval.after, interval.until, processes
+        difference = first_difference(run, first.told, *span, bool(differing), settings["strategy"])
         if difference is None:
             return {"verdict": "equal", "parts": parts}
         if first.elsewhere is not None:
             raise _Unknown(f"something differs, but {first.elsewhere}: replay it on the same kind of machine")
         second = _again(interval, settings, processes, python, Path(temporary, "2"), of_run)
         apart = _parts_between(interval.until, first.folder, second.folder, python)
-        same = first_difference(
-            first.told, second.told, interval.after, interval.until, processes, any(apart.values())
-        )
-        if same is None:  # what two replays agree on to the last bit, the run should have done too
-            return {"verdict": "differs", "parts": parts, "difference": difference.__dict__}
+        same = first_difference(first.told, second.told, *span, bool(apart), settings["strategy"])
+        if same is None:
+            told_of = {"parts": parts, "difference": difference.__dict__}
+            if of_run[-1].values.get("device_name") == "CPU" or settings["deterministic"]:
+                # What two replays agree on to the last bit, the run should have done too.
+                return {"verdict": "differs", **told_of}
+            return {"verdict": "unknown", "why": _MAY_CHOOSE, **told_of}
         return _by_band(run, first, second, parts, apart)
 
 
@@ -220,7 +231,15 @@ def _elsewhere(of_run: list[MetricsRow], started: MetricsRow) -> str | None:
                 return f"the run had {name} {row.values.get(name)}, and the replay {started.values.get(name)}"
         if row.values.get("device_name") == "CPU" and (then := _hosts(row)) != (now := _hosts(started)):
             return f"the run was trained on the CPU of {', '.join(then)}, and the replay on that of {', '.join(now)}"
+        if (before := _spread(row)) != (here := _spread(started)):
+            return f"the run had {before} processes on its nodes, and the replay {here}: sums over them go other ways"
     return None
+
+
+def _spread(row: MetricsRow) -> str:
+    """Processes by node, such as 4 + 4."""
+    places: Any = row.values.get("ranks")
+    return " + ".join(map(str, Counter(each["host"] for each in places).values()))
 
 
 def _hosts(row: MetricsRow) -> list[str]:
@@ -246,29 +265,59 @@ def _parts_between(until: int, one: Path, other: Path, python: str) -> dict[str,
 
 
 def _by_band(
-    run: Told, one: _Replay, other: _Replay, parts: dict[str, Any] | None, apart: Mapping[str, float | None]
+    run: Told,
+    one: _Replay,
+    other: _Replay,
+    parts: Mapping[str, Any] | None,
+    apart: Mapping[str, float | None],
 ) -> dict[str, Any]:
     """The verdict where two replays differ: how far the run is from them, by how far they are from each other."""
-    ratios = {}
-    steps = [step for step in run.lines if step in one.told.lines and step in other.told.lines]
+    found: dict[str, float | None] = {}
     losses = [
-        tuple(float(each.lines[step].get("loss") or 0) for each in (run, one.told, other.told))
-        for step in steps
+        tuple(_loss(each.lines[step]) for each in (run, one.told, other.told))
+        for step in lines_of_both(run, one.told)
+        if step in other.told.lines
     ]
-    if losses and (spread := max(abs(b - c) for _, b, c in losses)):
-        ratios["losses"] = max(abs(a - (b + c) / 2) for a, b, c in losses) / spread
-    if parts and "model.pt" in parts and (between := apart.get("model.pt")):
-        ratios["weights"] = (parts["model.pt"]["distance"] or 0.0) / between
+    if losses and (spread := max((abs(b - c) for _, b, c in losses), key=_nan_last)):
+        found["losses"] = _times(max((abs(a - (b + c) / 2) for a, b, c in losses), key=_nan_last), spread)
+    if parts and (between := _distance(apart)):
+        from_run = {name: part["distance"] for name, part in parts.items() if part["count"]}
+        found["weights"] = _times(_distance(from_run), between)
+    ratios = {name: ratio for name, ratio in found.items() if ratio is not None}
     if not ratios:
         return {
             "verdict": "unknown",
             "why": "two replays differ from each other, and neither losses nor weights say by how much",
         }
     worst = max(ratios.values())
-    verdict = "within the band" if worst <= _BAND else "differs" if worst > _SURE else "unknown"
+    # A few losses of two replays may be close by chance; all weights are not.
+    sure = ratios.get("weights", 0.0) > _SURE or math.isinf(worst)
+    verdict = "differs" if sure else "within the band" if worst <= _BAND else "unknown"
     listed = ", ".join(f"{name} {ratio:.2g} times" for name, ratio in ratios.items())
-    why = f"two replays differ from each other, and the run from them by as much as they do ({listed})"
+    why = f"two replays differ from each other; the run is as far from them as they are, times: {listed}"
     return {"verdict": verdict, "why": why, "parts": parts}
+
+
+def _loss(line: Mapping[str, Any]) -> float:
+    found = line.get("loss")
+    return math.nan if found is None else float(found)
+
+
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _times(distance: float, spread: float) -> float | None:
+    """How many times the spread a distance is; infinite where the run alone is not finite, None where the replays are not."""
+    if not math.isfinite(spread):
+        return None
+    return distance / spread if math.isfinite(distance) else math.inf
+
+
+def _distance(parts: Mapping[str, float | None]) -> float:
+    """That of the weights; sharded ones, with their optimizer's state, lie in a file for each process."""
+    found = [each for name, each in parts.items() if name == "model.pt" or name.startswith("shard-")]
+    return math.hypot(*(math.inf if each is None else each for each in found))
 
 
 def _words(document: Mapping[str, Any]) -> list[str]:
