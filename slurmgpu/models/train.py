@@ -341,6 +341,17 @@ class TrainSettings(BaseModel):
         description="Optimizer steps between two checksums of each process's losses, gradients, weights and optimizer: two "
         "trainings that should be the same can be told apart by step and process; null: none.",
     )
+    verify_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Each step whose number this divides is taken twice from the same state and compared bit for bit, so that "
+        "a device that computes wrong is found while the training runs; null: none.",
+    )
+    mismatch: Literal["stop", "warn"] = Field(
+        "stop",
+        description="What happens when a step that verify_steps takes twice is not the same, and a third time says which was "
+        "wrong: the training saves what is right and stops, or it warns and goes on with that.",
+    )
     profile: bool = Field(
         False,
         description="Whether to profile some steps, once a run: trace, operators, memory and times in profile/.",

@@ -48,7 +48,9 @@ def lay_out(
     }  # fmt: skip
     # Earlier versions do not know these.
     unkept = {
-        name: None for name in ("checkpoint_shared_steps", "checkpoint_node_folder") if name in settings
+        name: None
+        for name in ("checkpoint_shared_steps", "checkpoint_node_folder", "verify_steps")
+        if name in settings
     }
     (scratch / "train.json").write_text(
         json.dumps({"schema": "slurmgpu.train/1", **settings, **own, **unkept})

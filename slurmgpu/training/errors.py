@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Optional
 
-__all__ = ["EvaluationFailed", "NotFinite", "Paused", "SettingsError", "TakenOver", "TrainingError"]
+__all__ = [
+    "EvaluationFailed",
+    "Mismatch",
+    "NotFinite",
+    "Paused",
+    "SettingsError",
+    "TakenOver",
+    "TrainingError",
+]
 
 
 class TrainingError(Exception):
@@ -29,6 +37,17 @@ class NotFinite(TrainingError):
             "clip_norm or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on. "
             "A start in this run directory takes them from its train.json"
         )
+
+
+class Mismatch(TrainingError):
+    """A step that ``verify_steps`` has found to be wrong, with ``mismatch: stop``; ``step`` is as it should be now."""
+
+    def __init__(self, text: str, step: int) -> None:
+        super().__init__(
+            f"{text}. The training stops here, and what two of the three agree on is saved in checkpoints/step-{step}: "
+            "start it again on other devices; mismatch: warn would go on"
+        )
+        self.step = step
 
 
 class TakenOver(TrainingError):

@@ -43,7 +43,7 @@ from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
 from .watching.bar import Bar
-from .watching.checksums import Checksums
+from .watching.checksums import Checksums, Sums
 from .watching.console import duration
 from .watching.gauges import Gauges
 from .watching.meter import Meter, Reading
@@ -51,6 +51,7 @@ from .watching.metrics import Metrics
 from .watching.pace import Pace, forward_timer
 from .watching.phases import Phases
 from .watching.profiling import Profile
+from .watching.verifying import Verifier
 from .weights.loading import load_pretrained
 
 __all__ = ["Loop", "Position"]
@@ -140,6 +141,7 @@ class Loop:
         self._last = 0
         self._told: Optional[tuple[Optional[float], Reading]] = None
         self.after_first: Optional[Callable[[], None]] = None
+        self.verifier: Optional[Verifier] = None
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""
@@ -195,20 +197,36 @@ class Loop:
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision, self.average)
         kind = OwnStep if own_step else Step if self.staged is None else PipelineStep
         self.step: Step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
-        if self.settings.checksum_steps is not None:
-            self._write_checksums(self.settings.checksum_steps)
+        if self.settings.checksum_steps or self.settings.verify_steps:
+            self._look_at_bits(self.settings.checksum_steps, self.settings.verify_steps)
         self.watch.step = self.position.step
         self.places = self.group.gather(self._place())
         hosts = [str(each["host"]) for each in self.places]
         self.pace = Pace(self.group, self.watch, self.meter, timer, hosts)
 
-    def _write_checksums(self, every: int) -> None:
-        """From now on, steps leave what ``slurmgpu checkpoint replay`` holds others against."""
-        session, optimizers = self.session, by_name(self.optimizer).values()
-        folder, rank = session.run_dir / "checksums", self.group.ranks.rank
-        checksums = Checksums(folder, rank, session.restart, every, self.model, optimizers)
-        around = checksums.around(self.step.take, lambda: self.position.step, lambda: self.meter.losses)
-        self.step.take = around  # type: ignore[assignment, method-assign]
+    def _look_at_bits(self, written: Optional[int], verified: Optional[int]) -> None:
+        """From now on, some steps leave what ``slurmgpu checkpoint replay`` holds others against, and some are verified."""
+        session, take, position = self.session, self.step.take, self.position
+        sums = Sums(self.model, by_name(self.optimizer).values(), lambda: self.meter.losses)
+        file = None
+        if written:
+            file = Checksums(session.run_dir / "checksums", self.group.ranks.rank, session.restart)
+        self.verifier = verifier = Verifier(self, lambda size: sums.of(take, size)) if verified else None
+        first = position.step + 1  # DDP lays out its messages anew after a start's first step
+
+        def taken(size: int) -> None:
+            number = position.step + 1
+            if verifier is not None and number > first and not number % verified:
+                values = verifier.take(size)
+            elif file is not None and not number % written:
+                values = sums.of(take, size)
+            else:
+                take(size)
+                return
+            if file is not None and not number % written:
+                file.write(number, values)
+
+        self.step.take = taken  # type: ignore[method-assign]
 
     def _make_stream(self, dataset: Data) -> Stream:
         if self.settings.max_steps is None:
@@ -373,6 +391,8 @@ class Loop:
                 take, until = profile.take, min(until, position.step + settings.log_every)
             told = self.callbacks.around(take, self.model, lambda: position.step)
             self._steps(until, told)
+            if self.verifier is not None and self.verifier.mismatch is not None:
+                raise self.verifier.mismatch
             if self.after_first is not None:
                 self._try_out(self.after_first)
 
@@ -390,7 +410,8 @@ class Loop:
         if self.after_first is not None:
             return step + 1
         left_in_epoch = self.samples - self.position.samples % self.samples
-        evaluated = [step - step % each + each for each in [settings.evaluate_steps] if each]
+        stops = [settings.evaluate_steps, settings.verify_steps]
+        evaluated = [step - step % each + each for each in stops if each]
         session = self.session
         return min(
             *evaluated, step - (-left_in_epoch // batch), session.bound.next(step), session.next_kept(step)

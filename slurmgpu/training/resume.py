@@ -27,7 +27,7 @@ _FREE = {
     "strategy", "epochs", "max_steps", "workers", "evaluate_every", "evaluate_steps", "checkpoint_every",
     "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin", "hang_timeout",
     "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
-    "peak_flops", "timeout", "fit_head_room", "best", "early_stop", "checksum_steps",
+    "peak_flops", "timeout", "fit_head_room", "best", "early_stop", "checksum_steps", "verify_steps", "mismatch",
     "pipeline_stages", "stages_each", "pipeline_schedule",
     "checkpoint_shared_steps", "checkpoint_node_folder",
 }  # fmt: skip

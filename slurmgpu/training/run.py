@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
+from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError, TrainingError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
 from .generators import states_of
@@ -103,6 +103,9 @@ def train(
         run.train(started)
     except NotFinite:
         session.mark("nonfinite", session.watch.step)
+        raise
+    except Mismatch as error:
+        session.mark("mismatch", error.step)
         raise
     except Exception as error:
         if advice is not None and is_full(error):
@@ -211,6 +214,9 @@ class _Run:
                 profile.on_end = unmark
         try:
             return loop.run(save, wait, self._report_epoch, profile)
+        except Mismatch:
+            self._save_for_good(complete=False)
+            raise
         except EvaluationFailed as error:
             failed = error
             self._save_unevaluated(error)

@@ -187,6 +187,8 @@ class Settings:
     hang_timeout: Annotated[Optional[float], _or_null(_POSITIVE)] = 1800.0
     log_every: Annotated[int, _COUNT] = 10
     checksum_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    verify_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    mismatch: Annotated[str, _one_of("stop", "warn")] = "stop"
     profile: Annotated[bool, _SWITCH] = False
     profile_after: Annotated[int, _whole(0)] = 10
     profile_steps: Annotated[int, _COUNT] = 5

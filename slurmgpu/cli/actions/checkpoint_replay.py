@@ -34,8 +34,8 @@ _MAY_CHOOSE = (
 # Settings that change no step.
 _FREE = {
     "checkpoint_every", "checkpoint_steps", "checkpoint_shared_steps", "checkpoint_node_folder", "checkpoint_share", "keep",
-    "keep_every", "resume", "sanity", "stop_margin", "hang_timeout", "log_every", "checksum_steps", "profile", "track",
-    "timeout", "peak_flops", "epochs", "max_steps",
+    "keep_every", "resume", "sanity", "stop_margin", "hang_timeout", "log_every", "checksum_steps", "verify_steps", "mismatch",
+    "profile", "track", "timeout", "peak_flops", "epochs", "max_steps",
 }  # fmt: skip
 
 

@@ -31,7 +31,8 @@ _FREE = {
     "task", "epochs", "max_steps", "batch_size", "accumulate", "micro_batch", "eval_micro_batch", "drop_last", "lr",
     "weight_decay", "schedule", "warmup_steps", "seed", "workers", "init_scale", "checkpoint_every", "checkpoint_steps",
     "checkpoint_shared_steps", "checkpoint_node_folder", "keep", "keep_every", "resume", "stop_margin", "hang_timeout",
-    "log_every", "checksum_steps", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx",
+    "log_every", "checksum_steps", "verify_steps", "mismatch", "profile", "profile_after", "profile_steps",
+    "profile_stacks", "profile_snapshot", "nvtx",
     "track", "peak_flops", "timeout", "device", "evaluate_every", "evaluate_steps", "log_grad_norm", "broadcast_buffers",
     "best", "early_stop",
 }  # fmt: skip

@@ -7,7 +7,7 @@ memory. That of the gradients is of this rank's own, before they are averaged ov
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,7 +17,7 @@ from ..errors import TrainingError
 from ..sharding.local import local
 from .metrics import Metrics
 
-__all__ = ["Checksums", "checksum"]
+__all__ = ["Checksums", "Sums", "checksum"]
 
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -33,29 +33,13 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(_AS_WHOLE[flat.element_size()]).sum(dtype=torch.int64)
 
 
-class Checksums:
-    """Writes the checksums of every step that ``every`` divides.
-
-    Args:
-        folder: ``checksums`` in the run directory.
-        optimizers: Whose state is part of what a step leaves.
-    """
+class Sums:
+    """Works out the checksums of a step while it is taken; ``losses`` gives the list that the step adds to."""
 
     def __init__(
-        self,
-        folder: Path,
-        rank: int,
-        restart: int,
-        every: int,
-        model: torch.nn.Module,
-        optimizers: Iterable[Any],
+        self, model: torch.nn.Module, optimizers: Iterable[Any], losses: Callable[[], list[Any]]
     ) -> None:
-        try:
-            folder.mkdir(exist_ok=True)
-            self._lines = Metrics(folder / f"rank-{rank}.jsonl", restart, rank=rank)
-        except OSError as error:
-            raise TrainingError(f"{folder} cannot be written: {error.strerror}") from error
-        self._every, self._model, self._optimizers = every, model, list(optimizers)
+        self._model, self._optimizers, self._losses = model, list(optimizers), losses
         self._gradients: Optional[dict[torch.device, torch.Tensor]] = None
         for number, parameter in enumerate(model.parameters(), 1):
             if parameter.requires_grad:
@@ -63,42 +47,24 @@ class Checksums:
                 hook = functools.partial(self._take_gradient, number)
                 parameter.register_hook(hook)  # type: ignore[no-untyped-call, unused-ignore]
 
-    def around(
-        self, take: Callable[[int], None], step: Callable[[], int], losses: Callable[[], list[Any]]
-    ) -> Callable[[int], None]:
-        """A step that writes its checksums; ``step`` gives the number of steps before it, ``losses`` what the step adds to."""
-
-        def taken(size: int) -> None:
-            number = step() + 1
-            if number % self._every:
-                take(size)
-                return
-            self._gradients, known = {}, len(losses())
-            try:
-                take(size)
-                self._write(number, losses()[known:])
-            finally:
-                self._gradients = None
-
-        return taken
+    def of(self, take: Callable[[int], None], size: int) -> dict[str, Any]:
+        """Take a step; what it has worked out, by name."""
+        self._gradients, known = {}, len(self._losses())
+        try:
+            take(size)
+            return {
+                "losses": [float(each) for each in self._losses()[known:]],
+                "gradients": _hex(self._gradients),
+                "weights": _hex(self._weights()),
+                "optimizer": _hex(self._states()),
+            }
+        finally:
+            self._gradients = None
 
     def _take_gradient(self, number: int, gradient: torch.Tensor) -> None:
         if self._gradients is not None:
             # Weighed by the parameter's number, or two gradients changed places unseen.
             _add(self._gradients, checksum(gradient) * number)
-
-    def _write(self, step: int, losses: list[Any]) -> None:
-        gradients = self._gradients or {}
-        self._lines.write(
-            "checksums",
-            step,
-            {
-                "losses": [float(each) for each in losses],
-                "gradients": _hex(gradients),
-                "weights": _hex(self._weights()),
-                "optimizer": _hex(self._states()),
-            },
-        )
 
     def _weights(self) -> dict[torch.device, torch.Tensor]:
         sums: dict[torch.device, torch.Tensor] = {}
@@ -116,6 +82,25 @@ class Checksums:
                     if isinstance(each, torch.Tensor):
                         _add(sums, checksum(each))
         return sums
+
+
+class Checksums:
+    """Writes a rank's checksums into ``checksums`` in the run directory.
+
+    Raises:
+        TrainingError: there is no writing there.
+    """
+
+    def __init__(self, folder: Path, rank: int, restart: int) -> None:
+        try:
+            folder.mkdir(exist_ok=True)
+            self._lines = Metrics(folder / f"rank-{rank}.jsonl", restart, rank=rank)
+        except OSError as error:
+            raise TrainingError(f"{folder} cannot be written: {error.strerror}") from error
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write those of a step."""
+        self._lines.write("checksums", step, values)
 
 
 def _add(sums: dict[torch.device, torch.Tensor], value: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -50,14 +50,19 @@ class Means:
         """Bring the names into an order that does not depend on when they were learned."""
         self.names = tuple(sorted(self.names))
 
+    def counts(self) -> dict[str, int]:
+        """How many values there are by name."""
+        return {name: len(values) for name, values in self._values.items()}
+
     def mark(self) -> None:
         """Remember which values there are."""
-        self._marked = {name: len(values) for name, values in self._values.items()}
+        self._marked = self.counts()
 
-    def go_back(self) -> None:
-        """Forget the values since the mark."""
+    def go_back(self, to: Optional[Mapping[str, int]] = None) -> None:
+        """Forget the values since the mark, or beyond other counts."""
+        marked = self._marked if to is None else to
         for name, values in self._values.items():
-            there = self._marked.get(name, 0)
+            there = marked.get(name, 0)
             del values[there:], self._weights[name][there:]
 
     def drop_last(self, name: str, count: int) -> None:

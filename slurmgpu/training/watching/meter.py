@@ -175,6 +175,19 @@ class Meter:
         if count:
             del self.losses[-count:], self.counts[-count:], self.sizes[-count:]
 
+    def mark(self) -> tuple[list[int], dict[str, int], dict[str, int]]:
+        """What there is now, for ``go_back``."""
+        lists = [len(each) for each in (self.losses, self.counts, self.sizes)]
+        return lists, self.means.counts(), self.own.counts()
+
+    def go_back(self, mark: tuple[list[int], dict[str, int], dict[str, int]]) -> None:
+        """Forget what was added since the mark."""
+        lists, means, own = mark
+        for kept, count in zip((self.losses, self.counts, self.sizes), lists):
+            del kept[count:]
+        self.means.go_back(means)
+        self.own.go_back(own)
+
     def add_own(self, values: Mapping[str, Any], samples: int) -> None:
         """Add a micro-batch's values of the task's own: means over its samples, or pairs (sum, count); of none, their names."""
         for name, value in values.items():

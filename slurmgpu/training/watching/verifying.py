@@ -1,0 +1,237 @@
+"""Takes a step again from what was kept before it, and compares: a device that computes wrong does not say so.
+
+With ``verify_steps``. Where the two differ, the step is taken a third time: what two of the three agree on counts, and the
+training is there then. So nothing is lost to a step that was wrong, and it goes on, or stops, with what is right.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from ..errors import Mismatch, TrainingError
+from ..generators import put_back as put_generators_back
+from ..generators import states_of
+from ..optimizers import by_name
+from ..saving import randomness
+from ..saving.snapshot import plain_state
+from ..sharding.local import is_sharded, local
+
+__all__ = ["Verifier", "first_wrong"]
+
+_ORDER = ("losses", "gradients", "weights", "optimizer")
+# What is a process's own where several work on one model.
+_OWN = {"fsdp2": (), "pipeline": ("weights", "optimizer")}
+
+
+def first_wrong(
+    one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], strategy: str
+) -> Optional[tuple[str, Optional[list[int]]]]:
+    """What differs first of a step's checksums by rank, and on which ranks; None instead of these: that cannot be told."""
+    for what in _ORDER:
+        wrong = [rank for rank, pair in enumerate(zip(one, other)) if pair[0][what] != pair[1][what]]
+        if wrong:
+            alone = len(one) == 1
+            own = what in _OWN.get(strategy, _ORDER) and len(wrong) < len(one)
+            return what, wrong if alone or own else None
+    return None
+
+
+class _Piece(NamedTuple):
+    """A tensor on the CPU, and where it belongs; of a sharded one this process's piece."""
+
+    kept: torch.Tensor
+    like: torch.Tensor
+
+    def again(self) -> torch.Tensor:
+        """The tensor, where it was."""
+        if not is_sharded(self.like):
+            return self.kept.to(self.like.device, copy=True)
+        from torch.distributed.tensor import DTensor
+
+        like: Any = self.like
+        piece = self.kept.to(local(like).device, copy=True)
+        return DTensor.from_local(
+            piece,
+            like.device_mesh,
+            like.placements,
+            run_check=False,
+            shape=like.shape,
+            stride=like.stride(),
+        )
+
+
+def _kept(value: Any) -> Any:
+    """A copy of a value, its tensors in pieces on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return _Piece(local(value).detach().to("cpu", copy=True), value)
+    if isinstance(value, dict):
+        return {key: _kept(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_kept(each) for each in value)
+    return copy.deepcopy(value)
+
+
+def _again(kept: Any) -> Any:
+    """A value of which ``_kept`` has made a copy; that stays as it is."""
+    if isinstance(kept, _Piece):
+        return kept.again()
+    if isinstance(kept, dict):
+        return {key: _again(each) for key, each in kept.items()}
+    if type(kept) in (list, tuple):
+        return type(kept)(_again(each) for each in kept)
+    return copy.deepcopy(kept)
+
+
+class _State:
+    """All that a step changes, as it was before it; in memory of the CPU.
+
+    It is put back in place, and not by ``load_state_dict``: an optimizer's would give a state the precision of its parameter.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._random = randomness.capture(loop.group.device)
+        self._generators = loop.generators()
+        self._states = states_of(self._generators)
+        self._tensors = [(each, _kept(each)) for each in self._of_model()]
+        self._optimizers = [
+            (
+                each,
+                [(parameter, _kept(state)) for parameter, state in getattr(each, "state", {}).items()],
+                [
+                    _kept({name: value for name, value in group.items() if name != "params"})
+                    for group in each.param_groups
+                ],
+            )
+            for each in by_name(loop.optimizer).values()
+        ]
+        self._others = [
+            (part, _kept(plain_state(part)))
+            for part in (loop.schedule, loop.precision.scaler, loop.average)
+            if part is not None
+        ]
+        self._task = None if loop.task.own is None else _kept(loop.task.state())
+        self._meter = loop.meter.mark()
+
+    def _of_model(self) -> Iterator[torch.Tensor]:
+        model = self._loop.model
+        yield from (each for each in (*model.parameters(), *model.buffers()) if not each.is_meta)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Let everything be as it was."""
+        loop = self._loop
+        for tensor, piece in self._tensors:
+            now = local(tensor).detach()
+            was = piece.kept.to(now.device)
+            # One that never changes may not be writable: an expanded one.
+            if now.layout is not torch.strided or not torch.equal(now, was):
+                now.copy_(was)
+        for optimizer, states, groups in self._optimizers:
+            if hasattr(optimizer, "state"):
+                optimizer.state.clear()
+                for parameter, state in states:
+                    optimizer.state[parameter] = _again(state)
+            for group, kept in zip(optimizer.param_groups, groups):
+                for name, value in kept.items():
+                    if isinstance(group[name], torch.Tensor):
+                        group[name].copy_(value.kept)
+                    else:
+                        group[name] = _again(value)
+        for part, kept in self._others:
+            part.load_state_dict(_again(kept))
+        if self._task is not None:
+            loop.task.own.load_state_dict(_again(self._task))
+        loop.meter.go_back(self._meter)
+        put_generators_back(self._generators, self._states)
+        randomness.restore(self._random, loop.group.device)  # last: what comes before may draw
+
+
+class Verifier:
+    """Takes steps twice, on all ranks together; ``record`` takes one and returns its checksums.
+
+    ``mismatch`` is the error to stop with, after a step that was wrong.
+    """
+
+    def __init__(self, loop: Any, record: Callable[[int], dict[str, Any]]) -> None:
+        self._loop, self._record = loop, record
+        self._through = False
+        self.mismatch: Optional[Mismatch] = None
+
+    def take(self, size: int) -> dict[str, Any]:
+        """A step, verified; its checksums."""
+        if self._through:
+            return self._record(size)
+        loop, step = self._loop, self._loop.step
+        state, batches = _State(loop), step.batches
+        copies: list[object] = []
+        try:
+            step.batches = _copied(batches, copies)
+            found = [self._record(size)]
+            began = time.perf_counter()
+            for _ in range(2):
+                state.put_back()
+                step.batches = iter(copy.deepcopy(copies))
+                found.append(self._record(size))
+                if len(found) == 2 and not any(loop.group.gather(_marks(found[0]) != _marks(found[1]))):
+                    break
+        finally:
+            step.batches = batches
+        if len(found) > 2:
+            self._judge(loop.position.step + 1, found)
+        seconds = time.perf_counter() - began
+        loop.meter.pause(seconds)
+        loop.watch.paused += seconds
+        return found[-1]
+
+    def _judge(self, step: int, found: list[dict[str, Any]]) -> None:
+        """Say which of three was wrong, or that they say nothing."""
+        loop = self._loop
+        first, second, third = zip(*loop.group.gather([_marks(each) for each in found]))
+        strategy = loop.settings.strategy
+        if second != third and first != third:
+            self._through = True
+            loop.console.say(
+                f"warning: step {step} was taken three times from the same state, and is another one each time: the training "
+                "does not repeat itself bit for bit, or a device computes at random; no more steps are verified. On a GPU "
+                "set deterministic: true; what the task keeps beside the model belongs into its state_dict()"
+            )
+            return
+        wrong = first_wrong(first if second == third else second, third, strategy)
+        assert wrong is not None
+        what, ranks = wrong
+        hosts = [str(each["host"]) for each in loop.places]
+        who = "on a rank that cannot be told"
+        if ranks is not None:
+            who = "on " + ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks)
+        text = f"step {step} was computed wrong {who}: of three times, once its {what} were others"
+        loop.metrics.write("mismatch", step, {"what": what, "ranks": ranks})
+        on_gpu = loop.group.device.type == "cuda"
+        if loop.settings.mismatch == "stop" and (loop.settings.deterministic or not on_gpu):
+            self.mismatch = Mismatch(text, step)
+            return
+        noise = " (without deterministic: true, a GPU may do so and be sound)" if on_gpu else ""
+        loop.console.say(f"warning: {text}{noise}; the training goes on with what two of the three agree on")
+
+
+def _marks(values: Mapping[str, Any]) -> dict[str, str]:
+    """Checksums as texts: a NaN is equal to itself, and 0 is not -0."""
+    return {name: repr(value) for name, value in values.items()}
+
+
+def _copied(batches: Iterator[object], copies: list[object]) -> Iterator[object]:
+    """The batches; a copy of each, for a loss may change its own."""
+    for batch in batches:
+        try:
+            copies.append(copy.deepcopy(batch))
+        except Exception as error:
+            raise TrainingError(
+                f"verify_steps takes a step twice with the same batch, and a {type(batch).__name__} cannot be copied "
+                f"({type(error).__name__}: {error}); leave out verify_steps"
+            ) from error
+        yield batch
