@@ -223,7 +223,7 @@ def test_a_run_of_two_processes_that_share_a_model_is_trained_again(
         return ready.start([python, "-m", "slurmgpu.training"], given, stdout=log, stderr=log)
 
     monkeypatch.setattr(replaying, "_start", start)
-    command = ["checkpoint", "replay", str(tmp_path), "--json", "--python", sys.executable]
+    command = ["checkpoint", "replay", str(tmp_path), "--from", "0", "--json", "--python", sys.executable]
     ended = CliRunner().invoke(cli, command)
     found = json.loads(ended.stdout)
     assert (ended.exit_code, found["verdict"]) == ((1, "differs") if flip else (0, "equal")), found
