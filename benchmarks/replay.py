@@ -1,6 +1,6 @@
 """Bits flipped in trainings, and found again: ``slurmgpu checkpoint replay`` on runs that went wrong, and on runs that did not.
 
-    python benchmarks/replay.py [--flips N] [--clean N] [--seed N] [--json FILE]
+    python benchmarks/replay.py [--flips N] [--clean N] [--seed N] [--only flips|cost] [--json FILE]
 
 Each run is a tiny training of one process, or of two by DDP, fsdp2 or a pipeline. In one step, on one process, one bit flips:
 in a gradient, an activation, a weight or a batch; which, is drawn. A flip is a corruption if the weights or the optimizer's
@@ -9,6 +9,8 @@ makes a number infinite is not silent: the training itself stops. Both are count
 
 Then each run is replayed as by the command line. Found: its verdict is "differs". Dated: it names the step of the flip.
 To have hundreds of them, trainings are forks of one process that has imported torch.
+
+What it costs is measured in CPU time, by trainings in turns: a plain one, with checksum_steps, with verify_steps, and a replay.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ import random
 import shutil
 import signal
 import socket
+import statistics
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -49,7 +52,7 @@ from slurmgpu.training import __main__ as entrypoint  # noqa: E402
 from slurmgpu.training import run as _imported_before_the_forks  # noqa: E402, F401
 from slurmgpu.training.comparing import compare  # noqa: E402
 
-STEPS, SAVED, CHECKPOINTS = 12, 4, (4, 8, 12)
+STEPS, SAVED = 12, 4
 KINDS = ("gradient", "activation", "weight", "batch")
 Strategies = tuple[tuple[str, int], ...]
 REPLICATED: Strategies = (("single", 1), ("ddp", 2))
@@ -82,6 +85,7 @@ class Fork:
     def __init__(self, environment: Mapping[str, str], log: IO[bytes]) -> None:
         sys.stdout.flush()
         self._code: int | None = None
+        self.cpu_seconds = 0.0
         self.pid = os.fork()
         if self.pid == 0:
             _train(environment, log)
@@ -96,7 +100,8 @@ class Fork:
 
     def _reap(self, how: int) -> int | None:
         if self._code is None:
-            pid, status = os.waitpid(self.pid, how)
+            pid, status, used = os.wait4(self.pid, how)
+            self.cpu_seconds = used.ru_utime + used.ru_stime
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
 
@@ -291,13 +296,81 @@ def clean(wanted: int, seed: int, folder: Path, strategies: Strategies) -> dict[
     return {**counted, "alarms": alarms}
 
 
+def flips_and_clean(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Any]]:
+    """All of them, of replicated and of sharded models."""
+    for name, strategies, share in (("replicated", REPLICATED, 1.0), ("sharded", SHARDED, options.sharded)):
+        for what, act, wanted in (("flips", flips, options.flips), ("clean", clean, options.clean)):
+            began = time.monotonic()
+            found = act(round(wanted * share), options.seed, folder, strategies)
+            yield f"{what}, {name}", {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "checksum_steps: 1": {"checksum_steps": 1},
+    "checksum_steps: 100": {"checksum_steps": 100},
+    "verify_steps: 1": {"verify_steps": 1},
+    "verify_steps: 100": {"verify_steps": 100},
+}
+
+
+def cost(rounds: int, steps: int, folder: Path) -> dict[str, Any]:
+    """CPU milliseconds of a step, without the start; medians of some rounds in which all take turns."""
+    taken: dict[str, list[float]] = {name: [] for name in (*VARIANTS, "replay of steps 1 to the last")}
+    again: list[Fork] = []
+
+    def remembered(_python: str, _work_dir: Path, environment: Mapping[str, str], log: IO[bytes]) -> Any:
+        again.append(Fork(environment, log))
+        return again[-1]
+
+    for number in range(rounds):
+        for name, more in VARIANTS.items():
+            run_dir = folder / f"cost-{number}-{len(more)}"
+            start_alone = cpu_of(run_dir, 1, more)
+            taken[name].append((cpu_of(run_dir, steps + 1, more) - start_alone) / steps * 1000)
+            if name != "plain":
+                shutil.rmtree(run_dir)
+        plain = folder / f"cost-{number}-0"
+        start_alone = cpu_of(folder / "start", 1, {})
+        replaying._start = remembered
+        command = ["checkpoint", "replay", str(plain), "--from", "0", "--python", sys.executable]
+        done = CliRunner().invoke(cli, command)
+        replaying._start = start  # type: ignore[assignment]
+        if done.exit_code:
+            raise SystemExit(done.output)
+        taken["replay of steps 1 to the last"].append((again[-1].cpu_seconds - start_alone) / steps * 1000)
+        shutil.rmtree(plain)
+        shutil.rmtree(folder / "start")
+    return {
+        "parameters": 1_058_817, "batch_size": 10, "steps": steps, "rounds": rounds,
+        "cpu_milliseconds_a_step": {name: round(statistics.median(each), 3) for name, each in taken.items()},
+    }  # fmt: skip
+
+
+def cpu_of(run_dir: Path, steps: int, more: Mapping[str, Any]) -> float:
+    """CPU seconds of a training of so many steps."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir()
+    settings = {
+        "schema": "slurmgpu.train/1", "task": f"{ROOT / 'benchmarks' / 'replayed.py'}:Wide", "batch_size": 10,
+        "max_steps": steps, "log_every": 10, "checkpoint_every": 10**6, "workers": 0, "sanity": False, **more,
+    }  # fmt: skip
+    (run_dir / "train.json").write_text(json.dumps(settings))
+    with (run_dir / "log").open("ab") as log:
+        training = Fork({**os.environ, "SLURMGPU_RUN_DIR": str(run_dir)}, log)
+        if training.wait():
+            raise SystemExit((run_dir / "log").read_text())
+    return training.cpu_seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--flips", type=int, default=100, help="beside these, 0.4 times as many in sharded runs"
-    )
+    parser.add_argument("--flips", type=int, default=100, help="corruptions")
     parser.add_argument("--clean", type=int, default=100)
+    parser.add_argument("--sharded", type=float, default=0.4, help="so many times as many in sharded runs")
+    parser.add_argument("--rounds", type=int, default=5, help="of what is measured of the cost")
     parser.add_argument("--seed", type=int, default=19)
+    parser.add_argument("--only", choices=("flips", "cost"), help="leaves the rest of FILE as it is")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ.pop("REPLAY_FLIP", None)
@@ -305,25 +378,25 @@ def main() -> None:
     torch.set_num_threads(1)
     replaying._start = start  # type: ignore[assignment]
     vars(checkpoint_replay)["ask_entrypoint"] = ask
-    results = {}
+    results: dict[str, Any] = {}
+    if options.only and options.json is not None and options.json.exists():
+        results = json.loads(options.json.read_text())["results"]
     with tempfile.TemporaryDirectory(prefix="slurmgpu-replay-") as temporary:
-        for name, strategies, share in (("replicated", REPLICATED, 1.0), ("sharded", SHARDED, 0.4)):
-            for what, act, wanted in (("flips", flips, options.flips), ("clean", clean, options.clean)):
-                began = time.monotonic()
-                found = act(round(wanted * share), options.seed, Path(temporary), strategies)
-                results[f"{what}, {name}"] = {
-                    **found,
-                    "seconds": round(time.monotonic() - began, 1),
-                }
+        if options.only != "flips":
+            results["cost"] = cost(options.rounds, 100, Path(temporary))
+            write(options, results)
+        if options.only != "cost":
+            for name, found in flips_and_clean(options, Path(temporary)):
+                results[name] = found
+                write(options, results)
+
+
+def write(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
+    """Print and write what there is so far."""
     document = {
         "schema": "slurmgpu.benchmark/1",
         "benchmark": "replay",
-        "setting": {
-            "seed": options.seed,
-            "steps": STEPS,
-            "checkpoints": list(CHECKPOINTS),
-            "checksum_steps": 1,
-        },
+        "setting": {"seed": options.seed, "steps": STEPS, "checkpoint_steps": SAVED, "checksum_steps": 1},
         "machine": {
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
@@ -332,7 +405,7 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "slurmgpu": slurmgpu.__version__},
         "results": results,
     }
-    print(json.dumps(document, indent=1))
+    print(json.dumps(document, indent=1), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 

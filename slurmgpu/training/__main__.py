@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import NoReturn, Optional
 
 from . import settings
-from .errors import EvaluationFailed, Paused, SettingsError, TakenOver, TrainingError
+from .errors import EvaluationFailed, Mismatch, Paused, SettingsError, TakenOver, TrainingError
 from .processes.ranks import Ranks, from_environment
 from .watching.console import duration
 from .watching.signals import Signals
@@ -74,6 +74,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     except TrainingError as error:
         if isinstance(error, (EvaluationFailed, TakenOver)):
             time.sleep(5)  # srun ends all when the first one leaves: that be a rank which can say why
+        if isinstance(error, Mismatch) and not ranks.first:
+            time.sleep(5)  # all know the same of it, and rank 0 says it
+            _leave(error.exit_code)
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)
     except SystemExit as end:  # a task may end the run so, with a message
