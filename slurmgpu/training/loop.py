@@ -80,6 +80,7 @@ class Loop:
 
     keep: Optional[Callable[[], None]] = None
     """Called before anything follows on a step: a copy of it may be due on the nodes."""
+    verifier: Optional[Verifier] = None
 
     def __init__(
         self, task: Task, settings: Settings, session: Session, metrics: Metrics, limit: Optional[int]
@@ -141,7 +142,6 @@ class Loop:
         self._last = 0
         self._told: Optional[tuple[Optional[float], Reading]] = None
         self.after_first: Optional[Callable[[], None]] = None
-        self.verifier: Optional[Verifier] = None
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""
