@@ -216,14 +216,15 @@ class Loop:
 
         def taken(size: int) -> None:
             number = position.step + 1
-            if verifier is not None and number > first and not number % verified:
+            writes = written is not None and not number % written
+            if verifier is not None and verified and number > first and not number % verified:
                 values = verifier.take(size)
-            elif file is not None and not number % written:
+            elif writes:
                 values = sums.of(take, size)
             else:
                 take(size)
                 return
-            if file is not None and not number % written:
+            if file is not None and writes:
                 file.write(number, values)
 
         self.step.take = taken  # type: ignore[method-assign]
