@@ -358,7 +358,10 @@ def same_length(group: Group, **sets: Data) -> None:
     Raises:
         TrainingError: on every rank, with the lengths.
     """
-    lengths = group.gather({name: len(each) for name, each in sets.items()})
+    own = {name: len(each) for name, each in sets.items()}
+    if group.all_alike(own):
+        return
+    lengths = group.gather(own)
     for name in dict.fromkeys(name for each in lengths for name in each):
         found = [each.get(name) for each in lengths]
         if len(set(found)) > 1:

@@ -200,7 +200,7 @@ class Loop:
         if self.settings.checksum_steps or self.settings.verify_steps:
             self._look_at_bits(self.settings.checksum_steps, self.settings.verify_steps)
         self.watch.step = self.position.step
-        self.places = self.group.gather(self._place())
+        self.places = self.group.collect(self._place())
         hosts = [str(each["host"]) for each in self.places]
         self.pace = Pace(self.group, self.watch, self.meter, timer, hosts)
 

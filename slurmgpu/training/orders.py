@@ -33,8 +33,8 @@ def make_order(task: Task, dataset: Data, cfg: Config, settings: Settings, group
         TrainingError: the ranks would take samples in different orders, and so some twice and others never.
     """
     order = _make_order(task, dataset, cfg, settings, group)
-    marks = group.gather(order.mark(0))
-    if len(set(marks)) > 1:
+    if not group.all_alike(order.mark(0)):
+        marks = group.gather(order.mark(0))
         other = next(rank for rank, mark in enumerate(marks) if mark != marks[0])
         raise TrainingError(
             f"{task.path}: {task.ordered_by} does not come to the same order of samples on every rank (rank {other} has "

@@ -125,7 +125,7 @@ class Run:
         self._session.sharded = any(map(_has_pieces, parts.values()))
         found = self._session.found
         if found is not None:
-            saved = self._session.read("state.pt")
+            saved = self._session.read_common("state.pt")
             if saved.keys() != parts.keys():
                 raise TrainingError(
                     f"{found.path.name} holds {', '.join(saved)}; state() was given {', '.join(parts)}"

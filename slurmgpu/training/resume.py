@@ -44,14 +44,18 @@ def restore(loop: Loop) -> None:
     name, facts = found.path.name, found.manifest
     try:
         pieces, rank = session.pieces, loop.group.ranks.rank
-        loop.model.load_state_dict(fit_model(session.read("model.pt"), loop.model.state_dict(), pieces, rank))
-        state = session.read("training.pt")
-        for stage in _stages_to_read(loop, facts):
-            states = session.read(f"rank-{stage}.pt")["optimizer"]
+        loop.model.load_state_dict(
+            fit_model(session.read_common("model.pt"), loop.model.state_dict(), pieces, rank)
+        )
+        state = session.read_common("training.pt")
+        stages = _stages_to_read(loop, facts)
+        for stage in stages:
+            read = session.read if len(stages) < facts["stages"] else session.read_common
+            states = read(f"rank-{stage}.pt")["optimizer"]
             state["optimizer"] = with_states(state["optimizer"], states)
         state["optimizer"] = fit_optimizer(loop.optimizer, state["optimizer"], pieces, rank)
         if loop.average is not None and AVERAGE in facts["parts"]:
-            averages = fit_model(session.read(AVERAGE), loop.average.state_dict(), pieces, rank)
+            averages = fit_model(session.read_common(AVERAGE), loop.average.state_dict(), pieces, rank)
             loop.average.load_state_dict(averages)
         # Earlier versions evaluated at the ends of epochs alone, and do not say at which step.
         tested = facts.get("tested", 0)
@@ -173,7 +177,7 @@ def restore_rank(loop: Loop) -> None:
         # With a complete one all losses are logged, those that its parts were saved with too.
         if found is not None and not found.manifest["complete"]:
             loop.meter.restore(own["meter"])
-            loop.meter.open = any(loop.group.gather(loop.meter.has_losses))
+            loop.meter.open = loop.group.any(loop.meter.has_losses)
     else:
         rank = loop.group.data.rank
         randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)

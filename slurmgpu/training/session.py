@@ -395,6 +395,10 @@ class Session:
         assert self.found is not None
         return checkpoint.read(self.found, part)
 
+    def read_common(self, part: str) -> dict[str, Any]:
+        """A part that all ranks need: rank 0 reads it, and sends it to the others."""
+        return self.group.read_on_first(lambda: self.read(part))
+
     @property
     def pieces(self) -> Pieces:
         """The sharded tensors of the checkpoint that was found."""

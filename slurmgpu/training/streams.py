@@ -139,7 +139,7 @@ class Stream:
                 f"note: the stream is read again up to where it was: {self._again} samples on each rank, "
                 f"{duration(time.perf_counter() - began)}{_NO_STATE if keeps_none else ''}"
             )
-        if any(self._group.gather(any(note.strays for note in notes))):
+        if self._group.any(any(note.strays for note in notes)):
             self._console.say(_strays(self._dataset))
         self._compare(notes)
         return self._handed(ahead(itertools.chain(first, items), self._group.device))

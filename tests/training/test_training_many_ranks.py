@@ -6,6 +6,7 @@ Two ranks to a folder here, where trainings have 64: so five ranks have folders 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from slurmgpu.monitoring import checkpoints as reading
 from slurmgpu.training.comparing import compare
-from slurmgpu.training.processes import tree
+from slurmgpu.training.processes import packing, tree
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.processes.tree import Tree
 from slurmgpu.training.saving import checkpoint
@@ -223,3 +224,27 @@ def test_ranks_join_their_words_up_the_tree() -> None:
 
     with ThreadPoolExecutor(9) as threads:
         assert list(threads.map(speak, range(9))) == [511, *[None] * 8]
+
+
+def test_what_rank_0_has_read_is_the_same_where_it_is_sent() -> None:
+    weight = torch.randn(64, 64)
+    state: Any = OrderedDict(
+        a=weight, tied=weight, turned=torch.randn(3, 4, 50, 50).to(memory_format=torch.channels_last),
+        few=torch.ones(3), wide=torch.ones(1).expand(2000), half=torch.randn(5000).bfloat16(),
+        deep={"x": [torch.randn(4000, 2)[::2], 7]},
+    )  # fmt: skip
+    state._metadata = {"": {"version": 3}}
+    kept: list[torch.Tensor] = []
+    data, kinds = packing.pack(state, kept)
+    assert len(data) < 80_000
+    assert len(kept) == 3, "tied weights once, and no tensor that is more than its memory"
+    sent = [torch.empty_strided(shape, stride, dtype=dtype) for dtype, shape, stride in kinds]
+    for one, other in zip(kept, sent):
+        packing.as_bytes(other).copy_(packing.as_bytes(one))
+    found: Any = packing.unpack(data, sent)
+    assert found._metadata == state._metadata
+    assert found["tied"] is found["a"]
+    assert found["turned"].stride() == state["turned"].stride()
+    for name in ("a", "turned", "few", "wide", "half"):
+        assert torch.equal(found[name], state[name])
+    assert torch.equal(found["deep"]["x"][0], state["deep"]["x"][0])

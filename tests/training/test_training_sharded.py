@@ -82,6 +82,50 @@ def test_a_tensor_comes_back_from_its_pieces_whole_and_in_any_part(
     assert torch.equal(found.part(about, part), whole[pieces._slices(part)])
 
 
+class Mesh:
+    def __init__(self, ranks: torch.Tensor) -> None:
+        self.mesh = ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        (torch.arange(1024).reshape(128, 8), {"first": 0, "strides": [8, 1]}),
+        (torch.arange(8).reshape(4, 2).T, {"first": 0, "strides": [1, 2]}),
+        (torch.arange(12).reshape(2, 3, 2)[:, 1:2], {"first": 2, "strides": [6, 0, 1]}),
+        (torch.tensor([0, 1, 3]), [0, 1, 3]),
+        (torch.tensor([[0, 1], [1, 2]]), [0, 1, 1, 2]),
+    ],
+)
+def test_a_mesh_is_named_by_its_strides_and_not_by_all_its_ranks(ranks: torch.Tensor, named: Any) -> None:
+    found = pieces._ranks_of_mesh(Mesh(ranks))
+    assert found == named
+    about = {"ranks": found, "mesh": list(ranks.shape)}
+    if isinstance(named, dict):
+        for coordinate in (
+            torch.cartesian_prod(*map(torch.arange, ranks.shape)).reshape(-1, ranks.dim()).tolist()
+        ):
+            rank = int(ranks[tuple(coordinate)])
+            assert pieces._rank_at(about, coordinate) == rank
+            assert pieces._coordinate_of(about, rank) == tuple(coordinate)
+        assert pieces._coordinate_of(about, 5000) is None
+
+
+@pytest.mark.parametrize("about", CUTS, ids=lambda about: f"{about['shape']}-{about['mesh']}")
+def test_a_part_is_asked_of_those_alone_who_have_some_of_it(about: dict[str, Any]) -> None:
+    whole = list(pieces._written(about))
+    for _, wanted in whole:
+        found = list(pieces._written(about, wanted))
+        assert set(found) <= set(whole)
+        assert [each for each in found if each[1] == wanted] or not all(wanted.sizes)
+        for rank, there in whole:
+            common = all(
+                max(a, b) < min(a + n, b + m)
+                for a, n, b, m in zip(wanted.offsets, wanted.sizes, there.offsets, there.sizes)
+            )
+            assert ((rank, there) in found) or not common
+
+
 def test_an_export_of_pieces_is_one_safetensors_file_with_the_whole_tensors(tmp_path: Path) -> None:
     whole = torch.randn(9, 5)
     written(tmp_path, whole, CUTS[3])

@@ -24,6 +24,7 @@ from ..errors import TrainingError
 from . import recorder
 from .given import require_one_each, visible
 from .meeting import call_roll, connect
+from .packing import as_bytes, pack, unpack
 from .ranks import Ranks
 
 __all__ = ["Channel", "Group", "choose_device", "join", "own_cpus", "shared_by"]
@@ -141,6 +142,10 @@ class Group:
         rank = int(first)
         return None if rank == world else self._of(rank, value)
 
+    def any(self, value: bool) -> bool:
+        """Whether it is so on any rank."""
+        return self.first_of(True if value else None) is not None
+
     def all_alike(self, value: object) -> bool:
         """Whether all ranks have the same value as rank 0."""
         return not self.together or self.first_of(None if self._of(0, value) == value else True) is None
@@ -156,21 +161,21 @@ class Group:
         """Each rank's value, by rank, on rank 0 alone, elsewhere none; in pieces, for values of any size."""
         if not self.together:
             return [value]
-        data, first = memoryview(pickle.dumps(value)), self.ranks.first
-        sizes = [int(size) for size in self._gather_equal(torch.tensor([len(data)])).tolist()]
-        found = [bytearray(size) for size in sizes] if first else []
-        piece = max(_LEAST, _PIECES // len(sizes))
-        for start in range(0, max(sizes), piece):
-            length = min(piece, max(sizes) - start)
+        data, first, world = memoryview(pickle.dumps(value)), self.ranks.first, self.ranks.world_size
+        size = torch.tensor([len(data)], device=self.device)
+        dist.all_reduce(size, op=dist.ReduceOp.MAX)
+        longest = int(size)
+        found = [bytearray(longest) for _ in range(world)] if first else []
+        piece = max(_LEAST, _PIECES // world)
+        for start in range(0, longest, piece):
+            length = min(piece, longest - start)
             padded = bytearray(data[start : start + length]).ljust(length, b"\0")
             own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
-            parts = [torch.empty_like(own) for _ in sizes] if first else None
+            parts = [torch.empty_like(own) for _ in range(world)] if first else None
             dist.gather(own, parts, dst=0)
             for whole, part in zip(found, parts or []):
-                left = min(length, len(whole) - start)
-                if left > 0:
-                    torch.frombuffer(whole, dtype=torch.uint8, count=left, offset=start).copy_(part[:left])
-        return [pickle.loads(whole) for whole in found]
+                torch.frombuffer(whole, dtype=torch.uint8, count=length, offset=start).copy_(part)
+        return [pickle.loads(whole) for whole in found]  # what follows its end is not looked at
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Add up a tensor over all ranks, in place and without waiting for a GPU."""
@@ -228,6 +233,26 @@ class Group:
         if message is not None:
             raise TrainingError(f"ends because rank 0 failed ({message})")
         return cast("T", result)
+
+    def read_on_first(self, act: Callable[[], T]) -> T:
+        """As ``on_first``, for what has large tensors in it: each is sent by itself, and nobody has it in memory twice."""
+        if not self.together:
+            return act()
+        kept: list[torch.Tensor] = []
+        data, kinds = self.on_first(lambda: pack(act(), kept))
+        for number, (dtype, shape, stride) in enumerate(kinds):
+            if not self.ranks.first:
+                kept.append(torch.empty_strided(shape, stride, dtype=dtype))
+            self._send_flat(as_bytes(kept[number]))
+        return cast("T", unpack(data, kept))
+
+    def _send_flat(self, flat: torch.Tensor) -> None:
+        """Give every rank rank 0's bytes, in pieces."""
+        for piece in torch.split(flat, _PIECES):
+            carried = piece.to(self.device)
+            dist.broadcast(carried, src=0)
+            if carried is not piece:
+                piece.copy_(carried)
 
     def _of(self, rank: int, value: T) -> T:
         """The value of one rank, on every rank: what each sends and keeps does not grow with the number of ranks."""

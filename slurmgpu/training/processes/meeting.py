@@ -85,9 +85,12 @@ def call_roll(ranks: Ranks, timeout: float) -> Any:
     serves = ranks.first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = connect(timeout, serves=serves)
     store.set(f"here/{ranks.rank}", ranks.host)
+    if store.add("arrived", 1) == ranks.world_size:
+        store.set("all", "1")
     everyone = [f"here/{rank}" for rank in range(ranks.world_size)]
     try:
-        store.wait(everyone if ranks.first else ["missing"], timedelta(seconds=timeout))
+        # Counted, and asked for by name only where one does not come: a thousand names are much for one question.
+        store.wait(["all"] if ranks.first else ["missing"], timedelta(seconds=timeout))
         missing = [] if ranks.first else json.loads(store.get("missing"))
     except RuntimeError:
         missing = [rank for rank, name in enumerate(everyone) if not store.check([name])]

@@ -8,8 +8,8 @@ with none (export). A tensor that several ranks have is written by the first of 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -81,9 +81,60 @@ def note_of(tensor: Any, where: str) -> dict[str, Any]:
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).rpartition(".")[2],
         "mesh": list(tensor.device_mesh.mesh.shape),
-        "ranks": tensor.device_mesh.mesh.flatten().tolist(),
+        "ranks": _ranks_of_mesh(tensor.device_mesh),
         "placements": placements,
     }
+
+
+@functools.lru_cache(maxsize=4)
+def _ranks_of_mesh(mesh: Any) -> Any:
+    """The ranks of a mesh, without a list of all where they are a first one and a stride in each dimension."""
+    ranks = mesh.mesh
+    first, sizes = int(ranks.flatten()[0]), list(ranks.shape)
+    strides = [
+        int(ranks.select(at, 1).flatten()[0]) - first if size > 1 else 0 for at, size in enumerate(sizes)
+    ]
+    room = 1  # of a rank's number the place in each dimension is read off, the widest stride first
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes) if size > 1):
+        if stride < room:
+            return ranks.flatten().tolist()
+        room = stride * (size - 1) + room
+    even = torch.full(sizes, first)
+    for at, (stride, size) in enumerate(zip(strides, sizes)):
+        shape = [size if each == at else 1 for each in range(len(sizes))]
+        even = even + stride * torch.arange(size).reshape(shape)
+    if not torch.equal(even, ranks.to("cpu", even.dtype)):
+        return ranks.flatten().tolist()
+    return {"first": first, "strides": strides}
+
+
+def _rank_at(note: Mapping[str, Any], coordinate: Sequence[int]) -> int:
+    ranks = note["ranks"]
+    if isinstance(ranks, Mapping):
+        return int(ranks["first"] + sum(map(operator.mul, coordinate, ranks["strides"])))
+    number = 0
+    for place, count in zip(coordinate, note["mesh"]):
+        number = number * count + place
+    return int(ranks[number])
+
+
+def _coordinate_of(note: Mapping[str, Any], rank: int) -> Optional[tuple[int, ...]]:
+    """The place of a rank in the mesh; None where it is not in it."""
+    ranks, mesh = note["ranks"], note["mesh"]
+    found = [0] * len(mesh)
+    if isinstance(ranks, Mapping):
+        rest = rank - ranks["first"]
+        for at in sorted(range(len(mesh)), key=lambda at: -ranks["strides"][at]):
+            if mesh[at] > 1:
+                found[at], rest = divmod(rest, ranks["strides"][at])
+        inside = not rest and all(0 <= place < count for place, count in zip(found, mesh))
+        return tuple(found) if inside else None
+    if rank not in ranks:
+        return None
+    number = ranks.index(rank)
+    for at in reversed(range(len(mesh))):
+        number, found[at] = divmod(number, mesh[at])
+    return tuple(found)
 
 
 def _kind(placement: Any, where: str) -> list[Any]:
@@ -120,13 +171,10 @@ def _region(note: Mapping[str, Any], coordinate: Sequence[int]) -> Region:
 
 def own_region(note: Mapping[str, Any], rank: int) -> tuple[Region, bool]:
     """The part of a tensor that a rank has, and whether it is for this rank to write it."""
-    coordinate = _places(note)[note["ranks"].index(rank)]
-    return _region(note, coordinate), 0 in note["ranks"] and _writes(note, coordinate)
-
-
-def _places(note: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """The places of a mesh, in the order of its ranks."""
-    return list(itertools.product(*map(range, note["mesh"])))
+    coordinate = _coordinate_of(note, rank)
+    if coordinate is None:
+        raise ValueError(f"rank {rank} has no part of the tensor")
+    return _region(note, coordinate), _coordinate_of(note, 0) is not None and _writes(note, coordinate)
 
 
 def _writes(note: Mapping[str, Any], coordinate: Sequence[int]) -> bool:
@@ -135,11 +183,32 @@ def _writes(note: Mapping[str, Any], coordinate: Sequence[int]) -> bool:
     )
 
 
-def _written(note: Mapping[str, Any]) -> Iterator[tuple[int, Region]]:
-    """The parts of a tensor, each with the rank that has written it."""
-    for rank, coordinate in zip(note["ranks"], _places(note)):
-        if _writes(note, coordinate):
-            yield rank, _region(note, coordinate)
+def _written(note: Mapping[str, Any], wanted: Optional[Region] = None) -> Iterator[tuple[int, Region]]:
+    """The parts of a tensor, each with the rank that has written it; those alone that have something of what is wanted."""
+    kinds = [placement[0] for placement in note["placements"]]
+    cuts = [at for kind in ("shard", "shard again") for at, each in enumerate(kinds) if each == kind]
+    coordinate, offsets, sizes = [0] * len(kinds), [0] * len(note["shape"]), list(note["shape"])
+
+    def cut(number: int) -> Iterator[tuple[int, Region]]:
+        if number == len(cuts):
+            yield _rank_at(note, coordinate), Region(tuple(offsets), tuple(sizes))
+            return
+        at = cuts[number]
+        dim, count = note["placements"][at][1], note["mesh"][at]
+        start, size = offsets[dim], sizes[dim]
+        piece = -(-size // count)
+        first, last = 0, count - 1
+        if wanted is not None and piece:
+            first = max(0, (wanted.offsets[dim] - start) // piece)
+            last = min(last, (wanted.offsets[dim] + wanted.sizes[dim] - 1 - start) // piece)
+        for place in range(first, last + 1):
+            coordinate[at] = place
+            begin = min(place * piece, size)
+            offsets[dim], sizes[dim] = start + begin, min(begin + piece, size) - begin
+            yield from cut(number + 1)
+        coordinate[at], offsets[dim], sizes[dim] = 0, start, size
+
+    yield from cut(0)
 
 
 def ranks_of(values: Iterable[Any]) -> list[int]:
@@ -175,7 +244,7 @@ class Pieces:
             found = value[_slices(region)] if region.sizes else value
             return torch.clone(found, memory_format=torch.contiguous_format)
         filled = torch.empty(region.sizes, dtype=getattr(torch, value["dtype"]))
-        for rank, there in _written(value):
+        for rank, there in _written(value, region):
             begin = [max(pair) for pair in zip(region.offsets, there.offsets)]
             end = [
                 min(a + n, b + m)

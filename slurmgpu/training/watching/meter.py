@@ -222,9 +222,10 @@ class Meter:
     def _agree(self) -> None:
         """Let all ranks know the same names, once in a start."""
         self._agreed = True
-        for names in self._group.gather(self.own.names):
-            for name in names:
-                self.own.learn(name)
+        if not self._group.all_alike(self.own.names):
+            for names in self._group.gather(self.own.names):
+                for name in names:
+                    self.own.learn(name)
         self.own.sort()
 
     def totals(self) -> Union[torch.Tensor, list[float]]:

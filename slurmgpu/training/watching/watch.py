@@ -2,7 +2,7 @@
 
 A signal handler sets a flag and returns. A thread on each rank looks at the flag and at the clock a few times a
 second, and tells the others' threads through the store. Then each thread draws a line that its own rank will not
-cross, a step ahead, and publishes it; rank 0 publishes the furthest of these lines, and there all of them stop.
+cross, a step ahead, and the furthest of these lines goes up a tree to rank 0, which publishes it: there all of them stop.
 All that a step pays is one comparison: no collective, no GPU.
 """
 
@@ -21,6 +21,7 @@ from ..errors import TrainingError
 from ..processes.group import Channel
 from ..processes.ranks import Ranks
 from ..processes.recorder import write_collectives
+from ..processes.tree import Tree
 
 __all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
 
@@ -49,6 +50,7 @@ class Watch:
     def __init__(self, ranks: Ranks, timeout: float, hang_timeout: Optional[float] = None) -> None:
         self._ranks, self._timeout, self.hang_timeout = ranks, timeout, hang_timeout
         self.channel = Channel(ranks, timeout)
+        self._tree = Tree(ranks.rank, ranks.world_size)
         self.step = 0
         self.beats = 0  # counts whatever is not a step and shows life
         self.paused = 0.0  # seconds that went into something other than steps
@@ -144,27 +146,26 @@ class Watch:
         if not self._drawn:
             if not self.channel.has("stop"):
                 return
-            self.channel.put(f"line/{self._ranks.rank}", self._draw())
             self._drawn = True
-        if self._ranks.first:
-            lines = self._lines()
-            if lines is None:
-                return
-            self.channel.put("stop-at", max(lines))
-        elif not self._comes("stop-at", max(_LOOK, self._ranks.world_size * _REQUEST)):
+            furthest = self._tree.pass_up(
+                self._draw(),
+                self._hear,
+                lambda line: self.channel.put(f"line/{self._ranks.rank}", line),
+                lambda _span, own, others: max([own, *others]),
+            )
+            if furthest is not None:
+                self.channel.put("stop-at", furthest)
+        if not self._comes("stop-at", max(_LOOK, self._ranks.world_size * _REQUEST)):
             return
         self.reason = str(self.channel.get("stop"))
         self._stop_at = int(self.channel.get("stop-at"))
         self.line = self._stop_at
 
-    def _lines(self) -> Optional[list[int]]:
-        """The lines of all ranks, for rank 0 alone: if each rank asked for each, a thousand would ask a million times."""
-        found = []
-        for rank in range(self._ranks.world_size):
-            if not self._comes(f"line/{rank}", _LOOK):
-                return None
-            found.append(int(self.channel.get(f"line/{rank}")))
-        return found
+    def _hear(self, rank: int) -> int:
+        """The furthest line of a rank and those for whom it speaks."""
+        if not self._comes(f"line/{rank}", _LOOK):
+            raise TrainingError("the watch is over")
+        return int(self.channel.get(f"line/{rank}"))
 
     def _comes(self, name: str, period: float) -> bool:
         """Wait for a value, a look every so many seconds; False: the watch is over."""
