@@ -5,6 +5,7 @@ Two ranks to a folder here, where trainings have 64: so five ranks have folders 
 
 from __future__ import annotations
 
+import runpy
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -248,3 +249,22 @@ def test_what_rank_0_has_read_is_the_same_where_it_is_sent() -> None:
     for name in ("a", "turned", "few", "wide", "half"):
         assert torch.equal(found[name], state[name])
     assert torch.equal(found["deep"]["x"][0], state["deep"]["x"][0])
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_what_each_rank_does_is_what_the_formula_says(world: int) -> None:
+    """Start, save, stop and resume of a session, with threads in place of processes; ``benchmarks`` has up to 1,024."""
+    counted = runpy.run_path("benchmarks/thousand_ranks.py")
+    counts = counted["simulated"](world, 1 << 10)
+    assert counted["astray"](counts, world, 2) == []
+    assert all(counts["save", rank]["sync"] for rank in range(world))
+
+
+def test_by_the_formula_a_thousand_ranks_ask_for_little_more_than_a_hundred() -> None:
+    counted = runpy.run_path("benchmarks/thousand_ranks.py")
+    few, many = (counted["formula"](0, world, 64) for world in (128, 1000))
+    for phase, expected in few.items():
+        for what, number in expected.items():
+            assert many[phase][what] <= 1.5 * number + 8, (phase, what)
+    plain = [counted["formula"](world - 1, world, 64)["save"] for world in (66, 1000, 4000)]
+    assert plain[0] == plain[1] == plain[2]

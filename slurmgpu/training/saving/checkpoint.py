@@ -199,6 +199,11 @@ class Doomed(NamedTuple):
             place = folder / self.name / self.layout.folder(number * span, span)
             shutil.rmtree(place, ignore_errors=True)
 
+    def remove_outer(self, folder: Path, rank: int, span: int) -> None:
+        """Remove the folder of so many ranks that this one is the first of, what lies deeper being gone."""
+        if span in self.layout.spans and rank < self.layout.world:
+            shutil.rmtree(folder / self.name / self.layout.folder(rank, span), ignore_errors=True)
+
 
 def doom(path: Path) -> Optional[Doomed]:
     """Let a generation count no more; None where it is gone then, as a small one and a link are."""

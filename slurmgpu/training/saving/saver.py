@@ -303,11 +303,17 @@ class Saver:
             for each in doomed:
                 each.remove_share(self._folder, ranks.rank, ranks.world_size, fan)
         speakers = Tree(ranks.rank // fan, -(-ranks.world_size // fan), fan)
+
+        def joined(span: int, own: bool, _others: list[bool]) -> bool:
+            for each in doomed:
+                each.remove_outer(self._folder, ranks.rank, span * fan)
+            return own
+
         done = speakers.pass_up(
             True,
             lambda number: bool(self._heard(f"{place}/{number}")),
             lambda _said: self._channel.put(f"{place}/{speakers.rank}", True),
-            lambda _span, own, _others: own,
+            joined,
         )
         if done:
             with contextlib.suppress(OSError, TakenOver):
