@@ -99,7 +99,7 @@ def formula(rank: int, world: int, fan: int) -> dict[str, dict[str, int]]:
         # The checksums of its own files, and these again; and of the lock, the count of starts, and the manifest.
         "open": _OWN + common + levels + _OWN + first * (7 + _COMMON),
         "messages": 0,
-        "collectives": together * (13 + 1),
+        "collectives": together * (15 + 1),
         "stat at most": _OWN * 4 + common + first * 24,
         "unlink": first,
         "mkdir at most": 3 * first,
@@ -109,7 +109,7 @@ def formula(rank: int, world: int, fan: int) -> dict[str, dict[str, int]]:
         "start": {
             "open": 5 * first,
             "messages": 0,
-            "collectives": 4 * together,
+            "collectives": 6 * together,
             "stat at most": 2 * first,
             "mkdir": 3 * first,
         },
@@ -331,6 +331,9 @@ class Threads:
         assert rank is not None
         return rank
 
+    def get_rank(self) -> int:
+        return self._rank()
+
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
         if self._rank() == src:
             self._slots[0] = tensor
@@ -393,7 +396,7 @@ def simulated(world: int, size: int) -> dict[tuple[str, int], Counter[str]]:
     tally = Tally()
     threads = Threads(world, tally)
     failures: list[BaseException] = []
-    names = ("broadcast", "all_reduce", "gather", "all_gather", "barrier")
+    names = ("broadcast", "all_reduce", "gather", "all_gather", "barrier", "get_rank")
     before = {name: getattr(dist, name) for name in names}, groups.connect
     # In memory where there is some: what is asked of a disk is counted, and not timed.
     memory = Path("/dev/shm")
