@@ -273,27 +273,29 @@ def _sized(
         detail=cpus.why if cpus.counted else "",
     )
     found = problems(cluster, ask) if cluster.judges else []
-    everywhere = partition.kinds if partition else ()
-    there = not any(one.about == "gpu_type" for one in found)
-    if pinned and there and not resources.constraint and not selectable(cluster, everywhere, pinned):
-        found.append(
-            Problem(
-                f"cluster {cluster.name!r}",
-                f"takes no type of GPU in a request, and its profile names no constraint that selects {pinned!r} "
-                f"(gpu_types: {{{pinned}: {{constraint: ...}}}}, or -C)",
-                "gpu_type",
-            )
-        )
-    if not pinned and "gpu_type" in cluster.dialect.required and layout.gpus_per_node and not ask.constraint:
-        found.append(
-            Problem(
-                f"cluster {cluster.name!r}",
-                "refuses GPUs without a type, and its profile does not know the types: name one (--gpus a100:2, or "
-                "gpu_type:); sinfo -o '%P %G' lists them",
-                "gpu_type",
-            )
-        )
+    found += _of_types(cluster, resources, ask, partition, not any(one.about == "gpu_type" for one in found))
     return made._replace(account=account, ask=ask, problems=tuple(found))
+
+
+def _of_types(
+    cluster: Cluster, resources: Resources, ask: Ask, partition: Partition | None, there: bool
+) -> Iterator[Problem]:
+    """What speaks against the type of GPU, or against none; ``there``: nothing else says that it cannot be had."""
+    pinned, everywhere = ask.gpu_type, partition.kinds if partition else ()
+    if pinned and there and not resources.constraint and not selectable(cluster, everywhere, pinned):
+        yield Problem(
+            f"cluster {cluster.name!r}",
+            f"takes no type of GPU in a request, and its profile names no constraint that selects {pinned!r} "
+            f"(gpu_types: {{{pinned}: {{constraint: ...}}}}, or -C)",
+            "gpu_type",
+        )
+    if not pinned and "gpu_type" in cluster.dialect.required and ask.gpus_per_node and not ask.constraint:
+        yield Problem(
+            f"cluster {cluster.name!r}",
+            "refuses GPUs without a type, and its profile does not know the types: name one (--gpus a100:2, or "
+            "gpu_type:); sinfo -o '%P %G' lists them",
+            "gpu_type",
+        )
 
 
 def _tightest(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> Limits:

@@ -48,12 +48,7 @@ def restore(loop: Loop) -> None:
             fit_model(session.read_common("model.pt"), loop.model.state_dict(), pieces, rank)
         )
         state = session.read_common("training.pt")
-        stages = _stages_to_read(loop, facts)
-        for stage in stages:
-            read = session.read if len(stages) < facts["stages"] else session.read_common
-            states = read(f"rank-{stage}.pt")["optimizer"]
-            state["optimizer"] = with_states(state["optimizer"], states)
-        state["optimizer"] = fit_optimizer(loop.optimizer, state["optimizer"], pieces, rank)
+        state["optimizer"] = _optimizer_state(loop, facts, state["optimizer"])
         if loop.average is not None and AVERAGE in facts["parts"]:
             averages = fit_model(session.read_common(AVERAGE), loop.average.state_dict(), pieces, rank)
             loop.average.load_state_dict(averages)
@@ -95,6 +90,16 @@ def restore(loop: Loop) -> None:
             else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
+
+
+def _optimizer_state(loop: Loop, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state that this process's optimizer loads, out of what all have in common, and what stages keep themselves."""
+    session = loop.session
+    stages = _stages_to_read(loop, facts)
+    for stage in stages:
+        read = session.read if len(stages) < facts["stages"] else session.read_common
+        common = with_states(common, read(f"rank-{stage}.pt")["optimizer"])
+    return fit_optimizer(loop.optimizer, common, session.pieces, loop.group.ranks.rank)
 
 
 def _stages_to_read(loop: Loop, facts: Mapping[str, Any]) -> range:
