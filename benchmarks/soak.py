@@ -53,6 +53,7 @@ from benchmarks.damaging import DAMAGES, accepted_flips, generations, spoil  # n
 from benchmarks.soaked import KINDS  # noqa: E402
 from slurmgpu.training import files  # noqa: E402
 from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
+from slurmgpu.training.saving.late import LATE, with_late  # noqa: E402
 
 SAMPLES, BATCH, EPOCHS, INTERVAL = 200, 16, 8, 10
 STEPS = SAMPLES * EPOCHS // BATCH
@@ -266,9 +267,17 @@ class Run:
         """A hash of each part of the last checkpoint: weights, optimizer and schedule, random states of each rank."""
         last = max((self.folder / "checkpoints").glob("step-*/manifest.json"), key=_step_of).parent
         found = {"step": last.name}
+        late = torch.load(last / LATE, weights_only=True) if (last / LATE).exists() else {}
         for path in sorted(last.glob("*.pt")):
+            part = torch.load(path, weights_only=True)
+            if path.name == LATE:
+                continue
+            if path.name == "training.pt":
+                part = {name: each for name, each in with_late(part, late).items() if name != "task"}
+            elif path.name == "rank-0.pt" and "task" in late:
+                part["task"] = late["task"]
             digest = hashlib.sha256()
-            for piece in _pieces(torch.load(path, weights_only=True)):
+            for piece in _pieces(part):
                 digest.update(piece)
             found[path.name] = digest.hexdigest()
         return found

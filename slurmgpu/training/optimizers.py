@@ -211,6 +211,13 @@ def with_states(saved: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str
     return {name: with_states(each, states[name]) for name, each in saved.items()}
 
 
+def with_groups_of(late: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved state, with the groups (and so the rates) of a later one without states."""
+    if "param_groups" in late:
+        return {**late, "state": saved["state"]}
+    return {name: with_groups_of(each, saved[name]) for name, each in late.items()}
+
+
 class Driven:
     """One optimizer as the steps drive it: with its parameters, its schedule, and the scaler of the gradients."""
 

@@ -15,6 +15,7 @@ from .optimizers import Schedule, load_state, with_states
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation, counts
+from .saving.late import LATE, with_late
 from .saving.pieces import fit_model, fit_optimizer
 from .settings import Settings
 from .step import put_back
@@ -47,7 +48,7 @@ def restore(loop: Loop) -> None:
         loop.model.load_state_dict(
             fit_model(session.read_common("model.pt"), loop.model.state_dict(), pieces, rank)
         )
-        state = session.read_common("training.pt")
+        state = with_late(session.read_common("training.pt"), _late(loop, found))
         state["optimizer"] = _optimizer_state(loop, facts, state["optimizer"])
         if loop.average is not None and AVERAGE in facts["parts"]:
             averages = fit_model(session.read_common(AVERAGE), loop.average.state_dict(), pieces, rank)
@@ -90,6 +91,11 @@ def restore(loop: Loop) -> None:
             else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
+
+
+def _late(loop: Loop, found: Generation) -> dict[str, Any]:
+    """What the last evaluation changed after the checkpoint was saved, where a start has made up for it."""
+    return loop.session.read_common(LATE) if LATE in found.manifest["parts"] else {}
 
 
 def _optimizer_state(loop: Loop, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -153,7 +159,9 @@ def _restore_task(loop: Loop, found: Generation) -> None:
     """Give the task its own state back: this rank's, or rank 0's where there were other ranks."""
     ranks = loop.group.ranks
     same = found.manifest["world_size"] == ranks.world_size
-    saved = loop.session.read(f"rank-{ranks.rank if same else 0}.pt").get("task")
+    saved = _late(loop, found).get("task") or loop.session.read(f"rank-{ranks.rank if same else 0}.pt").get(
+        "task"
+    )
     if saved is None:
         loop.console.say(
             f"note: the task's own state begins anew, because {found.path.name} was saved without one"

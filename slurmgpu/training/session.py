@@ -20,6 +20,7 @@ from .saving import checkpoint, randomness
 from .saving.bound import Bound
 from .saving.budget import Budget
 from .saving.checkpoint import Generation
+from .saving.late import LATE, evaluated
 from .saving.layout import layout_of
 from .saving.lock import Hold, Lock
 from .saving.pieces import Pieces
@@ -201,8 +202,8 @@ class Session:
         """Begin to save a step, after the save before it has come to its end.
 
         ``common`` gives rank 0's parts (what is the same on all ranks, or of which each has a piece), ``own`` what each rank
-        adds to its random state. Of a step that is saved already only the facts are written, and these only at the
-        training's end.
+        adds to its random state. Of a step that is saved already only the facts are written, and what an evaluation
+        changes, and these only at the training's end.
         """
         self.collect()
         began, saves = time.perf_counter(), 0
@@ -213,7 +214,7 @@ class Session:
             self.saver.start(step, snapshot.finish(), parts, {**self._known(), **facts}, losses)
             self.bound.begun(step)
         elif facts.get("complete"):
-            self._complete(step, facts)
+            self._complete(step, common, own, facts)
         self._stood_still(time.perf_counter() - began, saves)
         if self.bound.must_wait(step):
             self.collect()
@@ -336,7 +337,13 @@ class Session:
             self.budget.expect(cost.still)
         return cost
 
-    def _complete(self, step: int, facts: Mapping[str, object]) -> None:
+    def _complete(
+        self,
+        step: int,
+        common: Callable[[], Mapping[str, object]],
+        own: Callable[[], Mapping[str, object]],
+        facts: Mapping[str, object],
+    ) -> None:
         """The checkpoint that was found lacked the last evaluation alone: now it is the training's end."""
         if self.found is None or self.found.manifest["step"] != step:
             return
@@ -344,7 +351,10 @@ class Session:
         with contextlib.suppress(OSError):  # without it the next start evaluates once more
             self._hold.check()
             if self.group.ranks.first:
-                checkpoint.commit(self._folder, step, manifest["parts"], {**manifest, **facts})
+                # Beside what was saved, not in its place: until the manifest says so, the checkpoint is as it was.
+                late = Snapshot().take(evaluated(common(), own(), self.group.together), LATE)
+                parts = {**manifest["parts"], LATE: checkpoint.write_part(self.found.path, LATE, late)}
+                checkpoint.commit(self._folder, step, parts, {**manifest, **facts})
 
     def collect(self) -> Optional[Saved]:
         """Wait for the save under way, if there is one; a failed one is said, and the training goes on.

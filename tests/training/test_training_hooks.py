@@ -236,6 +236,31 @@ def test_schedules_by_epochs_stopped_and_killed_end_bit_for_bit_as_undisturbed(
     alike(whole, parts)
 
 
+def test_what_a_last_evaluation_changes_is_kept_where_a_later_start_makes_up_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate lowered by it, and what the task keeps: more epochs go on from there."""
+    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    settings: dict[str, Any] = {"lr": 0.04, "config": {"metric": "loss"}, "evaluate_every": 2}
+    for run in (whole, parts):
+        write(run, "Mistaken", epochs=6, **settings)
+    whole.here()
+    with monkeypatch.context() as patch:
+        patch.setenv("HOOKED_MISTAKE", "1")
+        for epochs in (2, 4, 6):
+            write(parts, "Mistaken", epochs=epochs, **settings)
+            with pytest.raises(ValueError, match="a mistake in evaluate"):
+                parts.here()
+            patch.delenv("HOOKED_MISTAKE")
+            parts.here()
+            patch.setenv("HOOKED_MISTAKE", "1")
+    for run in (whole, parts):
+        write(run, "Mistaken", epochs=8, **settings)
+        run.here()
+    alike(whole, parts)
+    assert len(set(rates(parts))) > 1
+
+
 @pytest.mark.parametrize(
     ("task", "settings", "reason"),
     [
