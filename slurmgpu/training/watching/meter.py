@@ -183,7 +183,8 @@ class Meter:
     def go_back(self, mark: tuple[list[int], dict[str, int], dict[str, int]]) -> None:
         """Forget what was added since the mark."""
         lists, means, own = mark
-        for kept, count in zip((self.losses, self.counts, self.sizes), lists):
+        every: tuple[list[Any], ...] = (self.losses, self.counts, self.sizes)
+        for kept, count in zip(every, lists):
             del kept[count:]
         self.means.go_back(means)
         self.own.go_back(own)
