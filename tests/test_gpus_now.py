@@ -12,6 +12,7 @@ from slurmgpu.cli.cluster import command
 from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row, gpus_now
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
+from slurmgpu.slurm.sacctmgr import QOS_FIELDS
 from tests.present import Recorded
 from tests.recorded import RELEASES, said
 
@@ -137,7 +138,8 @@ def test_limits_of_account_and_qos_bound_what_a_job_gets() -> None:
 def test_a_qos_of_which_i_use_nothing_yet_bounds_me_too() -> None:
     config = CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd")
     user = "root|lab|lab||normal,high|high|||||||\n"
-    qos = "high||cluster||1.000000||||||gres/gpu=2|||||high\n"
+    row = {"name": "high", "preemptmode": "cluster", "usagefactor": "1.000000", "maxtrespu": "gres/gpu=2"}
+    qos = "|".join(row.get(name, "") for name in QOS_FIELDS) + "\n"
     book = "UserName=root(0) DefAccount=lab\nQOS=high(2) GrpTRES=gres/gpu=N(0) Account Limits=No Accounts User Limits=No Users\n"
     found = now(config=config, user=user, book=book, qos=qos)
     assert (mine(found, "a100", "gpu").gpus, mine(found, "a100", "gpu").why) == (
