@@ -377,12 +377,11 @@ def test_what_sharded_trainings_went_through_is_what_was_measured() -> None:
         each["results"] for each in json.loads(text_of("benchmarks/results/soak_sharded.json"))["parts"]
     ]
     page = text_of("docs/when-a-job-is-killed.md")
-    assert all("training.pt differs" in failure for each in measured for failure in each["failures"])
+    assert [each["failures"] for each in measured] == [[], []]
     told = {
         "KILL to one process.*": [_times(each, "SIGKILL") for each in measured],
         "KILL in the middle.*": [_times(each, "before rename|in sync") for each in measured],
         "TERM, USR1.*": [_times(each, "SIGTERM|SIGUSR") for each in measured],
-        "runs whose last checkpoint.*": [len(each["failures"]) for each in measured],
         "the most steps lost in a start.*": [each["steps_lost_by_kill"]["largest"] for each in measured],
         "runs; starts of these": [f"{each['runs']}; {each['starts']}" for each in measured],
         "checkpoints damaged.*": [f"{sum(each['damaged_checkpoints'].values())}: 0" for each in measured],
