@@ -192,7 +192,8 @@ class Verifier:
     def _judge(self, step: int, found: list[dict[str, Any]]) -> None:
         """Say which of three was wrong, or that they say nothing."""
         loop = self._loop
-        first, second, third = zip(*loop.group.gather([_marks(each) for each in found]))
+        everyone = loop.group.gather((loop.group.ranks.host, [_marks(each) for each in found]))
+        first, second, third = zip(*(marks for _, marks in everyone))
         strategy = loop.settings.strategy
         if second != third and first != third:
             self._through = True
@@ -205,10 +206,9 @@ class Verifier:
         wrong = first_wrong(first if second == third else second, third, strategy)
         assert wrong is not None
         what, ranks = wrong
-        hosts = [str(each["host"]) for each in loop.places]
         who = "on a rank that cannot be told"
         if ranks is not None:
-            who = "on " + ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks)
+            who = "on " + ", ".join(f"rank {rank} ({everyone[rank][0]})" for rank in ranks)
         text = f"step {step} was computed wrong {who}: of three times, once its {what} were others"
         loop.metrics.write("mismatch", step, {"what": what, "ranks": ranks})
         on_gpu = loop.group.device.type == "cuda"
