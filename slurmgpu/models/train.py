@@ -413,8 +413,8 @@ class TrainSettings(BaseModel):
         steps = info.data.get("checkpoint_steps")
         if shared is not None and (steps is None or steps >= shared):
             raise ValueError(
-                f"checkpoint_steps is {steps}, and says how often a step is kept on the nodes in between: set it to a smaller "
-                "number, such as 1, or leave checkpoint_shared_steps out"
+                f"steps in between are kept on the nodes every checkpoint_steps, which is {steps or 'not set'}: set "
+                f"checkpoint_steps to less than {shared}, such as 1, or leave checkpoint_shared_steps out"
             )
         return shared
 

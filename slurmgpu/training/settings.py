@@ -283,9 +283,9 @@ def _check_nodes(values: Mapping[str, object], source: str) -> None:
     )
     if isinstance(shared, int) and not (isinstance(steps, int) and steps < shared):
         raise SettingsError(
-            f"{source}: checkpoint_shared_steps is {shared} and checkpoint_steps is {steps}: the first says how often a "
-            "checkpoint goes to the run directory, the second how often one is kept on the nodes between; set "
-            "checkpoint_steps to a smaller number, such as 1, or leave checkpoint_shared_steps out"
+            f"{source}: checkpoint_shared_steps is {shared}, but checkpoint_steps, after which steps in between are kept on "
+            f"the nodes, is {steps or 'not set'}: set checkpoint_steps to less than {shared}, such as 1, or leave "
+            "checkpoint_shared_steps out"
         )
     if folder is not None and shared is None:
         raise SettingsError(
