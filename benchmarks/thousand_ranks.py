@@ -506,7 +506,7 @@ def summary(counts: dict[tuple[str, int], Counter[str]], world: int) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", default="1,2,4,8,16,64,65,128,256,512,1000,1024")
-    parser.add_argument("--processes", default="1,2,4,8")
+    parser.add_argument("--processes", default="2,4,8")
     parser.add_argument("--size", type=int, default=1 << 16)
     parser.add_argument("--fan", type=int, default=tree.FAN)
     parser.add_argument("--out", type=Path)
