@@ -48,7 +48,8 @@ def restore(loop: Loop) -> None:
         loop.model.load_state_dict(
             fit_model(session.read_common("model.pt"), loop.model.state_dict(), pieces, rank)
         )
-        state = with_late(session.read_common("training.pt"), _late(loop, found))
+        late = session.read_common(LATE) if LATE in facts["parts"] else {}
+        state = with_late(session.read_common("training.pt"), late)
         state["optimizer"] = _optimizer_state(loop, facts, state["optimizer"])
         if loop.average is not None and AVERAGE in facts["parts"]:
             averages = fit_model(session.read_common(AVERAGE), loop.average.state_dict(), pieces, rank)
@@ -73,7 +74,7 @@ def restore(loop: Loop) -> None:
         if loop.epoch_schedule is not None:
             loop.epoch_schedule.load_state_dict(state.get("epoch_schedule"))
         if loop.task.own is not None:
-            _restore_task(loop, found)
+            _restore_task(loop, found, state.get("task"))
         if loop.precision.scaler is not None and state["scaler"] is not None:
             loop.precision.scaler.load_state_dict(state["scaler"])
     except (RuntimeError, ValueError, KeyError) as error:
@@ -91,11 +92,6 @@ def restore(loop: Loop) -> None:
             else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
-
-
-def _late(loop: Loop, found: Generation) -> dict[str, Any]:
-    """What the last evaluation changed after the checkpoint was saved, where a start has made up for it."""
-    return loop.session.read_common(LATE) if LATE in found.manifest["parts"] else {}
 
 
 def _optimizer_state(loop: Loop, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,13 +151,11 @@ def _restore_stream(loop: Loop, stream: Stream, found: Generation) -> None:
         )
 
 
-def _restore_task(loop: Loop, found: Generation) -> None:
-    """Give the task its own state back: this rank's, or rank 0's where there were other ranks."""
+def _restore_task(loop: Loop, found: Generation, late: Optional[dict[str, Any]]) -> None:
+    """Give the task its own state back: a later one, this rank's, or rank 0's where there were other ranks."""
     ranks = loop.group.ranks
     same = found.manifest["world_size"] == ranks.world_size
-    saved = _late(loop, found).get("task") or loop.session.read(f"rank-{ranks.rank if same else 0}.pt").get(
-        "task"
-    )
+    saved = late or loop.session.read(f"rank-{ranks.rank if same else 0}.pt").get("task")
     if saved is None:
         loop.console.say(
             f"note: the task's own state begins anew, because {found.path.name} was saved without one"
