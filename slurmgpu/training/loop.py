@@ -39,6 +39,7 @@ from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
 from .sharding import fully, layers, pipeline
 from .sharding.local import settle
+from .split_step import SplitStep
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
@@ -195,14 +196,22 @@ class Loop:
         batches = self._batches()
         timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision, self.average)
-        kind = OwnStep if own_step else Step if self.staged is None else PipelineStep
-        self.step: Step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
+        self.step: Step = self._kind_of_step()(
+            self.task, self.settings, self.session, trained, batches, self.meter, timer
+        )
         if self.settings.checksum_steps or self.settings.verify_steps:
             self._look_at_bits(self.settings.checksum_steps, self.settings.verify_steps)
         self.watch.step = self.position.step
         self.places = self.group.collect(self._place())
         hosts = [str(each["host"]) for each in self.places]
         self.pace = Pace(self.group, self.watch, self.meter, timer, hosts)
+
+    def _kind_of_step(self) -> type[Step]:
+        if self.task.has("step"):
+            return OwnStep
+        if self.staged is not None:
+            return PipelineStep
+        return SplitStep if self.group.alike > 1 else Step
 
     def _look_at_bits(self, written: Optional[int], verified: Optional[int]) -> None:
         """From now on, some steps leave what ``slurmgpu checkpoint replay`` holds others against, and some are verified."""

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 from slurmgpu.training import files, run
 from slurmgpu.training.processes.group import Channel
+from slurmgpu.training.tasks import gpt2
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
@@ -501,3 +502,42 @@ class Stages(Weighted, Split):
         return nn.Sequential(
             nn.Linear(3, 8), nn.Sequential(Mlp(), nn.Dropout(cfg.dropout), Mlp()), nn.Linear(8, 1)
         )
+
+
+class Classes(Split):
+    """Seven classes, one of which does not count; the scores stay split over the processes that a layer is split over."""
+
+    def model(self, cfg):
+        self.split = cfg.tensor_parallel > 1
+        return nn.Sequential(nn.Linear(3, 8), nn.Sequential(Mlp(), Mlp()), nn.Linear(8, 7))
+
+    def parallelize(self, model, mesh):
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        super().parallelize(model, mesh)
+        parallelize_module(model, mesh, {"2": ColwiseParallel(use_local_output=False)})
+
+    def loss(self, model, batch):
+        x, _, number = batch
+        scores = model(x)
+        assert self.split == (type(scores) is not torch.Tensor and scores.to_local().shape[1] < 7)
+        total = nn.functional.cross_entropy(scores, number, reduction="sum", ignore_index=3)
+        return {"loss": (total, (number != 3).sum()), "total": (scores.sum(), len(x))}
+
+    def evaluate(self, model, batch):
+        x, _, number = batch
+        scores = model(x)
+        return {
+            "loss": (nn.functional.cross_entropy(scores, number, reduction="sum"), len(x)),
+            "scores": scores,
+        }
+
+    def finish(self, outputs):
+        return {"sum": float(sum(map(sum, outputs["scores"])))}
+
+
+class Words(gpt2.Task):
+    """GPT-2 with SGD, whose steps are linear in the gradients."""
+
+    def optimizer(self, model, cfg):
+        return torch.optim.SGD(model.parameters(), lr=cfg.lr, foreach=False)

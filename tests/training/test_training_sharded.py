@@ -5,17 +5,19 @@ The tolerances are those of ``test_training_equality.py``: sums change their ord
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.export import export
@@ -27,6 +29,7 @@ from slurmgpu.training.saving.pieces import Pieces, own_region
 from slurmgpu.training.settings import Settings
 from slurmgpu.training.sharding import layers, pipeline
 from slurmgpu.training.sharding.local import local
+from slurmgpu.training.sharding.scores import over_pieces, refuse_other_losses, whole
 from slurmgpu.training.task import load as load_task
 from slurmgpu.training.weights.reading import read_state
 
@@ -240,17 +243,80 @@ def test_layers_split_over_two_and_samples_over_two_learn_what_one_learns_and_go
     settings = {**SETTINGS, "ema": 0.9, "strategy": "fsdp2", "tensor_parallel": 2}
     straight, halted, alone = (new_run(tmp_path, name) for name in ("straight", "halted", "alone"))
     for run, steps in ((straight, "99"), (halted, "3")):
-        run.write("Split", **settings)
+        run.write("Classes", **settings)
         ended = run.ranks(4, SLURMGPU_MAX_STEPS=steps)
         assert set(ended.codes) == {0}, ended.err
-    alone.write("Split", **SETTINGS, ema=0.9)
+    alone.write("Classes", **SETTINGS, ema=0.9)
     alone.ranks()
     assert_close(straight, alone)
-    assert straight.metrics("eval")[-1]["values"]["loss"] == pytest.approx(
-        alone.metrics("eval")[-1]["values"]["loss"], rel=1e-5
-    )
+    assert_close_measures(straight, alone)
     assert_same(going_on(tmp_path, halted, "same", 4), straight)
     assert_close(going_on(tmp_path, halted, "one", 1, strategy="single", tensor_parallel=1), alone)
+
+
+def assert_close_measures(one: RunFolder, other: RunFolder) -> None:
+    """What evaluations have found, and what the task has measured in training."""
+    for kind in ("eval", "train"):
+        for mine, others in zip(one.metrics(kind), other.metrics(kind), strict=True):
+            for name in mine["values"].keys() & {"loss", "sum", "total"}:
+                assert mine["values"][name] == pytest.approx(others["values"][name], rel=1e-5), name
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """A mesh of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+LOSSES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str | None]] = {
+    "flat": (lambda scores, y: cross_entropy(scores.flatten(0, 1), y.flatten()), None),
+    "classes second": (lambda scores, y: cross_entropy(scores.transpose(1, 2), y), None),
+    "in two": (lambda scores, y: nll_loss(log_softmax(scores, 2).flatten(0, 1), y.flatten()), None),
+    "and more": (lambda scores, y: cross_entropy(scores[:, 0], y[:, 0]) + scores.logsumexp(2).mean(), None),
+    "entropy": (
+        lambda scores, _: (log_softmax(scores, 2) * scores.softmax(2)).sum(),
+        "log_softmax of scores that are split",
+    ),
+    "both": (
+        lambda scores, y: nll_loss((found := log_softmax(scores[:, 0], 1)), y[:, 0]) + found.mean(),
+        "log_softmax of scores that are split",
+    ),
+    "scaled": (
+        lambda scores, y: nll_loss(2 * log_softmax(scores[:, 0], 1), y[:, 0]),
+        "log_softmax of scores that are split",
+    ),
+    "smoothed": (
+        lambda scores, y: cross_entropy(scores.flatten(0, 1), y.flatten(), label_smoothing=0.1),
+        "cross_entropy, without label_smoothing",
+    ),
+    "mixed": (lambda scores, _: (scores * torch.ones(5)).sum(), r"take scores\.full_tensor\(\) first"),
+}
+
+
+@needs_fsdp2
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_split_scores_has_the_gradient_of_whole_ones_or_is_refused(mesh: Any, name: str) -> None:
+    """Where torch would return another gradient without a word, too. What comes before the scores is not looked at."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    loss, refused = LOSSES[name]
+    y = torch.tensor([[1, 4, 0], [2, 2, 3]])
+    split, plain = (torch.linspace(-2, 2, 30).reshape(2, 3, 5).requires_grad_() for _ in range(2))
+    before = log_softmax(split, 2)
+    with (
+        contextlib.nullcontext() if refused is None else pytest.raises(TrainingError, match=refused),
+        over_pieces(Path("task.py")),
+    ):
+        value = whole(loss(DTensor.from_local(before, mesh, [Shard(2)]), y))
+        refuse_other_losses(value, Path("task.py"))
+        value.backward()
+    if refused is None:
+        loss(log_softmax(plain, 2), y).backward()
+        assert split.grad is not None
+        assert plain.grad is not None
+        torch.testing.assert_close(split.grad, plain.grad)
 
 
 @pytest.mark.parametrize(
@@ -322,6 +388,7 @@ def taken(
 
 
 FSDP2: dict[str, Any] = {"strategy": "fsdp2", "ema": 0.9}
+TINY = {"size": "tiny", "context": 8, "samples": 128, "vocabulary": 259}
 STAGES: dict[str, Any] = {"strategy": "pipeline", "config": {"dropout": 0.0}}
 WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "fsdp2 on 4": (4, "Traced", {**FSDP2, "accumulate": 3}),
@@ -330,6 +397,9 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
     "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
     "layers split over 2": (2, "Split", {**FSDP2, "tensor_parallel": 2}),
+    "scores split over 2": (2, "Classes", {**FSDP2, "tensor_parallel": 2}),
+    "scores split over 2, twice": (4, "Classes", {**FSDP2, "tensor_parallel": 2, "accumulate": 3}),
+    "scores of gpt2 split over 2, twice": (4, "Words", {**FSDP2, "tensor_parallel": 2, "config": TINY}),
     "2 stages": (2, "Stages", {**STAGES, "accumulate": 3, "pipeline_schedule": "gpipe"}),
     "2 x 2 stages, interleaved": (
         2, "Stages", {**STAGES, "accumulate": 6, "pipeline_schedule": "interleaved", "stages_each": 2},
@@ -375,8 +445,7 @@ def test_processes_that_share_a_model_learn_what_one_learns(trained: dict[str, R
         pytest.skip("this torch has no FSDP2")
     shared, alone = trained[way], trained[f"{task}, {settings.get('ema')}"]
     assert_close(shared, alone)
-    tested = [[line["values"]["loss"] for line in each.metrics("eval")] for each in (shared, alone)]
-    assert tested[0] == pytest.approx(tested[1], rel=1e-5)
+    assert_close_measures(shared, alone)
 
 
 @pytest.mark.long

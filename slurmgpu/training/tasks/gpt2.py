@@ -161,11 +161,19 @@ class Task:
         return list(model.blocks)
 
     def parallelize(self, model: Gpt2, mesh: Any) -> None:
-        """Each block's small network over the processes of the mesh; attention and scores stay whole."""
+        """Each block's small network over the processes of the mesh, and the scores by token; attention stays whole."""
+        from torch.distributed.tensor import Replicate
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
         for block in model.blocks:
             parallelize_module(block, mesh, {"wide": ColwiseParallel(), "narrow": RowwiseParallel()})
+        ends: dict[str, Any] = {"scores": ColwiseParallel(use_local_output=False)}
+        tied = model.scores.weight is model.tokens.weight
+        if tied:
+            ends["tokens"] = RowwiseParallel(input_layouts=Replicate())
+        parallelize_module(model, mesh, ends)
+        if tied:
+            model.scores.weight = model.tokens.weight  # each has got one of its own
 
     def stages(self, model: Gpt2, count: int) -> list[nn.Module]:
         """The blocks in as many equal parts; the first begins with the embeddings, the last ends with the scores."""
