@@ -234,6 +234,10 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
         ("task.py:Line --config x", "option --config: 'x' is not KEY=VALUE"),
         ("task.py:Line --config lr=1", "train.config: lr is a setting of its own"),
         ("task.py:Line --set train.epoch=1", "train.epoch: unknown key; did you mean 'epochs'?"),
+        (
+            "task.py:Line --set train.context_parallel=2",
+            "train.context_parallel: there is no such setting: torch 2.13 cuts sequences over processes in a prototype alone",
+        ),
         ("task.py:Line --processes 3", "batch_size 32 does not divide by 3"),
         ("task.py", "the argument: train.task: 'task.py': must be FILE.py:CLASS"),
         ("job", "job: there is no such job file"),

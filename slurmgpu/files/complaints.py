@@ -158,6 +158,9 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
         known_as = "" if belongs[-1] == key[-1] else f" as {belongs[-1]}"
         return f"unknown key; it belongs {where}{known_as}"
     if error["type"] == "extra_forbidden":
+        absent = getattr(_model_at(model, key[:-1]), "ABSENT", {}).get(key[-1])
+        if absent is not None:
+            return f"there is no such setting: {absent}"
         valid = _keys_at(model, key[:-1])
         return f"unknown key; {did_you_mean(str(key[-1]), valid)}valid here: {', '.join(valid)}"
     if error["type"] == "missing":
@@ -191,8 +194,8 @@ def _is_branch(part: str) -> bool:
     return part.startswith("<")
 
 
-def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
-    """The names of the fields of the model at a key."""
+def _model_at(model: type[BaseModel], key: Key) -> type[BaseModel] | None:
+    """The model at a key."""
     current: type[BaseModel] | None = model
     for part in key:
         # An index, or the name of an entry of a mapping, is not a field: the model stays.
@@ -203,4 +206,10 @@ def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
         )
         if str(part) in fields:
             current = model_in(fields[str(part)].annotation)
+    return current
+
+
+def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
+    """The names of the fields of the model at a key."""
+    current = _model_at(model, key)
     return [field.alias or name for name, field in current.model_fields.items()] if current else []

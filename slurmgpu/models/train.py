@@ -4,7 +4,8 @@
 """
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
@@ -47,6 +48,12 @@ class TrainSettings(BaseModel):
     """How the training entrypoint trains a task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+
+    ABSENT: ClassVar[Mapping[str, str]] = {
+        "context_parallel": "torch 2.13 cuts sequences over processes in a prototype alone, whose causal attention runs on GPUs "
+        "only; for long sequences there are activation_checkpointing, micro_batch, tensor_parallel and strategy: pipeline"
+    }
+    """What one may look for and what is not there, each with the reason and what to do."""
 
     task: str = Field(
         description="The task's file and class, FILE.py:CLASS (a relative file counts from the work folder), "
