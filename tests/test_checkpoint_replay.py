@@ -14,9 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from slurmgpu.cli.actions import checkpoint_replay
+from slurmgpu.cli.actions.replay_on_nodes import check_nodes, listed
 from slurmgpu.cli.group import cli
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.cluster import GENERIC
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
 from slurmgpu.monitoring.checkpoints import Checkpoint
+from slurmgpu.monitoring.metrics import MetricsRow
 from slurmgpu.monitoring.replay import Told, first_difference
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.settled import Surroundings
+from slurmgpu.slurm.present.nodes import NodeNow
 from slurmgpu.submission import replaying
 from tests import ready
 from tests.training.conftest import RunFolder, has_fsdp2
@@ -119,7 +128,85 @@ def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
     end = Checkpoint(tmp_path / "step-5", 5, "complete")
     interval = checkpoint_replay._Interval(tmp_path, None, 5, end)
     with pytest.raises(checkpoint_replay._Unknown, match="a loop of its own"):
-        checkpoint_replay._replayed(interval, sys.executable)
+        checkpoint_replay._replayed(interval, checkpoint_replay._Here(sys.executable, tmp_path))
+
+
+def started(device: str, *ranks: dict[str, Any]) -> MetricsRow:
+    """The line of a start."""
+    values = {"device_name": device, "torch": "2.13.0", "world_size": len(ranks), "ranks": list(ranks)}
+    return MetricsRow("start", None, 0, 0, values)
+
+
+def test_another_host_counts_as_the_same_machine_where_its_cpu_is_of_the_same_model() -> None:
+    def on(host: str, cpu: str | None = None, threads: int = 4) -> MetricsRow:
+        return started("CPU", {"host": host, "threads": threads, **({"cpu": cpu} if cpu else {})})
+
+    epyc, xeon = "AMD EPYC 9654", "Intel Xeon 8480"
+    elsewhere = checkpoint_replay._elsewhere
+    assert elsewhere([on("node3", epyc)], on("node4", epyc)) is None
+    assert "Intel Xeon 8480" in str(elsewhere([on("node3", epyc)], on("node4", xeon)))
+    assert "2 threads" in str(elsewhere([on("node3", epyc)], on("node4", epyc, 2)))
+    # A run of an earlier version has not said it: only the host itself is known to be the same.
+    assert "node3" in str(elsewhere([on("node3")], on("node4", epyc)))
+    assert elsewhere([on("node3")], on("node3", epyc)) is None
+    on_gpu = [started(name, {"host": "node3"}) for name in ("NVIDIA A100", "NVIDIA H100")]
+    assert "NVIDIA H100" in str(elsewhere(on_gpu[:1], on_gpu[1]))
+
+
+def plan(**changes: Any) -> Plan:
+    """The plan of a training's job."""
+    job = Job.model_validate(
+        {"name": "digits", "resources": {"gpus": 1}, "train": {"task": "task.py:Digits"}, **changes}
+    )
+    return make_plan(job, GENERIC, Surroundings(work_dir="/work"))
+
+
+def test_a_job_that_trains_again_asks_for_what_the_run_asked_for_and_for_the_nodes() -> None:
+    run = plan(
+        resources={
+            "gpus": 2,
+            "partition": "a100",
+            "account": "lab",
+            "time": "2:00:00",
+            "constraint": "nvlink",
+        },
+        array="0-3",
+        mail={"type": ("END",)},
+        notify="SLACK_WEBHOOK",
+        secrets=("SLACK_WEBHOOK",),
+        restart={"on": ("timeout",)},
+        sbatch={"nodelist": "node7", "exclude": "node3", "begin": "now+1hour"},
+        environment={"modules": ("cuda/12.4",)},
+        output="logs/%x.out",
+    )
+    made = replaying.as_replay(run, "node3", 40)
+    for name in ("partition", "account", "time", "gres", "gpus-per-node", "cpus-per-task", "constraint"):
+        assert made.option(name) == run.option(name)
+    assert (made.option("nodelist"), made.option("job-name")) == ("node3", "digits-replay")
+    names = [option.name for option in made.options]
+    assert len(names) == len(set(names))
+    assert not {"array", "exclude", "begin", "mail-type", "requeue", "open-mode"} & set(names)
+    assert (made.environment, made.launcher, made.train) == (run.environment, run.launcher, run.train)
+    assert (made.notify, made.output, made.restart_limit, made.tended) == (None, None, None, False)
+    assert made.variables["SLURMGPU_MAX_STEPS"] == "41"
+
+
+def test_nodes_are_of_a_partition_that_the_run_s_job_is_for() -> None:
+    known = [NodeNow("node1", "IDLE", "", ("cpu",)), NodeNow("node2", "IDLE", "", ("gpu", "big"))]
+    check_nodes("node2", ["node2"], "gpu", known)
+    check_nodes("node2", ["node2"], "cpu,big", known)
+    check_nodes("node[1-2]", ["node1", "node2"], None, known)
+    with pytest.raises(InvalidInput, match="for partition gpu, and node1 is in cpu"):
+        check_nodes("node1", ["node1"], "gpu", known)
+    with pytest.raises(InvalidInput, match="Slurm knows no node node9"):
+        check_nodes("node9", ["node9"], "gpu", known)
+    with pytest.raises(InvalidInput, match="--on node\\[1-: this is no list of nodes"):
+        listed(["node[1-"])
+
+
+def test_a_drained_node_is_no_reason_to_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    check_nodes("node1", ["node1"], "gpu", [NodeNow("node1", "IDLE+DRAIN", "drained", ("gpu",))])
+    assert "node1 is drained (IDLE+DRAIN)" in capsys.readouterr().err
 
 
 def train(run_dir: Path, flip: str = "") -> None:

@@ -113,14 +113,23 @@ def export(
     metavar="STEP",
     help="The last step (default: the newest checkpoint).",
 )
+@click.option(
+    "--on",
+    "nodes",
+    multiple=True,
+    metavar="NODES",
+    help="Train it as a job on these nodes, such as 'node[03-04]', in place of this machine; as many as the run had. "
+    "May be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
 @click.pass_context
 def replay(ctx: click.Context, /, **given: Any) -> None:
     """Train an interval of a run again, and compare losses, checksums and the checkpoint at its end, bit for bit.
 
-    RUN as for `checkpoint list`. It runs on this machine, with as many processes as the run had, in a temporary folder: the run
-    is only read. Exit code 0: all is equal; 1: something differs; 2: there is no such interval; 3: it cannot be told.
+    RUN as for `checkpoint list`. It runs on this machine, with as many processes as the run had, in a temporary folder; with
+    --on as a job, with the run's own settings, in a run directory beside the run's. The run is only read. Exit code 0: all is
+    equal; 1: something differs; 2: there is no such interval, or a node that it can't have; 3: it cannot be told.
     """
     from slurmgpu.cli.actions.checkpoint_replay import act_replay
 

@@ -1,4 +1,4 @@
-"""Trains an interval of a run again, on this machine, in a folder of its own; the run itself is only read."""
+"""Trains an interval of a run again, on this machine or as a job, in a folder of its own; the run itself is only read."""
 
 from __future__ import annotations
 
@@ -10,19 +10,57 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from slurmgpu.errors import RunFailed
-from slurmgpu.submission.run_directory import copy_entrypoint
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Option, Plan
+from slurmgpu.models.run import Run
+from slurmgpu.slurm import Slurm
+from slurmgpu.submission.preflight import check_before_submission
+from slurmgpu.submission.run_directory import copy_entrypoint, new_run_directory
+from slurmgpu.submission.submitting import Submission, submit_in
 
-__all__ = ["lay_out", "train_again"]
+__all__ = ["Again", "as_replay", "compared", "folder_of_job", "lay_out", "submit_again", "train_again"]
 
 # What another launcher has left in the environment would be taken for this training's.
 _LAUNCHERS = ("SLURM_", "SLURMGPU_", "MASTER_", "TORCHELASTIC")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _NEVER = 10**9
+_AGAINST = "against"
+
+
+# Of a run's options, what says when it starts, which node it gets, and what else happens: a replay has its own.
+_LEFT_OUT = frozenset({
+    "job-name", "array", "nodelist", "nodefile", "exclude", "dependency", "begin", "deadline", "requeue", "no-requeue",
+    "open-mode", "signal", "mail-type", "mail-user", "hold",
+})  # fmt: skip
+_SUFFIX = "-replay"
+_LONGEST_NAME = 200
+"""Bytes that Slurm takes."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """What is trained again: an interval of a run, from a checkpoint (None: from the beginning) to a step."""
+
+    run_dir: Path
+    settings: Mapping[str, Any]
+    checkpoint: Path | None
+    until: int
+    against: Sequence[Path]
+    """The checkpoints that the one at its end is held against."""
+    processes: int
+    threads: int | None
+    """Of each process, where the run's are known."""
+
+
+def folder_of_job(run_dir: Path) -> Path | None:
+    """The folder with the run's plan: its own, or of an array's task the one above; None where there is none."""
+    return next((one for one in (run_dir, run_dir.parent) if (one / "plan.json").exists()), None)
 
 
 def lay_out(
@@ -34,13 +72,28 @@ def lay_out(
     there, and what it removes are the links.
     """
     scratch.mkdir(parents=True)
-    (scratch / "code").mkdir()
-    entrypoint = run_dir / "code" / "slurmgpu_training"
-    if entrypoint.is_dir():
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(entrypoint, scratch / "code" / "slurmgpu_training", ignore=ignored)
-    else:
-        copy_entrypoint(scratch / "code")
+    _fill(scratch, run_dir, settings, until)
+    if checkpoint is not None:
+        target = scratch / "checkpoints" / checkpoint.name
+        target.mkdir(parents=True)
+        shutil.copyfile(checkpoint / "manifest.json", target / "manifest.json")
+        for part in checkpoint.iterdir():
+            if part.name != "manifest.json":
+                (target / part.name).symlink_to(part.absolute())
+
+
+def _fill(scratch: Path, run_dir: Path, settings: Mapping[str, Any], until: int) -> None:
+    """The code of the run, and its settings but for what is saved and told."""
+    code = scratch / "code" / "slurmgpu_training"
+    # Of an array's task, it lies beside the tasks' folders.
+    found = (one / "code" / "slurmgpu_training" for one in (run_dir, run_dir.parent))
+    entrypoint = next(filter(Path.is_dir, found), None)
+    if entrypoint is not None:
+        shutil.rmtree(code, ignore_errors=True)
+        shutil.copytree(entrypoint, code, ignore=shutil.ignore_patterns("__pycache__"))
+    elif not code.is_dir():
+        code.parent.mkdir(exist_ok=True)
+        copy_entrypoint(code.parent)
     # What the steps compute stays as it is; one checkpoint, at the end of the interval, and nobody else is told.
     own = {
         "checkpoint_every": _NEVER, "checkpoint_steps": _NEVER, "keep_every": until, "keep": 3, "resume": True,
@@ -55,13 +108,92 @@ def lay_out(
     (scratch / "train.json").write_text(
         json.dumps({"schema": "slurmgpu.train/1", **settings, **own, **unkept})
     )
-    if checkpoint is not None:
-        target = scratch / "checkpoints" / checkpoint.name
-        target.mkdir(parents=True)
-        shutil.copyfile(checkpoint / "manifest.json", target / "manifest.json")
-        for part in checkpoint.iterdir():
-            if part.name != "manifest.json":
-                (target / part.name).symlink_to(part.absolute())
+
+
+def as_replay(plan: Plan, nodes: str, until: int) -> Plan:
+    """The plan of a job that trains again what this one's has trained, on the nodes of this list, up to a step.
+
+    What it asks of the cluster, its environment and its launcher are the run's; nobody is written to, nothing is brought
+    back from the nodes, and it never starts twice.
+    """
+    name = plan.name.encode()[: _LONGEST_NAME - len(_SUFFIX)].decode(errors="ignore") + _SUFFIX
+    kept = (option for option in plan.options if option.name not in _LEFT_OUT)
+    options = (
+        Option.of("job-name", name, "the run's, as a replay"),
+        *kept,
+        Option.of("nodelist", nodes, "--on"),
+        Option(name="no-requeue", value=None, why="a replay is started once"),
+    )
+    return plan.model_copy(
+        update={
+            "name": name,
+            "options": options,
+            # A step further: the training's last step is evaluated, and this one perhaps was not.
+            "variables": {
+                **plan.variables,
+                "SLURMGPU_MAX_STEPS": str(until + 1),
+                "SLURMGPU_COMPARE": "1",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            "stage": plan.stage.model_copy(update={"out": ()}) if plan.stage is not None else None,
+            "output": None,
+            "error": None,
+            "log_folders": (),
+            "restart_limit": None,
+            "restart_on": (),
+            "tended": False,
+            "profile": None,
+            "sample": None,
+            "notify": None,
+        }
+    )
+
+
+def submit_again(
+    again: Again, submission: Submission, job: Job, runs: Path, slurm: Slurm, environ: Mapping[str, str]
+) -> Run:
+    """Submit a replay from a new run directory in the folder ``runs``; errors as ``submit_plan``.
+
+    The job may see nothing but its own run directory, in a container, and so the checkpoints are there as hard links, or as
+    copies where the file system has none of these.
+    """
+    check_before_submission(submission.plan, submission.folder, environ)
+    directory = new_run_directory(runs, submission.plan, job, submission.script)
+    try:
+        _fill(directory.path, again.run_dir, again.settings, again.until)
+        if again.checkpoint is not None:
+            _link(again.checkpoint, directory.path / "checkpoints" / again.checkpoint.name)
+        for number, other in enumerate(again.against):
+            _link(other, directory.path / _AGAINST / str(number))
+        asked = {"step": again.until, "with": [f"{_AGAINST}/{each}" for each in range(len(again.against))]}
+        (directory.path / "compare.json").write_text(json.dumps(asked))
+    except OSError as error:
+        directory.remove()
+        raise RunFailed(f"{directory.path} cannot be written: {error.strerror}") from None
+    except BaseException:
+        directory.remove()
+        raise
+    return submit_in(directory, submission, slurm, environ)[0]
+
+
+def compared(replayed: Path) -> list[dict[str, Any]] | None:
+    """How the job's checkpoint compares with each that it was held against; None where the job has not told."""
+    try:
+        found = json.loads((replayed / "compared.json").read_bytes())["found"]
+        return [found[name] for name in sorted(found, key=lambda name: int(name.rpartition("/")[2]))]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _link(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=_link_file)
+
+
+def _link_file(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without such links, or somebody else's file
+        shutil.copyfile(source, target)
 
 
 def train_again(

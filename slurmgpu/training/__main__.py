@@ -2,6 +2,7 @@
 
 ``--prepare`` before the file: only the task's ``prepare(cfg)``, in one process that waits for no other. With
 SLURMGPU_ESTIMATE in the environment, numbers of GPUs such as ``1,8``, it works out the memory that the training takes instead.
+With SLURMGPU_COMPARE, it holds its checkpoint against others at its end, as ``compare.json`` in the run directory says.
 
 Exit codes: 0 done; 1 failed; 2 settings that are not valid; 75 stopped by a signal or the clock, everything saved:
 start again to go on; 128 + the signal's number: ended by it before there was anything to save.
@@ -102,7 +103,7 @@ def _run(
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import run
+    from . import comparing, run
     from .processes import given, group
 
     values = settings.load(settings_file)
@@ -114,6 +115,8 @@ def _run(
             with contextlib.suppress(OSError, ValueError):  # the next start does it
                 settings.complete(settings_file, values)
         run.train(values, run_dir, joined, environment, signals, advice)
+        if environment.get("SLURMGPU_COMPARE"):
+            joined.on_first(lambda: comparing.compare_as_asked(run_dir))
 
 
 def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from .errors import TrainingError
-from .files import read_json
+from .files import read_json, write_json
 from .saving.checkpoint import Generation, read
 from .saving.layout import parts_of
 
-__all__ = ["compare"]
+__all__ = ["compare", "compare_as_asked"]
 
 _NAMED = 5
 
@@ -53,6 +53,25 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
             "distance": math.sqrt(square) if math.isfinite(square) else None,
         }
     return found
+
+
+def compare_as_asked(run_dir: Path) -> None:
+    """Hold a checkpoint that this training has saved against others, and write ``compared.json``: for machines without torch.
+
+    ``compare.json`` in the run directory names its ``step``, and in ``with`` the folders of the others, below the run directory.
+
+    Raises:
+        TrainingError: it cannot be read what is asked, or a part.
+    """
+    asked = read_json(run_dir / "compare.json")
+    try:
+        own, others = run_dir / "checkpoints" / f"step-{asked['step']}", list(asked["with"])
+    except (KeyError, TypeError) as error:
+        raise TrainingError(
+            f"{run_dir}/compare.json does not say what is compared: it needs step and with"
+        ) from error
+    found = {other: compare(run_dir / other, own) for other in others}
+    write_json(run_dir / "compared.json", {"schema": "slurmgpu.compared/1", "found": found})
 
 
 def _differing(one: Any, other: Any, place: tuple[str, ...]) -> Iterator[tuple[str, float]]:

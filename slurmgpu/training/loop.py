@@ -32,6 +32,7 @@ from .orders import make_order
 from .own_step import OwnStep
 from .pipeline_step import PipelineStep
 from .precision import Precision
+from .processes.ranks import cpu_model
 from .saving.randomness import seed_all
 from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
@@ -283,6 +284,8 @@ class Loop:
         ranks, device = self.group.ranks, str(self.group.device)
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": device}
         place["threads"] = torch.get_num_threads()  # the order of sums on the CPU hangs on it
+        if self.group.device.type == "cpu":
+            place["cpu"] = cpu_model()  # as the instructions by which they are taken do
         return {**place, "first_samples": first}
 
     def mark(self, phases: Phases) -> Callable[[], None]:

@@ -9,8 +9,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import click
 
@@ -20,8 +21,9 @@ from slurmgpu.monitoring.checkpoints import Checkpoint, damage
 from slurmgpu.monitoring.metrics import MetricsRow
 from slurmgpu.monitoring.replay import Told, first_difference, lines_of_both, starts, told
 from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
 from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
-from slurmgpu.submission.replaying import lay_out, train_again
+from slurmgpu.submission.replaying import Again, folder_of_job, lay_out, train_again
 from slurmgpu.submission.run_directory import read_plan
 
 _CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
@@ -56,19 +58,70 @@ class _Interval(NamedTuple):
         return 0 if self.begin is None else self.begin.step
 
 
+class Trainer(Protocol):
+    """Who trains an interval again."""
+
+    def train(self, what: Again) -> Path:
+        """Train it; the new run directory. RunFailed where the training ended before its last step."""
+
+    def compare(self, other: Path, replayed: Path, step: int) -> dict[str, Any]:
+        """How the checkpoint of that step in a new run directory compares with one that it was to be held against."""
+
+
+class _Here:
+    """This machine, in a temporary folder."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self._python, self._folder = python, folder
+        self._number = 0
+
+    def train(self, what: Again) -> Path:
+        self._number += 1
+        scratch = self._folder / str(self._number)
+        lay_out(scratch, what.run_dir, what.settings, what.checkpoint, what.until)
+        plan = folder_of_job(what.run_dir)
+        work_dir = Path.cwd() if plan is None else Path(read_plan(plan).work_dir)
+        environ = {**os.environ, **({"OMP_NUM_THREADS": str(what.threads)} if what.threads else {})}
+        train_again(self._python, scratch, work_dir, what.processes, what.until, environ)
+        return scratch
+
+    def compare(self, other: Path, replayed: Path, step: int) -> dict[str, Any]:
+        own = replayed / "checkpoints" / f"step-{step}"
+        answer = ask_entrypoint(self._python, "comparing", [str(other.absolute()), str(own)], os.environ)
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+
 def act_replay(
-    ctx: click.Context, run: str | None, begin: int | None, end: int | None, as_json: bool, python: str | None
+    ctx: click.Context,
+    run: str | None,
+    begin: int | None,
+    end: int | None,
+    nodes: tuple[str, ...],
+    as_json: bool,
+    python: str | None,
 ) -> None:
     run_dir, tasks = tasks_of(ctx, run)
     require_one(run_dir, tasks)
     folder = tasks[0].folder.parent if tasks else run_dir
     interval = _interval(folder, tasks[0].found if tasks else [], begin, end)
     began = time.monotonic()
-    found: dict[str, Any]
-    try:
-        found = _replayed(interval, chosen_python(python, os.environ))
-    except (_Unknown, RunFailed) as error:
-        found = {"verdict": "unknown", "why": str(error)}
+    if nodes:
+        from slurmgpu.cli.actions.replay_on_nodes import OnNodes
+
+        if python is not None:
+            raise InvalidInput(
+                f"--python {python}: with --on, the Python is that of the run's own environment",
+                hint="leave one of the two out",
+            )
+        slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+        trainer = OnNodes(slurm, interval.run_dir, run, nodes)
+        found = _verdict(interval, trainer)
+        trainer.settle(well=_CODES[found["verdict"]] == 0)
+        found["jobs"] = trainer.jobs
+    else:
+        with tempfile.TemporaryDirectory(prefix="slurmgpu-replay-") as temporary:
+            found = _verdict(interval, _Here(chosen_python(python, os.environ), Path(temporary)))
     document = {
         "schema": "slurmgpu.replay/1",
         "run_dir": str(folder.absolute()),
@@ -78,6 +131,7 @@ def act_replay(
         "difference": None,
         "why": None,
         "parts": None,
+        "jobs": [],
         **found,
         "seconds": round(time.monotonic() - began, 3),
     }
@@ -119,7 +173,14 @@ def _manifest(one: Checkpoint | None) -> dict[str, Any]:
     return {} if one is None else json.loads((one.path / "manifest.json").read_bytes())
 
 
-def _replayed(interval: _Interval, python: str) -> dict[str, Any]:
+def _verdict(interval: _Interval, trainer: Trainer) -> dict[str, Any]:
+    try:
+        return _replayed(interval, trainer)
+    except (_Unknown, RunFailed) as error:
+        return {"verdict": "unknown", "why": str(error)}
+
+
+def _replayed(interval: _Interval, trainer: Trainer) -> dict[str, Any]:
     """The verdict, with what it rests on."""
     known = [each for each in (_manifest(interval.begin), _manifest(interval.end)) if each]
     of_run = [row for row in starts(interval.run_dir) if row.step < interval.until]
@@ -140,29 +201,35 @@ def _replayed(interval: _Interval, python: str) -> dict[str, Any]:
             f"the interval was trained with different numbers of processes: {sorted(map(str, sizes))}"
         )
     processes = int(str(sizes.pop()))
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-replay-") as temporary:
-        first = _again(interval, settings, processes, python, Path(temporary, "1"), of_run)
-        run = told(interval.run_dir, interval.after, interval.until)
-        if interval.end is None and not (run.lines or run.sums):
-            raise _Unknown(f"the run has neither metrics nor a checkpoint of steps up to {interval.until}")
-        parts = _parts(interval.end, first.folder, python)
-        differing = sorted(name for name, part in (parts or {}).items() if part["count"])
-        span = interval.after, interval.until, processes
-        difference = first_difference(run, first.told, *span, bool(differing), settings["strategy"])
-        if difference is None:
-            return {"verdict": "equal", "parts": parts}
-        if first.elsewhere is not None:
-            raise _Unknown(f"something differs, but {first.elsewhere}: replay it on the same kind of machine")
-        second = _again(interval, settings, processes, python, Path(temporary, "2"), of_run)
-        apart = _parts_between(interval.until, first.folder, second.folder, python)
-        same = first_difference(first.told, second.told, *span, bool(apart), settings["strategy"])
-        if same is None:
-            told_of = {"parts": parts, "difference": difference.__dict__}
-            if of_run[-1].values.get("device_name") == "CPU" or settings["deterministic"]:
-                # What two replays agree on to the last bit, the run should have done too.
-                return {"verdict": "differs", **told_of}
-            return {"verdict": "unknown", "why": _MAY_CHOOSE, **told_of}
-        return _by_band(run, first, second, parts, apart)
+    places: Any = of_run[-1].values.get("ranks")
+    threads = places[0].get("threads") if isinstance(places, list) and places else None
+    ends = [] if interval.end is None else [interval.end.path]
+    begin = None if interval.begin is None else interval.begin.path
+    what = Again(interval.run_dir, settings, begin, interval.until, ends, processes, threads)
+    first = _again(interval, what, trainer, of_run)
+    run = told(interval.run_dir, interval.after, interval.until)
+    if interval.end is None and not (run.lines or run.sums):
+        raise _Unknown(f"the run has neither metrics nor a checkpoint of steps up to {interval.until}")
+    parts = trainer.compare(ends[0], first.folder, interval.until) if ends else None
+    differing = sorted(name for name, part in (parts or {}).items() if part["count"])
+    span = interval.after, interval.until, processes
+    difference = first_difference(run, first.told, *span, bool(differing), settings["strategy"])
+    if difference is None:
+        return {"verdict": "equal", "parts": parts}
+    if first.elsewhere is not None:
+        raise _Unknown(f"something differs, but {first.elsewhere}: replay it on the same kind of machine")
+    end_of_first = first.folder / "checkpoints" / f"step-{interval.until}"
+    second = _again(interval, replace(what, against=[end_of_first]), trainer, of_run)
+    between = trainer.compare(end_of_first, second.folder, interval.until)
+    apart = {name: part["distance"] for name, part in between.items() if part["count"]}
+    same = first_difference(first.told, second.told, *span, bool(apart), settings["strategy"])
+    if same is None:
+        told_of = {"parts": parts, "difference": difference.__dict__}
+        if of_run[-1].values.get("device_name") == "CPU" or settings["deterministic"]:
+            # What two replays agree on to the last bit, the run should have done too.
+            return {"verdict": "differs", **told_of}
+        return {"verdict": "unknown", "why": _MAY_CHOOSE, **told_of}
+    return _by_band(run, first, second, parts, apart)
 
 
 def _require_one_setting(known: list[dict[str, Any]], interval: _Interval) -> None:
@@ -186,34 +253,14 @@ class _Replay(NamedTuple):
     """What of the machine is not as it was for the run."""
 
 
-def _again(
-    interval: _Interval,
-    settings: Mapping[str, Any],
-    processes: int,
-    python: str,
-    scratch: Path,
-    of_run: list[MetricsRow],
-) -> _Replay:
-    lay_out(
-        scratch,
-        interval.run_dir,
-        settings,
-        None if interval.begin is None else interval.begin.path,
-        interval.until,
-    )
-    work_dir = Path.cwd()
-    if (interval.run_dir / "plan.json").exists():
-        work_dir = Path(read_plan(interval.run_dir).work_dir)
-    places: Any = of_run[-1].values.get("ranks")
-    threads = places[0].get("threads") if isinstance(places, list) and places else None
-    environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
-    train_again(python, scratch, work_dir, processes, interval.until, environ)
-    end = _manifest_at(scratch, interval.until)
+def _again(interval: _Interval, what: Again, trainer: Trainer, of_run: list[MetricsRow]) -> _Replay:
+    folder = trainer.train(what)
+    end = _manifest_at(folder, interval.until)
     was = _manifest(interval.end or interval.begin)
     if was and end["task_sha256"] != was["task_sha256"]:
-        raise _Unknown(f"the text of {settings['task']} is not what it was when the run was trained")
-    (started, *_) = starts(scratch)
-    return _Replay(scratch, told(scratch, interval.after, interval.until), _elsewhere(of_run, started))
+        raise _Unknown(f"the text of {what.settings['task']} is not what it was when the run was trained")
+    (started, *_) = starts(folder)
+    return _Replay(folder, told(folder, interval.after, interval.until), _elsewhere(of_run, started))
 
 
 def _manifest_at(folder: Path, step: int) -> dict[str, Any]:
@@ -229,8 +276,9 @@ def _elsewhere(of_run: list[MetricsRow], started: MetricsRow) -> str | None:
         for name in ("device_name", "torch", "world_size"):
             if row.values.get(name) != started.values.get(name):
                 return f"the run had {name} {row.values.get(name)}, and the replay {started.values.get(name)}"
-        if row.values.get("device_name") == "CPU" and (then := _hosts(row)) != (now := _hosts(started)):
-            return f"the run was trained on the CPU of {', '.join(then)}, and the replay on that of {', '.join(now)}"
+        if row.values.get("device_name") == "CPU" and _cpus(row, started) != _cpus(started, row):
+            then, now = (", ".join(_told(each)) for each in (row, started))
+            return f"the run was trained on the CPU of {then}, and the replay on that of {now}"
         if (before := _spread(row)) != (here := _spread(started)):
             return f"the run had {before} processes on its nodes, and the replay {here}: sums over them go other ways"
     return None
@@ -242,26 +290,20 @@ def _spread(row: MetricsRow) -> str:
     return " + ".join(map(str, Counter(each["host"] for each in places).values()))
 
 
-def _hosts(row: MetricsRow) -> list[str]:
+def _cpus(row: MetricsRow, other: MetricsRow) -> list[object]:
+    """By rank, the model of CPU and the threads; the host where a line of an earlier version has no model."""
     places: Any = row.values.get("ranks")
-    return sorted({f"{each['host']} ({each.get('threads')} threads)" for each in places})
+    others: Any = other.values.get("ranks")
+    known = all("cpu" in each for each in (*places, *others))
+    return [(each["cpu"] if known else each["host"], each.get("threads")) for each in places]
 
 
-def _parts(end: Checkpoint | None, scratch: Path, python: str) -> dict[str, Any] | None:
-    """How the checkpoints at the interval's end compare; None where the run has none."""
-    if end is None:
-        return None
-    own = scratch / "checkpoints" / f"step-{end.step}"
-    answer = ask_entrypoint(python, "comparing", [str(end.path.absolute()), str(own)], os.environ)
-    found: dict[str, Any] = json.loads(answer)
-    return found
-
-
-def _parts_between(until: int, one: Path, other: Path, python: str) -> dict[str, float | None]:
-    """The distance of each part that differs between two replays."""
-    folders = [str(each / "checkpoints" / f"step-{until}") for each in (one, other)]
-    found = json.loads(ask_entrypoint(python, "comparing", folders, os.environ))
-    return {name: part["distance"] for name, part in found.items() if part["count"]}
+def _told(row: MetricsRow) -> list[str]:
+    places: Any = row.values.get("ranks")
+    model = "{cpu}, " if all("cpu" in each for each in places) else ""
+    return sorted(
+        {f"{each['host']} ({model.format(**each)}{each.get('threads')} threads)" for each in places}
+    )
 
 
 def _by_band(

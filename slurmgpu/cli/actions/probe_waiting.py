@@ -1,10 +1,14 @@
-"""The wait for a probe at the terminal: why it does not start, how long that may last, and Ctrl-C, which cancels it."""
+"""The wait for a probe or a replay: why it does not start, how long that may last, and Ctrl-C, which cancels it."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
+
+import click
 
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.interrupting import as_interrupts
@@ -15,21 +19,50 @@ from slurmgpu.monitoring.cancel import cancel
 from slurmgpu.monitoring.reporting.wording import count
 from slurmgpu.monitoring.select import Selection, current_user
 from slurmgpu.monitoring.waiting import Onlooker, wait_for
+from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
 _TELL_WHY_AFTER = 30.0
 """Seconds in the queue, after which it is said why."""
 
 
+_REDRAWN_EVERY = 2.0
+"""Seconds: what is drawn is read from a shared folder."""
+
+
 class _TooLong(Exception):
     """It has waited for as long as it may."""
 
 
-class Wait:
-    """The wait for a probe's end: why it is not there yet, how long that may last, and Ctrl-C, which cancels it."""
+class _Line:
+    """One line on the terminal that changes as the job goes on; nothing where stderr is none."""
 
-    def __init__(self, slurm: Slurm, run: Run, at_most: int | None) -> None:
-        self._slurm, self._run, self._at_most = slurm, run, at_most
+    def __init__(self) -> None:
+        self._shown, self._next = "", 0.0
+
+    def draw(self, progress: Callable[[], str | None]) -> None:
+        if not sys.stderr.isatty() or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _REDRAWN_EVERY
+        text = progress()
+        if text is not None and text != self._shown:
+            click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
+            self._shown = text
+
+    def clear(self) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+            self._shown = ""
+
+
+class Wait:
+    """The wait for a job's end: why it is not there yet, how long that may last, and Ctrl-C, which cancels it."""
+
+    def __init__(
+        self, slurm: Slurm, run: Run, at_most: int | None, progress: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._slurm, self._run, self._at_most, self._progress = slurm, run, at_most, progress
+        self._line = _Line()
         self._began = time.monotonic()
         self._newest: JobStatus | None = None
         self._told = False
@@ -45,6 +78,7 @@ class Wait:
         try:
             with as_interrupts():
                 ended = wait_for(asked, selection, onlooker, pause=self._pause)
+            self._line.clear()
         except _TooLong:
             self._cancel()
             raise SlurmGpuError(
@@ -65,6 +99,7 @@ class Wait:
     def _say(self, text: str) -> None:
         """How it ended is told by the report, which knows what was planned."""
         if self._newest is None or not self._newest.state.is_final:
+            self._line.clear()
             note(f"job {self._run.job_id}: {text}")
 
     def _see(self, jobs: list[JobStatus]) -> None:
@@ -78,8 +113,10 @@ class Wait:
             if not self._told and waited > _TELL_WHY_AFTER:
                 self._told = True
                 why = self._why()
+                self._line.clear()
                 if why:
                     note(f"job {self._run.job_id} waits: {why}")
+        self._line.draw(self._progress)
         time.sleep(seconds)
 
     def _why(self) -> str | None:
@@ -95,6 +132,7 @@ class Wait:
             return None
 
     def _cancel(self) -> None:
+        self._line.clear()
         selection = Selection(text=self._run.run_dir, run=self._run)
         try:
             for one in cancel(self._slurm, [selection], user=current_user()):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import socket
 import time
-from pathlib import Path
 from typing import Any, Optional
 
 import torch
+
+from ..processes.ranks import cpu_model
 
 __all__ = ["cpus", "doubled", "facts", "given_by_slurm"]
 
@@ -37,7 +37,7 @@ def facts() -> dict[str, Any]:
     """The node, its processors, and the software; what is not known is null. ``when`` is in UTC."""
     return {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
-        "cpu": _cpu(),
+        "cpu": cpu_model(),
         "cpus": cpus(),
         "load": round(os.getloadavg()[0], 2),
         "gpus": _gpus(),
@@ -47,15 +47,6 @@ def facts() -> dict[str, Any]:
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "job": os.environ.get("SLURM_JOB_ID"),
     }
-
-
-def _cpu() -> Optional[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or None
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
 
 
 def _gpus() -> list[dict[str, Any]]:

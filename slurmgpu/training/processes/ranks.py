@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import TrainingError
 
-__all__ = ["Ranks", "from_environment", "tasks_on_node"]
+__all__ = ["Ranks", "cpu_model", "from_environment", "tasks_on_node"]
 
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
@@ -96,6 +98,16 @@ def tasks_on_node(environment: Mapping[str, str]) -> int:
     raise TrainingError(
         "SLURM_STEP_TASKS_PER_NODE is not set and the job has several nodes: start the processes with srun"
     )
+
+
+def cpu_model() -> str:
+    """The model of this machine's CPU, such as ``AMD EPYC 9654 96-Core Processor``; where that is not told, its architecture."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
