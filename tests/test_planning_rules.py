@@ -121,6 +121,31 @@ def test_before_22_05_fewer_cpus_than_come_with_the_gpus_are_said_for_each_gpu_t
     )
 
 
+def test_before_22_05_all_gpus_of_a_whole_node_count_and_as_many_tasks_as_fit_there() -> None:
+    def said(cpus: int) -> str | None:
+        return plan(
+            before_22_05(), gpus_per_node=3, exclusive=True, tasks_per_node=1, cpus_per_task=cpus
+        ).option("cpus-per-gpu")
+
+    # Of 64 CPUs and 4 GPUs: tasks of 21 take 63, of 31 take 62, of 33 only 33; 8 with each of 4 GPUs are 32.
+    assert [said(21), said(31), said(33)] == [None, None, None]
+    wide = cluster(
+        partitions={"gpu": {"default_cpus_per_gpu": 16, "nodes": [A100]}},
+        slurm={"release": "20.11.4"},
+        dialect={"gpus": "gres"},
+    )
+    made = plan(wide, gpus_per_node=3, exclusive=True, tasks_per_node=1, cpus_per_task=48, launch="srun")
+    assert made.option("cpus-per-gpu") == "12", "48 CPUs for 4 GPUs, though 3 are asked for"
+    asked = {"ntasks-per-node": "1", "gres": "gpu:3", "cpus-per-task": "48", "exclusive": None}
+    (problem,) = judge_options(wide, asked)
+    assert "gives 16 CPUs with each GPU, 64 for 4" in str(problem)
+    assert "tasks of 48 CPUs take 48 of a whole node" in str(problem)
+    assert not judge_options(wide, asked | {"cpus-per-task": "1"})
+    assert not plan(wide, gpus_per_node=4, exclusive=True, tasks_per_node=1, cpus_per_task=1).option(
+        "cpus-per-gpu"
+    )
+
+
 def test_before_22_05_an_exact_job_is_told_of_the_cpus_that_come_with_its_gpus() -> None:
     asked = {"ntasks-per-node": "2", "gpus-per-task": "1", "cpus-per-task": "2"}
     (problem,) = judge_options(before_22_05(), asked)

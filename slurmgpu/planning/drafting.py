@@ -213,7 +213,6 @@ def _asked(
     """What is asked for in so many words; what is derived later fits by itself."""
     cpus = cpus_asked(resources, layout, tasks)
     memory = memory_asked(resources, layout, cpus.amount if cpus else tasks)
-    said = cluster.dialect.cpus not in ("none", "srun")
     return Ask(
         nodes=layout.nodes,
         gpus_per_node=layout.gpus_per_node,
@@ -224,8 +223,6 @@ def _asked(
             resources.constraint, cluster.dialect.constraint, partition.constraint if partition else None
         ),
         cpus_per_node=max(tasks, (cpus.amount or 0) if cpus else 0),
-        # As few as one will do: the plan then says --cpus-per-gpu.
-        cpus_with_each_gpu=1 if cpus and said and cpus_with_each_gpu(cluster, partition) else None,
         memory_per_node=memory.amount if memory else None,
         detail=cpus.why if cpus and cpus.counted else "",
         time=resources.time,
@@ -259,10 +256,14 @@ def _sized(
         account = account_of(cluster, resources, partition, frozenset(name for name in types if name))
     rule = cluster.qos.get(qos.value or "")
     whole = cluster.dialect.whole_nodes if partition is None else partition.whole_nodes
+    said = cluster.dialect.cpus not in ("none", "srun")
     ask = asked._replace(
         partition=name,
         gpu_type=pinned,
         cpus_per_node=max(tasks, cpus.amount or 0),
+        cpus_per_task=max(1, (cpus.amount or 0) // tasks),
+        # As few as one will do: the plan then says --cpus-per-gpu.
+        cpus_with_each_gpu=1 if cpus.amount and said and cpus_with_each_gpu(cluster, partition) else None,
         memory_per_node=memory.amount,
         default_memory=None if memory.asked else default_memory(cluster, partition, layout, counted),
         qos=qos.value,

@@ -189,6 +189,7 @@ def ask_of(cluster: Cluster, options: Options, partition: str | None) -> Ask:
             nodes, gpus = -(-gpus // biggest), biggest
     cpus = _cpus(options, gpus, on_a_node)
     own = "ntasks-per-node" in options and "cpus-per-gpu" not in options
+    each = _number(options.get("cpus-per-task"))
     return Ask(
         partition=partition,
         nodes=nodes,
@@ -197,6 +198,7 @@ def ask_of(cluster: Cluster, options: Options, partition: str | None) -> Ask:
         gres=_other_gres(options),
         constraint=options.get("constraint") if "$" not in (options.get("constraint") or "") else None,
         cpus_per_node=cpus,
+        cpus_per_task=each or 1,
         cpus_with_each_gpu=cpus_with_each_gpu(cluster, cluster.partitions.get(partition or ""))
         if own
         else None,

@@ -17,6 +17,7 @@ from slurmgpu.planning.request import SHARED, Ask, Clause, count
 __all__ = [
     "Pin",
     "as_spelled",
+    "cpus_beside_gpus",
     "cpus_with_each_gpu",
     "entry_of",
     "features_of",
@@ -238,12 +239,15 @@ def _too_many_cpus(kind: NodeGroup, ask: Ask) -> Clause | None:
         return Clause(
             "cpus", f"has {count(kind.cpus, 'CPU')} a node, {ask.cpus_per_node} are asked for{detail}"
         )
-    wanted = (ask.cpus_with_each_gpu or 0) * ask.gpus_per_node
-    if ask.cpus_per_node < wanted:
+    has, gpus = cpus_beside_gpus(kind, ask)
+    wanted = (ask.cpus_with_each_gpu or 0) * gpus
+    if has < wanted:
+        whole = f"tasks of {count(ask.cpus_per_task, 'CPU')} take {has} of a whole node"
+        said = whole if ask.whole else f"{has} are asked for{detail}"
         return Clause(
             "cpus",
-            f"gives {count(ask.cpus_with_each_gpu or 0, 'CPU')} with each GPU, {wanted} for {ask.gpus_per_node}, and Slurm "
-            f"before 22.05 starts nothing that asks for fewer: {ask.cpus_per_node} are asked for{detail}",
+            f"gives {count(ask.cpus_with_each_gpu or 0, 'CPU')} with each GPU, {wanted} for {gpus}, and Slurm "
+            f"before 22.05 starts nothing that asks for fewer: {said}",
         )
     cap = kind.max_cpus_per_gpu
     if cap is not None and ask.gpus_per_node and ask.cpus_per_node > cap * ask.gpus_per_node:
@@ -308,6 +312,7 @@ def _whole(text: str) -> int | None:
 
 def fitting_nodes(cluster: Cluster, partition: Partition, ask: Ask) -> tuple[list[NodeGroup], list[Clause]]:
     """The nodes that can hold it, and why there are not enough of them."""
+    ask = ask._replace(whole=ask.whole or bool(partition.whole_nodes))
     fitting: list[NodeGroup] = []
     misfits: dict[Clause, None] = {}
     for group in partition.nodes:
@@ -345,6 +350,17 @@ def release_of(cluster: Cluster) -> Release | None:
         if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit()
         else None
     )
+
+
+def cpus_beside_gpus(kind: NodeGroup, ask: Ask) -> tuple[int, int]:
+    """The CPUs and the GPUs of a node that Slurm before 22.05 holds against each other.
+
+    Of a node that is given whole these are all its GPUs, and the CPUs of as many tasks as could be there, however many
+    are asked for (seen on 20.11).
+    """
+    if ask.gpus_per_node and ask.whole and kind.cpus and kind.gpu_count:
+        return kind.cpus // ask.cpus_per_task * ask.cpus_per_task, kind.gpu_count
+    return ask.cpus_per_node, ask.gpus_per_node
 
 
 def cpus_with_each_gpu(cluster: Cluster, partition: Partition | None) -> int | None:

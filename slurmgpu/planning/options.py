@@ -14,7 +14,7 @@ from slurmgpu.models.plan import Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.nodes import cpus_with_each_gpu, entry_of, gres_type, joined
+from slurmgpu.planning.nodes import cpus_beside_gpus, cpus_with_each_gpu, entry_of, gres_type, joined
 from slurmgpu.planning.request import count
 from slurmgpu.planning.site_rules import missing_options, refused_options
 from slurmgpu.planning.sizing import Sized
@@ -189,9 +189,13 @@ def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
         tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
         yield Option.of("cpus-per-task", str(made.draft.cpus.amount // tasks), made.draft.cpus.why)
         with_each = cpus_with_each_gpu(cluster, cluster.partitions.get(made.draft.partition or ""))
-        if with_each and made.draft.cpus.amount < with_each * gpus:
+        beside = [cpus_beside_gpus(kind, made.draft.ask) for kind in made.draft.groups] or [
+            (made.draft.cpus.amount, gpus)
+        ]
+        at_most = min((cpus // gpus for cpus, gpus in beside if gpus), default=0)
+        if with_each and gpus and at_most < with_each:
             why = f"Slurm {cluster.slurm.release} would want {with_each} with each GPU, and start nothing"
-            yield Option.of("cpus-per-gpu", str(max(1, made.draft.cpus.amount // gpus)), why)
+            yield Option.of("cpus-per-gpu", str(max(1, at_most)), why)
 
 
 def _share(memory: Sized, parts: int) -> Memory:

@@ -141,6 +141,7 @@ class Ask(NamedTuple):
     constraint: str | None = None
     cpus_per_node: int = 1
     """CPUs on each node, at least one for each task there."""
+    cpus_per_task: int = 1
     cpus_with_each_gpu: int | None = None
     """CPUs that Slurm wants among them for each GPU; None: it does not count so."""
     memory_per_node: int | None = None
