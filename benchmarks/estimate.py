@@ -189,17 +189,20 @@ def measured(cases: dict[str, dict[str, Any]], count: int) -> dict[str, int]:
 def estimated(one: dict[str, Any]) -> dict[str, Any]:
     """The row of the estimate for it."""
     from slurmgpu.training.estimating.arithmetic import rows
-    from slurmgpu.training.estimating.tracing import trace
+    from slurmgpu.training.estimating.tracing import trace, trace_split
     from slurmgpu.training.settings import parse
     from slurmgpu.training.task import load
 
     settings = parse(settings_of(one))
     count, strategy = one["processes"], settings.strategy
     sys.modules.pop("estimate", None)  # the task's file of the row before
-    facts = trace(load(settings.task), settings, (count,))
+    task = load(settings.task)
+    facts = trace(task, settings, (count,))
     found = [
         row
-        for row in rows(facts, settings, (count,), on_gpu=False, own_step=False)
+        for row in rows(
+            facts, settings, (count,), on_gpu=False, own_step=False, split=trace_split(task, settings)[0]
+        )
         if (row.strategy, row.cpu_offload, row.tensor_parallel) == (strategy, False, settings.tensor_parallel)
     ]
     (row,) = found

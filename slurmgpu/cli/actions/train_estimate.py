@@ -94,7 +94,11 @@ def _lines(
         elif kind.doubt:
             yield f"{name}: {_gib(kind.bytes)} GiB is a guess ({kind.doubt})"
     if any(row["tensor_parallel"] > 1 for row in rows):
-        yield "tensor_parallel: taken as if the task cut all blocks into equal parts, and no activations"
+        yield (
+            "tensor_parallel: parameters and activations as parallelize cuts them"
+            if found["split_by_the_task"]
+            else "tensor_parallel: taken as if the task cut all blocks into equal parts, and no activations"
+        )
     if any(row["strategy"] == "pipeline" for row in rows):
         yield "pipeline: of all stages the largest; activations taken as shared out equally"
     if found["note"]:

@@ -9,7 +9,8 @@ What is counted, with P for parameters, G for gradients, S for the optimizer's s
   what is in no block; the gradients of a block before they are shared out, in both types; and a micro-batch. Without
   ``reshard_after_forward`` all blocks stay gathered.
 - cpu_offload: the same pieces in the memory of the node, and on the GPU only what is gathered.
-- tensor_parallel T: what is in blocks is taken as cut into T, activations as not cut: the task decides, so this is a guess.
+- tensor_parallel T: what was traced of a model that the task has split. Where that was not possible, what is in blocks is
+  taken as cut into T, activations as not cut: a guess.
 - pipeline: what the task's stages have, and the activations of as many micro-batches as wait for their backward pass, of which
   a stage is taken to have its equal share. Of all stages the largest counts.
 """
@@ -95,8 +96,16 @@ def samples_at_a_time(settings: Settings, processes: int) -> int:
     return -(-share // rounds)
 
 
-def rows(facts: Facts, settings: Settings, gpus: Sequence[int], *, on_gpu: bool, own_step: bool) -> list[Row]:
-    """Each strategy at each number of GPUs, a process each."""
+def rows(
+    facts: Facts,
+    settings: Settings,
+    gpus: Sequence[int],
+    *,
+    on_gpu: bool,
+    own_step: bool,
+    split: Optional[Facts] = None,
+) -> list[Row]:
+    """Each strategy at each number of GPUs, a process each; ``split`` are the facts of one of ``tensor_parallel`` processes."""
     found = []
     for count in sorted(set(gpus)):
         if count == 1:
@@ -104,21 +113,23 @@ def rows(facts: Facts, settings: Settings, gpus: Sequence[int], *, on_gpu: bool,
             continue
         found.append(_whole("ddp", facts, settings, count, on_gpu))
         if not own_step:
-            found += _sharded_rows(facts, settings, count)
+            found += _sharded_rows(facts, settings, count, split)
             stages = settings.pipeline_stages or count
             if stages in facts.stages and not count % stages:
                 found.append(_staged(facts, settings, count, facts.stages[stages]))
     return found
 
 
-def _sharded_rows(facts: Facts, settings: Settings, count: int) -> Iterator[Row]:
+def _sharded_rows(facts: Facts, settings: Settings, count: int, split: Optional[Facts]) -> Iterator[Row]:
     cuts = {1}
     if count % settings.tensor_parallel == 0:
         cuts.add(settings.tensor_parallel)
     for cut in sorted(cuts):
-        yield _sharded(facts, settings, count, cut, offload=False)
+        known = split if cut > 1 else None
+        of_one, left = (facts, cut) if known is None else (known, 1)
+        yield _sharded(of_one, settings, count, cut, left, offload=False)
         if settings.precision != "fp16":
-            yield _sharded(facts, settings, count, cut, offload=True)
+            yield _sharded(of_one, settings, count, cut, left, offload=True)
 
 
 def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: bool) -> Row:
@@ -146,12 +157,15 @@ def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: 
     )  # fmt: skip
 
 
-def _sharded(facts: Facts, settings: Settings, count: int, cut: int, *, offload: bool) -> Row:
-    """A process that has a piece of the model; each data group of ``count / cut`` processes takes the batch."""
+def _sharded(facts: Facts, settings: Settings, count: int, cut: int, left: int, *, offload: bool) -> Row:
+    """A process that has a piece of the model; each data group of ``count / cut`` processes takes the batch.
+
+    Blocks are yet to be cut into ``left``.
+    """
     micro = samples_at_a_time(settings, count // cut)
     in_blocks = min(facts.parameters, sum(facts.blocks))
     outside = facts.parameters - in_blocks
-    share = (in_blocks / cut + outside) / max(
+    share = (in_blocks / left + outside) / max(
         1, facts.parameters
     )  # of the whole, before it is sharded over data
     pieces = count // cut
@@ -162,10 +176,10 @@ def _sharded(facts: Facts, settings: Settings, count: int, cut: int, *, offload:
     elements = facts.parameters / max(1, facts.elements)
     narrow = 1.0 if settings.precision == "fp32" else 2 / elements
     # As large as a whole block, whatever holds how many of its parameters.
-    largest = max(facts.blocks, default=0) / cut
+    largest = max(facts.blocks, default=0) / left
     rest = outside * narrow
     at_once = 2 * largest if settings.reshard_after_forward else in_blocks
-    computed = min(at_once, in_blocks / cut) * narrow
+    computed = min(at_once, in_blocks / left) * narrow
     shared_out = largest * (narrow + _FP32 / elements) + rest
     gathered = round(rest + computed + shared_out) if pieces > 1 else 0
     sizes = (facts.parameters, facts.gradients, facts.optimizer, facts.averages)

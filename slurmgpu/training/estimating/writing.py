@@ -11,7 +11,7 @@ from ..files import write_json
 from ..settings import Settings
 from ..task import load
 from .arithmetic import at, rows
-from .tracing import trace
+from .tracing import trace, trace_split
 
 __all__ = ["NAME", "write"]
 
@@ -27,7 +27,10 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
     """
     task = load(settings.task)
     facts = trace(task, settings, gpus)
-    found = rows(facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"))
+    split, note = trace_split(task, settings)
+    found = rows(
+        facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"), split=split
+    )
     write_json(
         folder / NAME,
         {
@@ -38,7 +41,8 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
             "parameters": facts.elements,
             "micro_batch_to_be_found": settings.micro_batch == "auto",
             "activations": {str(size): at(facts.peaks, size) for size in _SIZES},
-            "note": facts.note,
+            "split_by_the_task": split is not None,
+            "note": "; ".join(filter(None, (facts.note, note))) or None,
             "rows": [each._asdict() for each in found],
         },
     )
