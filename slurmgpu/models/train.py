@@ -78,6 +78,11 @@ class TrainSettings(BaseModel):
         description="fsdp2: whether the pieces of the model, their gradients and the optimizer's state lie in the CPU's memory "
         "while they are not computed with; much slower.",
     )
+    meta_device: bool = Field(
+        False,
+        description="fsdp2, pipeline: whether the model is made without memory for its parameters, which get their first values "
+        "one after the other when it is cut, so that no process has all of them at a time; the values are the same.",
+    )
     tensor_parallel: int = Field(
         1,
         ge=1,

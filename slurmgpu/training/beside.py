@@ -28,7 +28,13 @@ class Beside:
     def __init__(self, user: object, model: nn.Module, device: torch.device) -> None:
         own = {id(each) for each in model.modules()}
         self._modules = {name: each for name, each in _named(user).items() if id(each) not in own}
-        for module in self._modules.values():
+        for name, module in self._modules.items():
+            tensors = (*module.parameters(), *module.buffers())
+            if any(type(each).__name__ == "FakeTensor" for each in tensors):
+                raise TrainingError(
+                    f"meta_device is true, and model(cfg) makes {name} beside the model, which then has no values: make it in "
+                    "the task's __init__ or prepare, or set meta_device: false"
+                )
             module.to(device)
         self._before = [(name, tensor, tensor._version) for name, tensor in self._tensors()]
 

@@ -40,6 +40,7 @@ from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
 from .sharding import fully, layers, pipeline
 from .sharding.local import settle
+from .sharding.unmade import Unmade
 from .split_step import SplitStep
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
@@ -98,21 +99,8 @@ class Loop:
         cfg = Config(settings)
         set_backends(settings)
         seed_all(settings.seed)
-        staged = pipeline.is_asked_for(settings, group)
-        self.sharded = session.sharded = staged or fully.is_asked_for(settings, group)
-        # A model that is sharded goes to the device piece by piece.
-        layered = settings.strategy == "model_parallel"
-        by_pieces = self.sharded or layered
-        self.model = make_model(task, cfg, settings, torch.device("cpu") if by_pieces else group.device)
-        if session.found is None:  # a checkpoint has all weights
-            load_pretrained(self.model, settings, group, self.console)
         self.staged: Optional[pipeline.Staged] = None
-        if staged:
-            self.staged = pipeline.staged(self.model, task, group, settings.stages_each)
-        elif self.sharded:
-            self.model = fully.fully_sharded(self.model, task, settings, group)
-        if layered:
-            self.model = layers.laid_out(self.model, task, layers.devices_of(group.device))
+        self.model = self._make_model(cfg)
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
         # Before the optimizer, which may want their parameters, and once more for what came with it.
@@ -144,6 +132,28 @@ class Loop:
         self._last = 0
         self._told: Optional[tuple[Optional[float], Reading]] = None
         self.after_first: Optional[Callable[[], None]] = None
+
+    def _make_model(self, cfg: Config) -> torch.nn.Module:
+        """The task's model with its first weights, whole on the device, or cut."""
+        task, settings, session, group = self.task, self.settings, self.session, self.group
+        staged = pipeline.is_asked_for(settings, group)
+        self.sharded = session.sharded = staged or fully.is_asked_for(settings, group)
+        # A model that is sharded goes to the device piece by piece.
+        layered = settings.strategy == "model_parallel"
+        device = torch.device("cpu") if self.sharded or layered else group.device
+        unmade = Unmade(group, session.found is not None) if settings.meta_device and self.sharded else None
+        within = unmade or contextlib.nullcontext()
+        with within:
+            model = make_model(task, cfg, settings, device)
+        if session.found is None:  # a checkpoint has all weights
+            load_pretrained(model, settings, group, self.console, within)
+        if unmade is not None:
+            unmade.settle(model)
+        if staged:
+            self.staged = pipeline.staged(model, task, group, settings.stages_each, unmade)
+        elif self.sharded:
+            return fully.fully_sharded(model, task, settings, group, unmade)
+        return layers.laid_out(model, task, layers.devices_of(group.device)) if layered else model
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""

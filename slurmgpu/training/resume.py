@@ -30,7 +30,7 @@ _FREE = {
     "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
     "peak_flops", "timeout", "fit_head_room", "best", "early_stop", "checksum_steps", "verify_steps", "mismatch",
     "pipeline_stages", "stages_each", "pipeline_schedule",
-    "checkpoint_shared_steps", "checkpoint_node_folder",
+    "checkpoint_shared_steps", "checkpoint_node_folder", "meta_device",
 }  # fmt: skip
 
 

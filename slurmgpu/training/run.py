@@ -27,7 +27,7 @@ from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
-from .sharding import fully, layers, pipeline
+from .sharding import fully, layers, pipeline, unmade
 from .sharding.pipeline import Staged
 from .task import Task, load
 from .versions import with_versions
@@ -56,6 +56,7 @@ def check_strategy(settings: Settings, world_size: int) -> None:
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
+    unmade.refuse(settings)
     if settings.tensor_parallel > 1:
         fully.require_mesh(settings, world_size)
     if settings.pipeline_stages is not None or settings.stages_each > 1:

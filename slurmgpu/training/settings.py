@@ -127,6 +127,7 @@ class Settings:
     ] = "auto"
     reshard_after_forward: Annotated[bool, _SWITCH] = True
     cpu_offload: Annotated[bool, _SWITCH] = False
+    meta_device: Annotated[bool, _SWITCH] = False
     tensor_parallel: Annotated[int, _COUNT] = 1
     pipeline_schedule: Annotated[str, _one_of("gpipe", "1f1b", "interleaved")] = "1f1b"
     pipeline_stages: Annotated[Optional[int], _or_null(_whole(2))] = None

@@ -55,7 +55,8 @@ def _mark(value: object) -> Optional[tuple[object, ...]]:
     """What tells two values apart at little cost; None: of this kind it is not known."""
     if isinstance(value, torch.Tensor):
         # By its values: DDP writes each buffer anew before a forward pass, and it is the same.
-        return ("tensor", zlib.crc32(raw_bytes(value))) if value.numel() <= _MOST else None
+        known = value.numel() <= _MOST and not value.is_meta  # as what other processes of a pipeline have
+        return ("tensor", zlib.crc32(raw_bytes(value))) if known else None
     if isinstance(value, (bool, int, float, str)):
         return "plain", repr(value)
     if isinstance(value, Collection) and hasattr(value, "__len__"):

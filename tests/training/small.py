@@ -541,3 +541,34 @@ class Words(gpt2.Task):
 
     def optimizer(self, model, cfg):
         return torch.optim.SGD(model.parameters(), lr=cfg.lr, foreach=False)
+
+
+class WideMlp(nn.Module):
+    """A block whose weights are large enough to get their values later (``meta_device``), in more ways than one."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(130, 130), nn.Linear(130, 130)
+        nn.init.trunc_normal_(self.up.weight, std=0.02)
+        nn.init.orthogonal_(self.down.weight, gain=0.1)
+        self.register_buffer("table", torch.arange(130 * 130).float().cos().view(130, 130), persistent=False)
+        self.mask = torch.ones(130, 130).tril()
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x @ (self.table * self.mask / 100))))
+
+
+class Wide(Split):
+    """Large layers; ``config.tied``: the first and the last have their weight in common."""
+
+    def model(self, cfg):
+        model = nn.Sequential(
+            nn.Sequential(nn.Linear(3, 130), nn.Linear(130, 130, bias=False)),
+            nn.Sequential(WideMlp(), WideMlp()),
+            nn.Sequential(nn.Linear(130, 130, bias=False), nn.Linear(130, 1)),
+        )
+        with torch.no_grad():
+            model[0][1].weight.mul_(torch.rand(130, 1)).add_(torch.eye(130))
+        if cfg.tied:
+            model[2][0].weight = model[0][1].weight
+        return model

@@ -390,9 +390,12 @@ def taken(
 FSDP2: dict[str, Any] = {"strategy": "fsdp2", "ema": 0.9}
 TINY = {"size": "tiny", "context": 8, "samples": 128, "vocabulary": 259}
 STAGES: dict[str, Any] = {"strategy": "pipeline", "config": {"dropout": 0.0}}
+LATER: dict[str, Any] = {"meta_device": True, "lr": 1e-3, "config": {"tied": False}}
 WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "fsdp2 on 4": (4, "Traced", {**FSDP2, "accumulate": 3}),
     "layers split over 4": (4, "Split", {**FSDP2, "tensor_parallel": 4}),
+    "fsdp2 on 4, made later": (4, "Wide", {**FSDP2, **LATER, "config": {"tied": True}}),
+    "2 x layers split over 2, made later": (4, "Wide", {**FSDP2, **LATER, "tensor_parallel": 2}),
     "4 stages": (4, "Split", {**STAGES, "accumulate": 6}),
     "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
     "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
@@ -405,7 +408,7 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
         2, "Stages", {**STAGES, "accumulate": 6, "pipeline_schedule": "interleaved", "stages_each": 2},
     ),
 }  # fmt: skip
-"""Processes, task and settings. A mesh of fsdp2 and split layers is below; layers over the devices of one process are above."""
+"""Processes, task and settings. A mesh of fsdp2 and split layers goes on below; layers of one process are above."""
 
 
 @pytest.fixture(scope="module")
@@ -423,11 +426,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunF
             ended = first.ranks(count, then=rest)
             assert set(ended.codes) == {0}, ended.err
         for name, (_, task, settings) in WAYS.items():
-            ema, kept = (
-                settings.get("ema"),
-                {key: settings[key] for key in ("config", "ema") if key in settings},
-            )
-            one = f"{task}, {ema}"
+            kept = {key: settings[key] for key in ("config", "ema", "lr") if key in settings}
+            one = f"{task}, {kept}"
             if name in found and one not in found:
                 found[one] = new_run(folder, one)
                 found[one].write(task, **{**SETTINGS, **kept})
@@ -443,7 +443,8 @@ def test_processes_that_share_a_model_learn_what_one_learns(trained: dict[str, R
     _, task, settings = WAYS[way]
     if way not in trained:
         pytest.skip("this torch has no FSDP2")
-    shared, alone = trained[way], trained[f"{task}, {settings.get('ema')}"]
+    kept = {key: settings[key] for key in ("config", "ema", "lr") if key in settings}
+    shared, alone = trained[way], trained[f"{task}, {kept}"]
     assert_close(shared, alone)
     assert_close_measures(shared, alone)
 

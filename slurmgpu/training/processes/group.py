@@ -206,9 +206,15 @@ class Group:
                 if not each.is_meta:
                     dist.broadcast(each, src=self.ranks.rank % self.stages, group=self._copies)
 
+    def send(self, tensor: torch.Tensor) -> None:
+        """Give every rank rank 0's values of a tensor, which is there on each."""
+        self._share([tensor])
+
     def _share(self, tensors: Iterable[torch.Tensor]) -> None:
         if self.together:
             for tensor in tensors:
+                if tensor.is_meta:
+                    continue
                 whole = tensor.to(self.device).contiguous()  # nccl takes no other
                 dist.broadcast(whole, src=0)
                 if whole is not tensor:

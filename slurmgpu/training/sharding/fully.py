@@ -16,6 +16,7 @@ from ..errors import SettingsError, TrainingError
 from ..processes.group import Group
 from ..settings import Settings
 from ..task import Task
+from .unmade import Unmade
 
 __all__ = [
     "blocks_of",
@@ -103,8 +104,12 @@ def refuse(task: Task, settings: Settings) -> None:
         )
 
 
-def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group) -> nn.Module:
+def fully_sharded(
+    model: nn.Module, task: Task, settings: Settings, group: Group, unmade: Optional[Unmade] = None
+) -> nn.Module:
     """Shard the model, in place: its blocks first, then what is left; rank 0's parameters are what is shared out.
+
+    Those of an ``unmade`` model get their values when all is cut.
 
     The blocks are those that the task's ``shards(model)`` returns, or else its ``blocks(model)``; or else the modules in each
     outermost ``ModuleList``, or, where there is none, the model's children.
@@ -143,6 +148,8 @@ def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group
         fully_shard(model, **options)
     except ValueError as error:
         raise TrainingError(f"strategy fsdp2: torch cannot shard {type(model).__name__}: {error}") from error
+    if unmade is not None:
+        unmade.fill(model, torch.device("cpu") if settings.cpu_offload else group.device)
     return model
 
 

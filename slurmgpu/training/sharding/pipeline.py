@@ -23,6 +23,7 @@ from ..errors import SettingsError, TrainingError
 from ..processes.group import Group
 from ..settings import Settings
 from ..task import Task
+from .unmade import Unmade
 
 __all__ = ["Handed", "Staged", "Turn", "is_asked_for", "refuse", "require_stages", "staged", "turns"]
 
@@ -245,8 +246,12 @@ class Staged(nn.Module):
         self._sent.clear()
 
 
-def staged(model: nn.Module, task: Task, group: Group, each: int = 1) -> Staged:
+def staged(
+    model: nn.Module, task: Task, group: Group, each: int = 1, unmade: Optional[Unmade] = None
+) -> Staged:
     """Keep this process's stages of the model, ``each`` of them, on its device; rank 0's parameters are what all begin with.
+
+    Those of an ``unmade`` model get their values when it is cut into stages.
 
     Raises:
         TrainingError: the stages do not share out the model's parameters and buffers.
@@ -274,6 +279,11 @@ def staged(model: nn.Module, task: Task, group: Group, each: int = 1) -> Staged:
                 "share out all"
             )
         names[name] = owners[id(tensor)] % count
+    if unmade is not None:
+        own = [
+            each for place, stage in enumerate(stages) if place % count == number for each in stage.modules()
+        ]
+        unmade.fill_whole(model, own)
     for place, stage in enumerate(stages):
         stage.to(group.device if place % count == number else "meta")
     return Staged(model, stages[number::count], names, group)

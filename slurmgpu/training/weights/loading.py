@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,8 +52,16 @@ class Fit:
         return "\n".join(lines)
 
 
-def load_pretrained(model: torch.nn.Module, settings: Settings, group: Group, console: Console) -> None:
+def load_pretrained(
+    model: torch.nn.Module,
+    settings: Settings,
+    group: Group,
+    console: Console,
+    within: AbstractContextManager[Any] = contextlib.nullcontext(),  # noqa: B008
+) -> None:
     """Put the weights that the settings name into the model, on all ranks; rank 0 alone reads them.
+
+    ``within`` is entered while they are put into it.
 
     Raises:
         TrainingError: on every rank, where they cannot be read, or do not fit.
@@ -59,14 +69,15 @@ def load_pretrained(model: torch.nn.Module, settings: Settings, group: Group, co
     if settings.pretrained is None:
         return
     path = Path(settings.pretrained).expanduser()
-    fit = group.on_first(lambda: _load(model, path, settings))
+    fit = group.on_first(lambda: _load(model, path, settings, within))
     group.share(model)
     console.say(f"pretrained {path}: {fit.describe()}")
 
 
-def _load(model: torch.nn.Module, path: Path, settings: Settings) -> Fit:
+def _load(model: torch.nn.Module, path: Path, settings: Settings, within: AbstractContextManager[Any]) -> Fit:
     state = _renamed(read_state(path), settings.pretrained_rename)
-    fit = load_into(model, state)
+    with within:
+        fit = load_into(model, state)
     if settings.pretrained_strict and not fit.whole:
         raise TrainingError(
             f"pretrained: {path} does not fit the model: {fit.describe().replace('taken', 'would fit', 1)}\n"
@@ -123,7 +134,8 @@ def _tied(own: Mapping[str, Any]) -> dict[str, set[str]]:
     groups: dict[object, set[str]] = {}
     for name, value in own.items():
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
-            groups.setdefault((value.device, value.data_ptr(), value.shape, value.stride()), set()).add(name)
+            memory = (value.untyped_storage()._cdata, value.storage_offset(), value.shape, value.stride())
+            groups.setdefault(memory, set()).add(name)
     return {name: names for names in groups.values() for name in names}
 
 
