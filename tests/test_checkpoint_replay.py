@@ -75,6 +75,14 @@ def test_lines_alone_bound_it_from_above() -> None:
     assert first_difference(run, run, 0, 20, 1, False) is None
 
 
+def test_a_checkpoint_that_differs_where_all_checksums_are_equal_is_dated_within_the_interval() -> None:
+    """As of what no checksum is of, such as the average of the weights."""
+    found = first_difference(sums({}), sums({}), 0, 4, 2, True)
+    assert found is not None
+    assert (found.earliest, found.latest, found.ranks) == (1, 4, None)
+    assert "checksums are equal" in str(found.why)
+
+
 def test_where_processes_share_a_model_only_what_is_a_process_s_own_blames_it() -> None:
     def found(strategy: str, what: str) -> list[int] | None:
         answer = first_difference(sums({(3, 1): what}), sums({}), 0, 4, 2, True, strategy)

@@ -20,7 +20,10 @@ _WHERE = {
     "weights": "its weights after the step: averaging gradients, or the update",
     "optimizer": "its optimizer's state after the step",
 }
-
+_NOT_SUMMED = (
+    "the checksums are equal in all steps: it is in what they are not of, such as an average of weights or a random state, or "
+    "it came when the checkpoint was written"
+)
 
 # What tells on which process it was, by strategy, where several work on one model: the others' values are in all else.
 _LOCAL = {"fsdp2": (), "pipeline": ("weights", "optimizer")}
@@ -132,6 +135,8 @@ def first_difference(
     )
     if line is not None:
         return Difference(min(same + 1, line), line, "the line of metrics", alone, unclear)
+    if weights_differ and same >= until:
+        return Difference(after + 1, until, "the checkpoint", alone, _NOT_SUMMED)
     if weights_differ:
         return Difference(same + 1, until, "the checkpoint", alone, unclear)
     return None
