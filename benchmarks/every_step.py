@@ -1,12 +1,13 @@
 """Kills trainings that keep every step on their nodes, and measures what keeping them costs.
 
-    python benchmarks/every_step.py [--kills N] [--rounds N] [--seed N] [--json FILE]
+    python benchmarks/every_step.py [--kills N] [--sharded-kills N] [--rounds N] [--seed N] [--json FILE]
 
 Trainings with ``checkpoint_steps: 1`` and ``checkpoint_shared_steps: 25``, of one and of two processes, are ended by SIGKILL to
 one process or to all of them, at a random moment from their start on, and started again: in a fifth of them the two processes
 are on two nodes (folders of their own), and after a kill one of these is lost with all that was kept there. A step is completed
 when a process has begun the next one, or when its line is in metrics.jsonl: whichever is later is held against the step from
 which the following start goes on. At the end losses in hex, weights, optimizer and random states are those of an undisturbed run.
+The same of sharded models (fsdp2, also with a node that is lost, and pipelines of two stages) is counted apart.
 Only kills of a start that had begun to train are counted; the others hit it while it looked for its state, or made a checkpoint
 of what was kept.
 
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +55,11 @@ SETUPS = (
     Setup(1, 0, 1, kind="judged"),
     Setup(2, 0, 1, kind="averaged"),
     Setup(2, 0, 1, kind="on two nodes"),
+)
+SHARDED = (
+    Setup(2, 0, 1, strategy="fsdp2"),
+    Setup(2, 0, 1, kind="on two nodes", strategy="fsdp2"),
+    Setup(2, 0, 1, strategy="pipeline"),
 )
 WIDTHS = (32, 512)
 STEPS, LOG_EVERY = 80, 10
@@ -117,7 +124,10 @@ class Kept(Run):
         return self.start(Fault("SIGKILL", target, when), pause)
 
     def _disturb(self, launcher: int, codes: Path, fault: Fault) -> None:
-        trace, until = self.folder / f"trace-{self.starts}-0", time.monotonic() + soak.PATIENCE
+        last = (
+            self.setup.processes - 1 if self.setup.strategy == "pipeline" else 0
+        )  # the one that has the losses
+        trace, until = self.folder / f"trace-{self.starts}-{last}", time.monotonic() + soak.PATIENCE
         while self.delay is not None and not codes.exists() and time.monotonic() < until:
             if trace.exists() and trace.stat().st_size:
                 time.sleep(self.delay)
@@ -244,6 +254,7 @@ def main() -> None:
     parser.add_argument(
         "--kills", type=int, default=200, help="0: keep what the file of results says of them"
     )
+    parser.add_argument("--sharded-kills", type=int, default=60, help="of sharded models; 0: as kills")
     parser.add_argument(
         "--rounds", type=int, default=6, help="of measuring the cost; 0: keep what the file says"
     )
@@ -264,52 +275,65 @@ def main() -> None:
             costs = cost(Path(folder) / "cost", given.rounds)
             setting = {"rounds": given.rounds, "steps_of_a_round": STEPS}
             result["cost"] = {**about(setting, began), "results": costs}
-        if given.kills:
-            began, found = time.monotonic(), Found()
-            chosen = [
-                each for each in SETUPS if not given.setups or any(name in str(each) for name in given.setups)
-            ]
-            # What these processes fork has torch loaded.
-            with ProcessPoolExecutor(given.workers, multiprocessing.get_context("fork")) as pool:
-                several = [
-                    pool.submit(
-                        kill,
-                        setup,
-                        Path(folder, str(number)),
-                        given.kills * (number + 1) // len(chosen) - given.kills * number // len(chosen),
-                        1000 * given.seed + SETUPS.index(setup),
-                        given.pause,
-                    )
-                    for number, setup in enumerate(chosen)
+        for name, kills, all_setups in (
+            ("kills", given.kills, SETUPS),
+            ("kills_sharded", given.sharded_kills, SHARDED),
+        ):
+            if kills:
+                chosen = [
+                    each
+                    for each in all_setups
+                    if not given.setups or any(word in str(each) for word in given.setups)
                 ]
-                for each in several:
-                    found.add(each.result())
-            failures = found.failures
-            setting = {
-                "seed": given.seed,
-                "checkpoint_steps": 1,
-                "checkpoint_shared_steps": SHARED,
-                "pause": given.pause,
-            }
-            result["kills"] = {
-                **about(setting, began),
-                "setups": [str(each) for each in chosen],
-                "results": {
-                    "kills": dict(sorted(found.kills.items())),
-                    "kills_in_all": sum(found.kills.values()),
-                    "kills_before_training": found.before,
-                    "runs": found.runs,
-                    "starts": found.starts,
-                    "completed_steps_lost": sum(found.lost),
-                    "completed_steps_lost_with_a_node": sum(found.lost_with_node),
-                    "failures": failures,
-                },
-            }
+                result[name], failed = several(chosen, kills, given, Path(folder, name))
+                failures += failed
     text = json.dumps(result, indent=1)
     print(text)
     if given.json:
         given.json.write_text(text + "\n")
     sys.exit(1 if failures else 0)
+
+
+def several(
+    chosen: Sequence[Setup], kills: int, given: argparse.Namespace, folder: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """So many kills, in setups side by side; what they did, and what went wrong."""
+    began, found = time.monotonic(), Found()
+    for strategy in {each.strategy for each in chosen}:
+        soak.preload(strategy)
+    # What these processes fork has torch loaded.
+    with ProcessPoolExecutor(given.workers, multiprocessing.get_context("fork")) as pool:
+        parts = [
+            pool.submit(
+                kill,
+                setup,
+                folder / str(number),
+                kills * (number + 1) // len(chosen) - kills * number // len(chosen),
+                1000 * given.seed + number,
+                given.pause,
+            )
+            for number, setup in enumerate(chosen)
+        ]
+        for each in parts:
+            found.add(each.result())
+    setting = {
+        "seed": given.seed,
+        "checkpoint_steps": 1,
+        "checkpoint_shared_steps": SHARED,
+        "pause": given.pause,
+    }
+    results = {
+        "kills": dict(sorted(found.kills.items())),
+        "kills_in_all": sum(found.kills.values()),
+        "kills_before_training": found.before,
+        "runs": found.runs,
+        "starts": found.starts,
+        "completed_steps_lost": sum(found.lost),
+        "completed_steps_lost_with_a_node": sum(found.lost_with_node),
+        "failures": found.failures,
+    }
+    document = {**about(setting, began), "setups": [str(each) for each in chosen], "results": results}
+    return document, found.failures
 
 
 def about(setting: dict[str, Any], began: float) -> dict[str, Any]:
