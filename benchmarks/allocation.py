@@ -10,7 +10,8 @@ with what the plan said. torchrun is a stand-in that starts its processes as tor
     python benchmarks/allocation.py --releases 24.11 26.05 --write      # all profiles; adds to results/allocation.json
     python benchmarks/allocation.py --show                              # what stands there
 
-A portion that stands there without a difference is not measured again.
+A portion that stands there without a difference is not measured again. A twin that says of its release of Slurm that it
+refuses what plans for the site ask is left out: Setonix on 20.11, whose own plug-in gives the CPUs.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.rules import allowed_qos
+from slurmgpu.sandbox.twin import twin_of
 from slurmgpu.slurm.hostlist import expand
 
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
     "nih-biowulf", "surf-snellius", "mit-engaging", "olcf-frontier", "cines-adastra", "psc-bridges2", "cscs-daint",
-    "nrel-kestrel", "archer2-gpu", "idris-jean-zay",
+    "nrel-kestrel", "archer2-gpu", "idris-jean-zay", "pawsey-setonix",
 ]  # fmt: skip
 MOST_PROCESSES = 24
 IN_FLIGHT = 12
@@ -620,6 +622,10 @@ def main() -> None:
     for release, profile in ((a, b) for a in options.releases for b in options.profiles):
         about = {"profile": profile, "slurm": release, "seed": options.seed, "requests": options.requests}
         if options.write and portions.has(**about):
+            continue
+        year, month = map(int, release.split("."))
+        if cannot := [one for one in twin_of(described(profile), (year, month))[1] if "refuses" in one]:
+            print(f"{profile} on {release} is left out: {'; '.join(cannot)}", file=sys.stderr, flush=True)
             continue
         began = time.monotonic()
         try:

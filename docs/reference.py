@@ -344,9 +344,7 @@ def _one_job() -> Iterator[str]:
         "One job file that nobody changes, for two GPUs, and what Slurm says became of it: `slurmgpu submit` on a twin of each "
         "shipped profile that describes partitions, on real releases of Slurm with pretended GPUs. `benchmarks/one_job.py` "
         "starts the twins and writes the rows. A twin has the partitions, limits and kinds of node of its cluster, and not "
-        "its software. Where a cluster takes nothing of the submission's environment over (`export: NONE`) and wants a login "
-        "shell, the newest release cannot be tried on the machine that was measured: such a shell finds the commands of the "
-        "installed one."
+        "its software. Where a job is not taken, the last column says in `slurmgpu`'s words why."
     )
     yield _table(
         "cluster Slurm partition became processes-or-why-not",

@@ -174,6 +174,21 @@ def test_cpus_and_memory_are_what_a_job_can_have(
     assert (found.cpus, found.threads_per_core, found.memory_mib) == (cpus, threads, memory)
 
 
+def test_nodes_stand_in_the_order_in_which_slurm_takes_them_by_weight_and_then_by_name() -> None:
+    records = [
+        {"NodeName": name, "CPUTot": cpus, "Weight": weight}
+        for name, cpus, weight in [
+            ("a1", "64", "10"),
+            ("b1", "32", "1"),
+            ("b2", "32", "10"),
+            ("c1", "16", "1"),
+        ]
+    ]
+    kinds = kinds_of(records, whole_cores=False, spec_usable=False)
+    groups = groups_of({"Nodes": "a1,b[1-2],c1"}, kinds, {}, gpus_counted=True)
+    assert [group.names for group in groups.nodes] == ["b[1-2]", "c1", "a1"]
+
+
 @pytest.mark.parametrize(
     ("state", "usable"),
     [

@@ -99,6 +99,40 @@ def test_of_nodes_of_several_sizes_one_that_the_limits_allow_is_counted() -> Non
     assert judge_options(on("26.05.5"), {**whole, "gres": "gpu:h100:2"})
 
 
+@pytest.mark.parametrize(
+    ("nodes", "cpus", "starts"), [(3, 168, True), (4, 168, False), (6, 1, True), (8, 1, False)]
+)
+@pytest.mark.parametrize("release", ["22.05.8", "26.05.5"])
+def test_whole_nodes_without_gpus_count_with_the_gpus_of_the_nodes_that_slurm_takes_first(
+    release: str, nodes: int, cpus: int, starts: bool
+) -> None:
+    """What slurmctld did with such jobs on Mahuika's nodes: h100 before l4, whatever the limit of h100 a user is."""
+    groups = [
+        {"names": "a100-[1-4]", "count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 64},
+        {"names": "h100-[1-4]", "count": 4, "gpus": 2, "gpu_type": "h100", "cpus": 168},
+        {"names": "l4-[1-4]", "count": 4, "gpus": 4, "gpu_type": "l4", "cpus": 168},
+    ]
+    limits = {"per_user": {"gpus_by_type": {"h100": 6}}}
+
+    def on(**rest: Any) -> Cluster:
+        return cluster(partitions={"gpu": {"nodes": groups, "limits": limits}}, **rest)
+
+    asked = {"nodes": str(nodes), "cpus-per-task": str(cpus), "exclusive": None}
+    found = judge_options(on(slurm={"release": release}), asked)
+    assert [one.about for one in found] == ([] if starts else ["gpus"])
+    assert "at most 6 h100 GPUs a user" in "".join(map(str, found)) or starts
+    assert not judge_options(
+        on(slurm={"release": release}), {k: v for k, v in asked.items() if k != "exclusive"}
+    )
+
+
+def test_of_whole_nodes_whose_order_is_not_known_only_what_any_choice_has_is_counted() -> None:
+    nodes = [{"count": 4, "gpus": 2, "gpu_type": "h100"}, {"count": 4, "gpus": 4, "gpu_type": "l4"}]
+    on = cluster(nodes, {"limits": {"per_user": {"gpus_by_type": {"h100": 6}}}})
+    assert plan(on, nodes=7, exclusive=True), "three with h100 may do"
+    assert "at most 6 h100 GPUs a user" in refusal(on, nodes=8, exclusive=True)
+
+
 def before_22_05(release: str = "20.11.4") -> Cluster:
     partition = {"default_cpus_per_gpu": 8, "nodes": [A100]}
     return cluster(partitions={"gpu": partition}, slurm={"release": release}, dialect={"gpus": "gres"})

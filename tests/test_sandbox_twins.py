@@ -116,6 +116,18 @@ def test_cpus_come_with_gpus_where_a_job_names_none() -> None:
         assert dict(shape.partitions[0].options).get("DefCpuPerGPU") == given
 
 
+def test_where_an_old_release_would_refuse_what_plans_for_the_site_ask_the_twin_says_so() -> None:
+    nodes = {"nodes": [{"count": 4, "gpus": 4, "cpus": 64, "cpus_per_gpu": 8}]}
+
+    def said(cpus: str, release: tuple[int, int]) -> bool:
+        notes = twin_of(profile(dialect={"cpus": cpus}, partitions={"p": nodes}), release)[1]
+        return any("Slurm before 22.05 refuses" in note for note in notes)
+
+    assert said("srun", (20, 11))
+    assert not said("srun", (22, 5))
+    assert not said("cpus-per-task", (20, 11))
+
+
 def test_shards_are_a_resource_of_the_twin_s_nodes() -> None:
     shape, _ = twin_of(described(p={"nodes": [{"gpus": 4, "gpu_type": "l40s", "shards": 16}]}))
     assert shape.kinds[0].gres == "gpu:l40s:4,shard:16"

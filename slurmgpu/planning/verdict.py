@@ -138,6 +138,8 @@ class Used(NamedTuple):
     cpus_per_node: int
     memory_per_node: int | None
     """Of all of a node, the smallest that would do."""
+    gpus_by_type: dict[str | None, int]
+    """Those of each type on whole nodes that no GPU is asked of."""
 
 
 def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
@@ -145,12 +147,14 @@ def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
     gpus, cpus = ask.gpus_per_node, ask.cpus_per_node
     partition = cluster.partitions.get(ask.partition or "")
     whole = ask.whole or bool(partition and partition.whole_nodes)
+    by_type: dict[str | None, int] = {}
     if whole:
         # Slurm takes a node first and counts it whole then: any of those that fit must be within the limits. 26.05 takes
         # one whose GPUs they allow (seen; 24.11 does not).
         cpus = max([cpus, *(group.cpus or 0 for group in fitting)])
         counts = [group.gpu_count or 0 for group in fitting] or [0]
         gpus = max(gpus, min(counts) if (release_of(cluster) or (0, 0)) >= (26, 5) else max(counts))
+        by_type = {} if ask.gpus_per_node else _gpus_of_whole_nodes(ask.nodes, fitting)
     elif fitting:
         threads = min(group.threads_per_core or 1 for group in fitting)
         cpus = -(-cpus // threads) * threads
@@ -160,7 +164,29 @@ def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
     per_cpu = partition.limits.max_memory_per_cpu if partition else None
     if per_cpu is not None and ask.memory_per_node:  # Slurm gives further CPUs for memory over this
         cpus = max(cpus, -(-ask.memory_per_node // per_cpu.mib))
-    return Used(ask.nodes * gpus, cpus, memory)
+    named = by_type and all(group.names for group in fitting)
+    return Used(sum(by_type.values()) if named else ask.nodes * gpus, cpus, memory, by_type)
+
+
+def _gpus_of_whole_nodes(nodes: int, fitting: list[NodeGroup]) -> dict[str | None, int]:
+    """GPUs of each type that limits count of whole nodes of which no GPU is asked.
+
+    Slurm takes them in the order of weights and names, whatever the limits allow, and leaves the job waiting for the limits then
+    (seen on 22.05 to 26.05). Discovery lists them so; where no names are known, as many as any choice of nodes has.
+    """
+    found: dict[str | None, int] = {}
+    numbers = [group.count for group in fitting]
+    stated = [number for number in numbers if number is not None]
+    if len(stated) < len(numbers):
+        return found
+    named = all(group.names is not None for group in fitting)
+    left = nodes
+    for group, number in zip(fitting, stated, strict=True):
+        taken = min(left, number) if named else max(0, nodes - sum(stated) + number)
+        left -= taken
+        for kind in group.kinds if taken else ():
+            found[kind.gpu_type] = found.get(kind.gpu_type, 0) + taken * (kind.gpu_count or 0)
+    return found
 
 
 def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Iterator[Clause]:
@@ -197,6 +223,7 @@ def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Itera
         (limits.in_all, in_all, "in all"),
     ):
         yield from _over_totals(cluster, totals, amounts, ask, what)
+        yield from _over_by_type(cluster, totals, used, what)
 
 
 def _over_time(limits: Limits, ask: Ask) -> Iterator[Clause]:
@@ -253,6 +280,19 @@ def _over_totals(
         yield Clause("nodes", f"allows at most {count(totals.nodes, 'node')} {what}, {nodes} are asked for")
     if totals.jobs == 0:
         yield Clause("qos", "allows no job to run")
+
+
+def _over_by_type(cluster: Cluster, totals: Totals, used: Used, what: str) -> Iterator[Clause]:
+    for gpu_type, most in (totals.gpus_by_type or {}).items():
+        same = (
+            one for one in used.gpus_by_type if one == gpu_type or gpu_type_matches(cluster, gpu_type, one)
+        )
+        if (gpus := sum(used.gpus_by_type[one] for one in same)) > most:
+            yield Clause(
+                "gpus",
+                f"allows at most {count(most, f'{gpu_type} GPU')} {what}, and whole nodes count with all their GPUs: "
+                f"those that Slurm takes have {gpus}; a constraint keeps to others",
+            )
 
 
 def problems(cluster: Cluster, ask: Ask) -> list[Problem]:

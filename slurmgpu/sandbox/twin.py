@@ -14,14 +14,17 @@ from slurmgpu.sandbox.shape import NodeGpus, NodeKind, PartitionShape, QosShape,
 
 __all__ = ["twin_of"]
 
+CPUS_COME_SINCE = (22, 5)
+"""The release of Slurm from which on jobs get a GPU's CPUs (DefCpuPerGPU) whose tasks ask for fewer."""
+
 # Assumed where a profile does not say; each use is told to the user.
 NODES, GPUS, CPUS, CPUS_PER_GPU, MIB_PER_CPU = 4, 4, 64, 16, 4096
 # Sandboxes of more nodes than this take long to start and show nothing more.
 MOST_NODES = 20_000
 
 
-def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
-    """A shape like the described cluster, and what had to be assumed for it.
+def twin_of(cluster: Cluster, release: tuple[int, int] | None = None) -> tuple[Shape, list[str]]:
+    """A shape like the described cluster, and what had to be assumed for it; ``release``: of the Slurm that is to run it.
 
     The shape itself lists what the profile says and it cannot enforce. Nodes that two partitions
     describe alike are taken to be the same ones: sites put several partitions over one set of nodes. Raises
@@ -32,12 +35,13 @@ def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
             f"--like {cluster.name}: the profile describes no partition, so there is nothing to be like",
             hint="`slurmgpu cluster list` shows the profiles, docs/clusters.md says how to describe partitions",
         )
-    return _Twin(cluster).build()
+    return _Twin(cluster, release).build()
 
 
 class _Twin:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, release: tuple[int, int] | None) -> None:
         self.cluster = cluster
+        self.release = release
         self.types = {name: known.gres or name for name, known in cluster.gpu_types.items()}
         self.notes: list[str] = []
         self.kinds: dict[str, NodeKind] = {}
@@ -53,6 +57,7 @@ class _Twin:
             raise InvalidInput(f"--like {cluster.name}: a twin can have {MOST_NODES} nodes at most")
         self._say_who_shares()
         self._say_what_is_open()
+        self._say_what_this_release_cannot()
         shape = Shape(
             kinds=tuple(self.kinds.values()),
             partitions=partitions,
@@ -243,6 +248,15 @@ class _Twin:
         ]
         if endless:
             self.notes.append(f"no longest time stated, so none is set: {', '.join(endless)}")
+
+    def _say_what_this_release_cannot(self) -> None:
+        given = [name for name, one in self.cluster.partitions.items() if self._cpus_that_come(one)]
+        # Jobs that name no tasks get them (seen on 20.11).
+        if given and self.cluster.dialect.tasks and self.release and self.release < CPUS_COME_SINCE:
+            self.notes.append(
+                "CPUs come with GPUs by DefCpuPerGPU, and Slurm before 22.05 refuses jobs whose tasks ask for fewer, as "
+                f"plans for this site do: {', '.join(given)}"
+            )
 
 
 def _mib(memory: Memory | None) -> int | None:

@@ -34,7 +34,7 @@ from slurmgpu.sandbox.life import (
     running_sandbox,
     user_env,
 )
-from slurmgpu.sandbox.programs import SandboxFailed, require_programs
+from slurmgpu.sandbox.programs import SandboxFailed, require_programs, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape, default_shape
 from slurmgpu.sandbox.state import folder_of, known_sandboxes, read_state
 from slurmgpu.sandbox.telling import introduction, status_entry, status_line
@@ -113,7 +113,7 @@ def _plain(nodes: int, gpus_per_node: str, cpus: int, memory: str) -> Shape:
 
 def _twin(name: str, like: str) -> tuple[Shape, Describe, list[str]]:
     cluster, _ = choose_cluster(like, load_settings(Path.cwd()), {})
-    shape, notes = twin_of(cluster)
+    shape, notes = twin_of(cluster, slurm_release(slurm_version()))
     named = cluster.model_copy(update={"name": f"sandbox-{name}"})
     text = json.dumps(named.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n"
     return shape, lambda _: text, notes

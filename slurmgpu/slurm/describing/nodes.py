@@ -33,6 +33,8 @@ class Kind:
     threads_per_core: int | None
     memory_mib: int | None
     features: tuple[str, ...]
+    weight: int = field(default=1, compare=False)
+    """Slurm takes nodes of less weight first."""
 
 
 @dataclass
@@ -85,12 +87,13 @@ def _kind(record: Record, whole_cores: bool, spec_usable: bool) -> Kind:
         # 1 is what Slurm takes where slurm.conf says nothing of memory.
         memory_mib=memory if memory > 1 else None,
         features=words(features or ""),
+        weight=number["Weight"],
     )
 
 
 _NUMBERS = (
     "ThreadsPerCore", "Sockets", "CoresPerSocket", "CPUTot", "CPUEfctv", "CoreSpecCount", "RealMemory",
-    "MemSpecLimit",
+    "MemSpecLimit", "Weight",
 )  # fmt: skip
 
 
@@ -101,13 +104,17 @@ def groups_of(
     *,
     gpus_counted: bool,
 ) -> Groups:
-    """A partition's nodes by kind, in the order of their names.
+    """A partition's nodes by kind, in the order in which Slurm takes them: by weight, then by name.
 
     ``types`` names the GPU type of kinds whose gres has none, or one that does not tell them apart;
     ``gpus_counted``: a partition's totals name its GPUs (AccountingStorageTRES=gres/gpu).
     """
     # 20.11 lists them as slurm.conf does, later releases in this order.
-    names = sorted(expand(known(partition.get("Nodes", "")) or ""), key=_natural)
+    weights = {name: kind.weight for name, (kind, _) in kinds.items()}
+    names = sorted(
+        expand(known(partition.get("Nodes", "")) or ""),
+        key=lambda name: (weights.get(name, 0), _natural(name)),
+    )
     members: dict[Kind, list[str]] = {}
     away: dict[Kind, int] = {}
     missing: list[str] = []
