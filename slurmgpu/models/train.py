@@ -249,7 +249,9 @@ class TrainSettings(BaseModel):
     channels_last: bool = Field(
         False, description="Whether images are laid out channels last; faster on GPUs in half precision."
     )
-    compile: bool = Field(False, description="Whether the model goes through torch.compile.")
+    compile: bool = Field(
+        False, description="Whether the model goes through torch.compile; with fsdp2 each of its blocks does."
+    )
     activation_checkpointing: bool = Field(
         False,
         description="Whether the blocks that the task names, blocks(model), compute their activations again "

@@ -543,6 +543,16 @@ class Words(gpt2.Task):
         return torch.optim.SGD(model.parameters(), lr=cfg.lr, foreach=False)
 
 
+class Compiled(Split):
+    """Traced by torch.compile, whose code is then run as it is: no compiler is needed."""
+
+    def model(self, cfg):
+        if cfg.compile:
+            real = torch.compile
+            torch.compile = lambda function: real(function, backend=lambda graph, _: graph.forward)
+        return super().model(cfg)
+
+
 class WideMlp(nn.Module):
     """A block whose weights are large enough to get their values later (``meta_device``), in more ways than one."""
 

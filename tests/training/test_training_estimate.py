@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.training.estimating.arithmetic import rows
+from slurmgpu.training.estimating.arithmetic import made, rows
 from slurmgpu.training.estimating.tracing import Facts, trace, trace_split
 from slurmgpu.training.settings import Settings
 from slurmgpu.training.task import load
@@ -67,6 +67,12 @@ def test_processes_share_the_model_out_with_fsdp2_and_not_with_ddp(facts: Facts)
     assert offloaded.total < found["fsdp2", 8, False].total
     assert offloaded.host == (3 * WEIGHTS + facts.optimizer) // 8
     assert [found[key].micro_batch for key in (("single", 1, False), ("ddp", 8, False))] == [64, 8]
+
+
+def test_at_the_start_a_process_has_the_whole_model_or_one_parameter_at_a_time(facts: Facts) -> None:
+    settings = Settings("task.py:T", strategy="fsdp2")
+    assert made(facts, settings) == WEIGHTS
+    assert made(facts, replace(settings, meta_device=True)) == 4 * 100 * 200
 
 
 def test_of_a_pipeline_the_largest_stage_counts_with_the_micro_batches_that_wait(facts: Facts) -> None:

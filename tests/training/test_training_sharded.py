@@ -23,11 +23,13 @@ from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.export import export
 from slurmgpu.training.fitting.memory import Budget
 from slurmgpu.training.fitting.trial import Trial
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.run import check_strategy
 from slurmgpu.training.saving import pieces
 from slurmgpu.training.saving.pieces import Pieces, own_region
 from slurmgpu.training.settings import Settings
-from slurmgpu.training.sharding import layers, pipeline
+from slurmgpu.training.sharding import fully, layers, pipeline
 from slurmgpu.training.sharding.local import local
 from slurmgpu.training.sharding.scores import over_pieces, refuse_other_losses, whole
 from slurmgpu.training.task import load as load_task
@@ -234,6 +236,47 @@ def test_a_try_of_one_process_has_as_much_of_a_model_as_one_of_many(tmp_path: Pa
         torch.distributed.destroy_process_group()
 
 
+@needs_fsdp2
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_blocks_are_compiled_each_by_itself_and_nothing_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced by torch.compile, whose code is then run as it is; the answers are the same to the bit."""
+    graphs: list[Any] = []
+
+    def traced(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: real(function, backend=traced))
+    group = Group(Ranks(), torch.device("cpu"))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        answers = []
+        for compiled in (False, True):
+            assert not graphs
+            torch.manual_seed(0)
+            model = small.Split().model(None)
+            settings = Settings(f"{SMALL}:Split", strategy="fsdp2", compile=compiled)
+            model = fully.fully_sharded(model, load_task(settings.task), settings, group)
+            sys.modules.pop("small", None)
+            answer = model(torch.ones(5, 3))
+            answer.sum().backward()
+            grads = [local(each.grad) for each in model.parameters() if each.grad is not None]
+            answers.append([answer.detach(), *grads])
+            assert [name for name in model.state_dict() if "_orig_mod" in name] == []
+        assert all(map(torch.equal, *answers))
+        assert len(answers[0]) == 13
+        assert 1 <= len(graphs) <= 2, "the two blocks, and none of their gathering"
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_compiling_layers_that_are_split_over_processes_is_refused() -> None:
+    settings = Settings("task.py:T", strategy="fsdp2", compile=True, tensor_parallel=2)
+    with pytest.raises(SettingsError, match="compile is true and tensor_parallel is 2"):
+        fully.refuse(load_task(f"{SMALL}:Split"), settings)
+
+
 @pytest.mark.long
 @needs_fsdp2
 def test_layers_split_over_two_and_samples_over_two_learn_what_one_learns_and_go_on_to_the_bit(
@@ -399,6 +442,7 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "4 stages": (4, "Split", {**STAGES, "accumulate": 6}),
     "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
     "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
+    "fsdp2 on 2, compiled": (2, "Compiled", {**FSDP2, "compile": True}),
     "layers split over 2": (2, "Split", {**FSDP2, "tensor_parallel": 2}),
     "scores split over 2": (2, "Classes", {**FSDP2, "tensor_parallel": 2}),
     "scores split over 2, twice": (4, "Classes", {**FSDP2, "tensor_parallel": 2, "accumulate": 3}),

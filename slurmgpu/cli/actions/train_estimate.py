@@ -93,6 +93,11 @@ def _lines(
             yield f"{name}: its memory is unknown; gpu_types.{name}.memory in the profile tells it"
         elif kind.doubt:
             yield f"{name}: {_gib(kind.bytes)} GiB is a guess ({kind.doubt})"
+    if any(row["strategy"] in ("fsdp2", "pipeline") for row in rows):
+        yield (
+            f"fsdp2, pipeline: at the start each process has {_gib(found['made'])} GiB of the model in the node's memory "
+            "(meta_device: true: one parameter at a time)"
+        )
     if any(row["tensor_parallel"] > 1 for row in rows):
         yield (
             "tensor_parallel: parameters and activations as parallelize cuts them"

@@ -24,7 +24,7 @@ from ..settings import Settings
 from ..sharding.pipeline import turns
 from .tracing import Facts, Peak
 
-__all__ = ["Row", "at", "rows", "samples_at_a_time"]
+__all__ = ["Row", "at", "made", "rows", "samples_at_a_time"]
 
 _FP32 = 4
 
@@ -94,6 +94,11 @@ def samples_at_a_time(settings: Settings, processes: int) -> int:
         -(-share // settings.micro_batch) if isinstance(settings.micro_batch, int) else settings.accumulate
     )
     return -(-share // rounds)
+
+
+def made(facts: Facts, settings: Settings) -> int:
+    """Bytes of the model in the node's memory that each process has at the start, before it keeps its piece."""
+    return facts.buffers + (facts.largest if settings.meta_device else facts.parameters)
 
 
 def rows(

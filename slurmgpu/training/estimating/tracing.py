@@ -74,6 +74,8 @@ class Facts(NamedTuple):
     """What is to be said of how this was found."""
     stages: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """By processes of a pipeline, the parameters that each has; of numbers that the task cuts its model into."""
+    largest: int = 0
+    """The largest parameter."""
 
 
 class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
@@ -206,6 +208,7 @@ class _Traced:
             peaks_cast=peaks,
             note=note,
             stages=self._stages(processes),
+            largest=max((each.numel() * each.element_size() for each in model.parameters()), default=0),
         )
         if settings.precision not in _HALF:
             return facts

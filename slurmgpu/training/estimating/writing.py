@@ -10,7 +10,7 @@ import torch
 from ..files import write_json
 from ..settings import Settings
 from ..task import load
-from .arithmetic import at, rows
+from .arithmetic import at, made, rows
 from .tracing import trace, trace_split
 
 __all__ = ["NAME", "write"]
@@ -41,6 +41,7 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
             "parameters": facts.elements,
             "micro_batch_to_be_found": settings.micro_batch == "auto",
             "activations": {str(size): at(facts.peaks, size) for size in _SIZES},
+            "made": made(facts, settings),
             "split_by_the_task": split is not None,
             "note": "; ".join(filter(None, (facts.note, note))) or None,
             "rows": [each._asdict() for each in found],

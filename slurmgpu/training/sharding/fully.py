@@ -93,9 +93,9 @@ def refuse(task: Task, settings: Settings) -> None:
             "strategy fsdp2 shares gradients where the model's own forward is called, and the task's step calls what it "
             "likes: use strategy ddp"
         )
-    if settings.compile:
+    if settings.compile and settings.tensor_parallel > 1:
         raise SettingsError(
-            "compile is true and strategy is fsdp2: the two are not done together yet; leave out compile, or use strategy ddp"
+            f"compile is true and tensor_parallel is {settings.tensor_parallel}: the two are not done together yet; leave out one"
         )
     if settings.cpu_offload and settings.precision == "fp16":
         raise SettingsError(
@@ -142,6 +142,8 @@ def fully_sharded(
                 fully_shard(norm, **{**options, "mp_policy": MixedPrecisionPolicy(cast_forward_inputs=False)})
         blocks = [each for each in blocks if each not in norms]
     for block in blocks:
+        if settings.compile:
+            _compile(block, blocks)
         if any(True for _ in block.parameters()):
             fully_shard(block, **options)
     try:
@@ -151,6 +153,13 @@ def fully_sharded(
     if unmade is not None:
         unmade.fill(model, torch.device("cpu") if settings.cpu_offload else group.device)
     return model
+
+
+def _compile(block: nn.Module, blocks: Iterable[nn.Module]) -> None:
+    """Compile what a block computes, and not what gathers it, which comes around it; one with blocks inside stays as it is."""
+    inside = {id(each) for each in block.modules()} - {id(block)}
+    if not any(id(each) in inside for each in blocks):
+        block.forward = torch.compile(block.forward)
 
 
 def blocks_of(model: nn.Module, task: Task) -> list[nn.Module]:
