@@ -408,6 +408,78 @@ def test_how_far_apart_strategies_are_that_go_on_from_each_other_is_what_was_mea
     assert inexact in ([], ["ddp x4"])
 
 
+def test_what_keeping_every_step_lost_and_costs_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/every_step.json"))
+    page = text_of("docs/when-a-job-is-killed.md")
+    plain, sharded = (measured[part]["results"] for part in ("kills", "kills_sharded"))
+    for found in (plain, sharded):
+        assert found["failures"] == []
+        assert found["completed_steps_lost"] == found["completed_steps_lost_with_a_node"] == 0
+
+    def kills(found: dict[str, Any], which: str) -> int:
+        return sum(times for name, times in found["kills"].items() if which in name)
+
+    for said in (
+        f"{plain['kills_in_all']} KILLs, {kills(plain, 'one process of two')} of them to one process of two",
+        f"In {kills(plain, 'one node of two')} cases one of two",
+        f"all {plain['runs']} runs",
+        f"{sharded['kills_in_all']} KILLs of sharded models",
+        f"; {kills(sharded, 'one node of two')} of them with the loss of a node",
+    ):
+        assert said in " ".join(page.split())
+    for each in measured["cost"]["results"]:
+        ways = ("none", "on_the_node", "in_the_run_directory")
+        times = " | ".join(f"{each[way]['least_ms']:.1f}" for way in ways)
+        assert re.search(
+            rf"^\| {each['processes']} \| [\d.]+ [kM]B \| {re.escape(times)} \|$", page, re.MULTILINE
+        ), times
+
+
+def test_what_a_thousand_ranks_do_is_what_was_counted() -> None:
+    measured = json.loads(text_of("benchmarks/results/thousand_ranks.json"))["results"]
+    page = sections("docs/training.md")["At a thousand ranks"]
+    assert all(each["as_the_formula_says"] for each in measured)
+    counted = {each["ranks"]: each for each in measured if each["as"] == "threads"}
+    told = re.findall(r"^\| ([\d,]+) \| (.*) \|$", page, re.MULTILINE)
+    assert told
+    for ranks, cells in told:
+        each = counted[int(ranks.replace(",", ""))]
+        save, resume = each["save"], each["resume"]
+        pairs = (
+            save["operations"],
+            save["messages"],
+            resume["operations"],
+            None,
+            each["agreement"]["messages"],
+        )
+        assert cells.split(" | ") == [
+            f"{pair['most']} / {pair['last']}" if pair else f"{resume['bytes_read_by_a_node']:,}"
+            for pair in pairs
+        ], ranks
+    start = counted[1000]["start"]
+    operations = f"{start['collectives']['last']} | {start['operations']['most']} |"
+    assert f"| start without a checkpoint: operations, collectives | 0, {operations}" in page
+
+
+def test_how_many_flipped_bits_are_found_and_what_that_costs_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/replay.json"))["results"]
+    page = " ".join(sections("docs/training.md")["Training an interval again"].split())
+    flips, clean = measured["flips, replicated"], measured["clean, replicated"]
+    assert flips["dated"] == flips["rank named"] == flips["corruptions"]
+    assert clean["alarms"] == measured["clean, sharded"]["alarms"] == []
+    sharded = measured["flips, sharded"]
+    for said in (
+        f"Of {flips['corruptions']} flips that changed what was learned, `replay` found {flips['found']} and",
+        f"{clean['replays']} trainings without a flip gave no alarm, and {clean['stopped and gone on in between']} of these",
+        f"of {sharded['corruptions']} were found and {sharded['dated']} dated",
+        f"{measured['clean, sharded']['replays']} clean ones gave no alarm",
+    ):
+        assert said in page
+    cost = measured["cost"]["cpu_milliseconds_a_step"]
+    for name, taken in cost.items():
+        assert f" {taken:.1f} ms" in page, name
+
+
 def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:
     contexts = [context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
     server = ShellValues("jupyter", (), {"server": "jupyterlab", "python": "python3"})
