@@ -109,7 +109,7 @@ def test_all_tasks_of_an_array_are_followed(tool: Tool) -> None:
     (run,) = (tool.work / "runs").iterdir()
     assert under == {
         f"==> job {job}_{task}: {run}/logs/{job}_{task}.out <==": f"I am task {task}" for task in range(3)
-    }
+    }, shown.stdout
     again = tool("logs", "--follow", job)
     assert all(f"I am task {task}\n" in again.stdout for task in range(3)), again.stderr
 

@@ -19,11 +19,12 @@ from slurmgpu.training.fitting.cache import Known
 from slurmgpu.training.fitting.finder import Answer
 from slurmgpu.training.fitting.memory import Budget
 from slurmgpu.training.fitting.search import Tried, largest, search
+from slurmgpu.training.fitting.trial import Trial
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.settings import Settings
 from slurmgpu.training.task import Task
 
-from .conftest import RunFolder, new_run
+from .conftest import TASKS, RunFolder, new_run
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 36, "lr": 0.05, "log_every": 1}
 
@@ -305,6 +306,25 @@ def test_the_budget_is_what_is_free_less_the_head_room_and_divided_on_a_node(
 )
 def test_errors_of_memory_are_told_from_others(error: Exception, full: bool) -> None:
     assert memory.ran_out(error) is full
+
+
+def test_steps_are_taken_until_the_peak_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C library's heap grows for some steps, as it does in a training."""
+    trial = Trial(
+        Settings(f"{TASKS}:Split", batch_size=4),
+        torch.device("cpu"),
+        Budget("CPU", 1 << 40, 1 << 40),
+        1,
+        tmp_path,
+    )
+    peaks = [10, 12, 15, 15, 99]
+    monkeypatch.setattr(trial.memory, "peak", lambda: peaks.pop(0))
+    try:
+        assert trial.step(2, 2) == 15
+    finally:
+        trial.session.close()
+        sys.modules.pop("small")
+    assert peaks == [99]
 
 
 def test_what_is_known_is_written_and_read_back(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ __all__ = ["Trial", "main"]
 _STEPS = 1000  # of the schedule, more than are ever tried
 _EPOCHS = 1 << 40  # as many as these steps need
 _SCALED = 16  # steps in which a scaler has found a scale that does not overflow, nearly always
-_SLOW = 64 << 20  # bytes of a state that are still being written at the peak of the next step
+_AGAIN = 4  # steps in which the C library's heap, in pieces by then, has grown to what a training's has
 
 
 class Trial:
@@ -67,7 +67,7 @@ class Trial:
         self._begun = False
 
     def step(self, size: int, rounds: int) -> int:
-        """Take a step of so many samples at a time, as often as a step's peak needs; the bytes at the peak."""
+        """Take steps of so many samples at a time, ``rounds`` times each, until the peak stays; the bytes at the peak."""
         loop = self.loop
         loop.settings = replace(self.settings, batch_size=size * rounds, accumulate=rounds, micro_batch=size)
         loop.micro = size
@@ -78,7 +78,13 @@ class Trial:
             if not self._begun:
                 self._begin(size * rounds)
             loop.step.take(size * rounds)
-            return self.memory.peak()
+            peak = self.memory.peak()
+            for _ in range(_AGAIN if self.group.device.type == "cpu" else 0):
+                loop.step.take(size * rounds)
+                before, peak = peak, self.memory.peak()
+                if peak == before:
+                    break
+            return peak
         finally:
             loop.optimizer.zero_grad(set_to_none=True)
             loop.step.batches = iter(())
@@ -98,8 +104,7 @@ class Trial:
             states = loop.model.state_dict(), loop.optimizer.state_dict(), average
             copies = [each.clone() for each in _tensors(states)]
             self._kept += copies
-            if sum(each.numel() * each.element_size() for each in copies) > _SLOW:
-                _saver()
+            _saver()
 
     def evaluate(self, size: int) -> int:
         """Evaluate the first batch of so many samples; the bytes at the peak."""
