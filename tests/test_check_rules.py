@@ -453,6 +453,14 @@ def test_processes_of_one_training_on_several_slices_are_found(
     assert [one.severity for one in hits if one.rule == "gpu-slices"] == severities
 
 
+def test_a_guess_is_told_with_the_reason_of_its_own_partition_once() -> None:
+    site = load_cluster(ROOT / "examples" / "clusters" / "ncsa-delta.yaml")
+    text = "#SBATCH -A a-delta-gpu\n#SBATCH -p gpuA100x4-interactive\n#SBATCH --gpus-per-node=4\n#SBATCH --mem=236G"
+    (hit,) = check_script(parse_batch_script(script(text)), Facts(cluster=site), least="warning")
+    assert (hit.rule, hit.severity) == ("over-memory", "warning")
+    assert hit.message.count("a GPU's documented share times its GPUs") == 1
+
+
 def test_what_is_over_a_guess_of_the_profile_is_a_warning() -> None:
     site = load_cluster(ROOT / "examples" / "clusters" / "idris-jean-zay.yaml")
     text = "#SBATCH --account=abc@v100\n#SBATCH --partition={}\n#SBATCH --gres=gpu:1\n#SBATCH --time={}"

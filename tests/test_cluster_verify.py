@@ -90,6 +90,13 @@ def test_the_patch_makes_the_profile_agree(tmp_path: Path) -> None:
     assert [one.place for one in disagreements(mended, found)] == [("default_account",)]
 
 
+def test_what_is_true_or_false_is_written_as_in_yaml() -> None:
+    text = "name: mine\nslurm: {requeues: false}\n"
+    found = Discovered(cluster_of("name: x\nslurm: {requeues: true}\n"))
+    made = patch_of(text, "mine.yaml", disagreements(cluster_of(text), found))
+    assert "+slurm: {requeues: true}\n" in made.diff
+
+
 def test_nodes_that_partitions_share_by_an_alias_change_for_all_of_them() -> None:
     text = """\
 name: mine

@@ -216,6 +216,15 @@ def test_every_key_that_is_said_to_be_guessed_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_is_guessed_of_a_kind_of_node_is_guessed_in_every_partition_that_has_it(name: str) -> None:
+    cluster = profile(name)
+    guessed = [part for part in cluster.partitions if f"partitions.{part}.nodes" in cluster.guessed]
+    kinds = [group for part in guessed for group in cluster.partitions[part].nodes]
+    for part, partition in cluster.partitions.items():
+        assert part in guessed or not [group for group in partition.nodes if group in kinds], part
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_account_that_messages_show_is_one_of_the_sites(name: str) -> None:
     rule = profile(name).dialect.account
     if rule is None:

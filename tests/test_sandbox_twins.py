@@ -232,6 +232,12 @@ def test_the_site_decides_what_becomes_of_a_job_over_a_limit() -> None:
         assert dict(shape.options)["EnforcePartLimits"] == written
 
 
+def test_a_twin_requeues_where_the_site_does() -> None:
+    for said, written in (({}, None), ({"requeues": True}, None), ({"requeues": False}, "0")):
+        shape, _ = twin_of(profile(slurm=said, partitions={"p": {}}))
+        assert dict(shape.options).get("JobRequeue") == written
+
+
 def test_without_accounting_no_partition_names_a_qos() -> None:
     cluster = profile(
         qos={"q": {"partitions": ["p"]}},

@@ -183,7 +183,7 @@ def _inside(mapping: MappingNode, key: str) -> Node | None:
 def _spelled(value: str | int, quote: str | None = None) -> str:
     """A value as YAML has it; older readers take 12:30:00 for a number."""
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
     if quote is None and re.fullmatch(r"[A-Za-z_][\w.-]*(?::\d+)?|\d+[A-Za-z][\w.-]*", value, re.ASCII):
         return value
     quote = quote or '"'

@@ -5,7 +5,7 @@ Nor is a request refused for a type of GPU where the profile does not state the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
@@ -33,13 +33,19 @@ class Doubted(NamedTuple):
 
     def of(self, partition: str | None) -> str:
         """The guesses that count on a partition, in words."""
-        there = f"partitions.{partition}"
-        kept = {
+        return "; ".join(f"{key}: {why}" for key, why in self._on([partition]).items())
+
+    def why(self, partitions: Sequence[str]) -> str:
+        """Why those were guessed that count on any of the partitions, each reason once."""
+        return "; ".join(dict.fromkeys(self._on(partitions).values()))
+
+    def _on(self, partitions: Sequence[str | None]) -> dict[str, str]:
+        places = tuple(f"partitions.{name}." for name in partitions)
+        return {
             key: why
             for key, why in self.guesses.items()
-            if not key.startswith("partitions.") or f"{key}.".startswith(f"{there}.")
+            if not key.startswith("partitions.") or f"{key}.".startswith(places)
         }
-        return "; ".join(f"{key}: {why}" for key, why in kept.items())
 
 
 def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:

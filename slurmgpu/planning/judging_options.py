@@ -68,7 +68,7 @@ def judge_without_guesses(cluster: Cluster, options: Options) -> tuple[list[Prob
     doubted = without_guesses(cluster, _resources(options))
     if doubted is None:
         return None
-    return judge_script(doubted.cluster, options), "; ".join(doubted.guesses.values())
+    return judge_script(doubted.cluster, options), doubted.why(places_of(cluster, options))
 
 
 def _resources(options: Options) -> Resources:

@@ -76,6 +76,7 @@ class _Twin:
         options = {
             "EnforcePartLimits": (self.cluster.slurm.refuses_over_limits or "all").upper(),
             "MaxArraySize": self.cluster.slurm.max_array_size,
+            "JobRequeue": "0" if self.cluster.slurm.requeues is False else None,
             "Licenses": ",".join(f"{name}:{count}" for name, count in self.cluster.licenses.items()),
         }
         return [(name, str(value)) for name, value in options.items() if value]
