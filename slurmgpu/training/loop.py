@@ -142,10 +142,10 @@ class Loop:
         layered = settings.strategy == "model_parallel"
         device = torch.device("cpu") if self.sharded or layered else group.device
         unmade = Unmade(group, session.found is not None) if settings.meta_device and self.sharded else None
-        within = unmade or contextlib.nullcontext()
-        with within:
+        with unmade or contextlib.nullcontext():
             model = make_model(task, cfg, settings, device)
         if session.found is None:  # a checkpoint has all weights
+            within = unmade.with_weights() if unmade is not None else contextlib.nullcontext()
             load_pretrained(model, settings, group, self.console, within)
         if unmade is not None:
             unmade.settle(model)

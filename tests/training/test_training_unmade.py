@@ -78,6 +78,27 @@ def tied() -> nn.Module:
     return nn.ModuleList([embedding, head]).to(torch.bfloat16)
 
 
+def tried() -> nn.Module:
+    """A model that is called once where it is made, as to learn a shape: it draws, and changes statistics."""
+    first = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.RReLU(), nn.InstanceNorm2d(8, track_running_stats=True)
+    )
+    with torch.no_grad():
+        first(torch.randn(2, 3, 16, 16))
+        wide = nn.BatchNorm1d(1200)
+        wide(torch.randn(4, 1200))
+    return nn.ModuleList([first, wide, nn.Linear(60, 80)])
+
+
+def all_at_once() -> nn.Module:
+    """Large and small tensors, changed by one operation."""
+    layer = nn.Linear(60, 80)
+    with torch.no_grad():
+        torch._foreach_mul_([layer.weight, layer.bias, torch.ones(2)], 2.0)
+        torch._foreach_add_([layer.weight, layer.bias], 1.0)
+    return layer
+
+
 def drawn_by_init(draw: Callable[[torch.Tensor], Any]) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         layer = nn.Linear(60, 80)
@@ -99,6 +120,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "rotary": rotary,
     "drawn again": drawn_again,
     "tied": tied,
+    "tried": tried,
+    "all at once": all_at_once,
 }
 
 
@@ -219,6 +242,35 @@ def test_attributes_of_a_parameter_and_ties_stay() -> None:
     assert type(only) is nn.Parameter
 
 
+def test_large_tensors_in_lists_that_a_module_keeps_have_values_and_one_hidden_in_a_function_is_refused() -> (
+    None
+):
+    """Torch would leave out, without a word, what an operation that computes in place does with such a tensor."""
+    unmade = Unmade(Group(Ranks(), torch.device("cpu")))
+    with unmade:
+        model = nn.Linear(130, 130)
+        model.masks = [torch.ones(130, 130).tril(), {"all": (torch.arange(1 << 14), "said")}]  # type: ignore[assignment]
+        kept, hidden = model.masks, torch.ones(130, 130)
+    unmade.settle(model)
+    assert model.masks is kept
+    assert torch.equal(kept[0], torch.ones(130, 130).tril())  # type: ignore[index]
+    assert torch.equal(kept[1]["all"][0], torch.arange(1 << 14))  # type: ignore[index, call-overload]
+    with pytest.raises(
+        TrainingError, match=r"shape \(130, 130\) that model\(cfg\) has made is used.*register_buffer"
+    ):
+        torch.zeros(130, 130).add_(hidden)
+
+
+def test_a_stage_s_parameters_lie_in_memory_as_they_were_made() -> None:
+    unmade = Unmade(Group(Ranks(), torch.device("cpu")))
+    with unmade:
+        model = nn.Conv2d(64, 64, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    unmade.settle(model)
+    unmade.fill_whole(model, [model])
+    assert model.weight.is_contiguous(memory_format=torch.channels_last)
+    assert not model.weight.is_contiguous()
+
+
 class Unfilled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -239,6 +291,23 @@ def changed_after() -> nn.Module:
     return layer
 
 
+def changed_unseen() -> nn.Module:
+    """One array for several layers: torch does not count what others than it change."""
+    memory, layers = bytearray(130 * 130 * 4), [nn.Linear(130, 130) for _ in range(2)]
+    with torch.no_grad():
+        for number, layer in enumerate(layers):
+            memory[:] = bytes([number]) * len(memory)
+            layer.weight.copy_(torch.frombuffer(memory, dtype=torch.float32).view(130, 130))
+    return nn.ModuleList(layers)
+
+
+def changed_as_data() -> nn.Module:
+    taken, layer = torch.tensor([0.0]).repeat(130 * 130).view(130, 130), nn.Linear(130, 130)
+    layer.weight.data.copy_(taken)
+    taken.data[0, 0] = 1
+    return layer
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -248,6 +317,8 @@ def changed_after() -> nn.Module:
             r"looks at the values of a large tensor while it is made .*numpy.*or set meta_device: false",
         ),
         (changed_after, r"a tensor that aten::copy_ has taken was changed afterwards.*copy it before"),
+        (changed_unseen, r"a tensor that aten::copy_ has taken was changed afterwards.*copy it before"),
+        (changed_as_data, r"a tensor that aten::copy_ has taken was changed afterwards.*copy it before"),
     ],
 )
 def test_what_cannot_come_later_is_refused_and_not_left_to_chance(

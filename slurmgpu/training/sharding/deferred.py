@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ..errors import TrainingError
+from ..watching.checksums import checksum
 
 __all__ = ["LEAST", "Deferred", "Place"]
 
@@ -36,6 +37,7 @@ _EMPTY = (
     "aten::new_empty_strided",
 )
 _OVERWRITE = ("aten::copy_", "aten::fill_", "aten::zero_")
+_PIECE = 1 << 22  # elements of which a checksum is taken at a time: it needs memory of its own
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,24 @@ class _Operation(NamedTuple):
     """Of what it makes."""
     generator: Optional[torch.Tensor]
     """The state in which it finds the generator that it draws from."""
-    constants: tuple[tuple[torch.Tensor, int], ...]
-    """Large tensors with values that it takes, and how often these had been changed."""
+    constants: tuple[tuple[torch.Tensor, tuple[int, ...]], ...]
+    """Large tensors with values that it takes, and what tells whether they are still as they were."""
+
+
+class _Fake(FakeTensorMode):  # type: ignore[misc, unused-ignore]
+    """That of tensors without values; ``over``: the model is made, and nothing may compute with them any more."""
+
+    over = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.over:
+            shapes = [tuple(each.shape) for each in _tensors((args, kwargs)) if isinstance(each, FakeTensor)]
+            raise TrainingError(
+                f"meta_device is true, and a tensor of shape {shapes[0] if shapes else '()'} that model(cfg) has made is "
+                f"used ({function._schema.name}), and is neither a parameter, a buffer nor an attribute of a module, and so has "
+                "no values: give it to its module (register_buffer), or set meta_device: false"
+            )
+        return super().__torch_dispatch__(function, types, args, kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
@@ -76,7 +94,9 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
     def __init__(self, least: int = LEAST) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._least = least
-        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._fake = _Fake(allow_non_fake_inputs=True)
+        self.trusts = False
+        """Whether nobody changes the tensors with values that are taken from now on, so that none is looked at for it."""
         self._operations: list[_Operation] = []
         self._writers: dict[int, list[int]] = defaultdict(list)
         self._storages: list[torch.UntypedStorage] = []
@@ -93,6 +113,10 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
         return Place(
             number, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
         )
+
+    def end(self) -> None:
+        """From now on an operation on a tensor without values is refused, where torch would leave out what it does."""
+        self._fake.over = True
 
     def is_filled(self, place: Place) -> bool:
         """Whether anything has been written there since it was made."""
@@ -112,6 +136,8 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
     ) -> Any:
         kwargs = dict(kwargs or {})
         given = _tensors((args, kwargs))
+        if function is torch.ops.prim.device.default:  # asked for at each place that is written to
+            return function(*args) if not self.knows(given[0]) else torch.device("cpu")
         if any(map(self.knows, given)):
             return self._put_down(function, args, kwargs)
         if given or not _on_cpu(function, kwargs):
@@ -187,14 +213,14 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
 
     def _read(
         self, given: Any, changed: list[torch.Tensor]
-    ) -> tuple[set[int], tuple[tuple[torch.Tensor, int], ...]]:
+    ) -> tuple[set[int], tuple[tuple[torch.Tensor, tuple[int, ...]], ...]]:
         """The storages whose values an operation looks at, and the large tensors that are there."""
         ignored = {id(each) for each in changed}
         reads, constants = set(), []
         for each in _tensors(given):
             number = self._number(each)
             if number is None and each.numel() >= self._least:
-                constants.append((each, each._version))
+                constants.append((each, () if self.trusts else _state(each)))
             elif number is not None and id(each) not in ignored:
                 reads.add(number)
         return reads, tuple(constants)
@@ -210,10 +236,21 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
 
     def _really(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do at once what looks at values, or changes a tensor that is there."""
-        args, kwargs = tree_map(
-            lambda each: self.value(self.place(each)) if self._is_ours(each) else each, (args, kwargs)
-        )
-        return function(*args, **kwargs)
+        changed = {id(each): each for each in _changed(function, args, kwargs) if self.knows(each)}
+        written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def with_values(each: Any) -> Any:
+            if not self._is_ours(each):
+                return each
+            value = self.value(self.place(each))
+            if id(each) in changed:
+                written[id(value)] = each, value
+            return value
+
+        answer = function(*tree_map(with_values, args), **tree_map(with_values, kwargs))
+        for each, value in written.values():
+            self._put_down(torch.ops.aten.copy_.default, (each, value), {})
+        return tree_map(lambda each: written[id(each)][0] if id(each) in written else each, answer)
 
     def _kept(self, value: Any) -> Any:
         if self._is_ours(value):
@@ -270,7 +307,7 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
 
     def _carry_out(self, operation: _Operation, known: dict[int, torch.UntypedStorage]) -> None:
         name = operation.function._schema.name
-        if any(each._version != version for each, version in operation.constants):
+        if any(state and _state(each) != state for each, state in operation.constants):
             raise TrainingError(
                 f"meta_device is true, and a tensor that {name} has taken was changed afterwards, so that the values of then are "
                 "gone: copy it before it is changed, or set meta_device: false"
@@ -295,6 +332,11 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [each for each in tree_flatten(values)[0] if isinstance(each, torch.Tensor)]
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, ...]:
+    """What a tensor has: torch counts no changes by way of numpy, of ``.data``, or within ``inference_mode``."""
+    return tuple(int(checksum(piece)) for piece in torch.split(tensor.detach().reshape(-1), _PIECE))  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:
@@ -331,7 +373,10 @@ def _on_cpu(function: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _draws(function: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in function.tags
+    # rrelu's schema has a generator and no tag.
+    return torch.Tag.nondeterministic_seeded in function.tags or any(
+        each.name == "generator" for each in function._schema.arguments
+    )
 
 
 def _generator(args: Any, kwargs: dict[str, Any]) -> torch.Generator:
@@ -363,13 +408,15 @@ def _changed(function: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Ten
         if each.alias_info is not None and each.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(each.name)
             found += _tensors(value)
+    if function is torch.ops.aten.native_batch_norm.default and args[5]:
+        found += _tensors(args[3:5])  # the running mean and variance, of which its schema does not tell
     return found
 
 
 def _overwrites(function: Any) -> bool:
     """Whether it gives all of one tensor new values, whatever it had."""
     name = function._schema.name
-    return name in _OVERWRITE or (_draws(function) and name.endswith("_"))
+    return name in _OVERWRITE or (_draws(function) and name.endswith("_") and "rrelu" not in name)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import nn
@@ -25,7 +25,8 @@ from .local import is_sharded, local
 
 __all__ = ["Unmade", "refuse"]
 
-_HINTS = ("fake", "tensor subclass", "meta tensor", "data pointer")
+_HINTS = ("fake", "tensor subclass", "meta tensor", "data pointer", "typemeta")
+_DEEP = 4  # containers in one another in which a module keeps tensors
 
 
 def refuse(settings: Settings) -> None:
@@ -76,6 +77,16 @@ class Unmade:
                 f"({str(error).splitlines()[0]}): make that tensor with numpy or torch.tensor(...), or set meta_device: false"
             ) from error
 
+    @contextlib.contextmanager
+    def with_weights(self) -> Iterator[None]:
+        """Entered while the weights of a file are put into the model: nobody else has these."""
+        self._deferred.trusts = True
+        try:
+            with self:
+                yield
+        finally:
+            self._deferred.trusts = False
+
     def settle(self, model: nn.Module) -> None:
         """After all is made: what has no values is on the device ``meta``, except what is not cut, which gets its values.
 
@@ -96,11 +107,29 @@ class Unmade:
                     setattr(module, name, parameters[id(tensor)])
                 else:
                     module._buffers[name] = self._other(place, others)
-            for name, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and self._deferred.knows(value):
-                    setattr(module, name, self._other(self._deferred.place(value), others))
+            for name, value in list(vars(module).items()):
+                found = self._settled(value, others)
+                if found is not value:
+                    setattr(module, name, found)
+        self._deferred.end()
         if not self._restored:
             self._group.on_first(self._refuse_unfilled)
+
+    def _settled(self, value: Any, others: dict[Place, torch.Tensor], deep: int = _DEEP) -> Any:
+        """What a module keeps, with values; lists and dictionaries stay the same objects."""
+        if isinstance(value, torch.Tensor):
+            own = not isinstance(value, nn.Parameter) and self._deferred.knows(value)
+            return self._other(self._deferred.place(value), others) if own else value
+        if not deep or type(value) not in (list, tuple, dict):
+            return value
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        found = {key: self._settled(value[key], others, deep - 1) for key in keys}
+        changed = [key for key in keys if found[key] is not value[key]]
+        if changed and isinstance(value, tuple):
+            return tuple(found.values())
+        for key in changed:
+            value[key] = found[key]
+        return value
 
     def _other(self, place: Place, others: dict[Place, torch.Tensor]) -> torch.Tensor:
         if place not in others:
@@ -155,9 +184,11 @@ class Unmade:
                     place = self._place_of(f"{prefix}.{name}" if prefix else name, tensor)
                     value = tensor
                     if not self._restored:
-                        value = self._whole(place)
+                        value = _laid_out(self._whole(place), place)
                     elif id(tensor) in ours:
-                        value = torch.empty(place.size, dtype=place.dtype, device=self._group.device)
+                        value = torch.empty_strided(
+                            place.size, place.stride, dtype=place.dtype, device=self._group.device
+                        )
                     found[id(tensor)] = _with_values(tensor, value) if id(tensor) in ours else tensor
                 setattr(module, name, found[id(tensor)])
 
@@ -180,6 +211,15 @@ class Unmade:
             found = torch.empty(place.size, dtype=place.dtype, device=device)
         self._group.send(found)
         return found
+
+
+def _laid_out(tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    """With the strides that it was made with, by which kernels are chosen, as with channels_last."""
+    if tuple(tensor.stride()) == place.stride:
+        return tensor
+    return torch.empty_strided(place.size, place.stride, dtype=tensor.dtype, device=tensor.device).copy_(
+        tensor
+    )
 
 
 def _on_meta(parameter: nn.Parameter, place: Place) -> nn.Parameter:
