@@ -127,10 +127,13 @@ class Twin:
         conf = self.folder / "slurm.conf"
         if self.shape.live:
             # A job that starts in a fresh environment (--export=NONE) would have this machine's own Slurm first, which may
-            # be of another release than the twin.
+            # be of another release than the twin. Any other has the twin's already, and perhaps more before it.
+            path = self.env["PATH"]
+            fresh = [f"echo {shlex.quote(f'export {name}={self.env[name]}')}" for name in ("HOME", "PATH")]
             with (self.folder / "task_prolog").open("a") as prolog:
-                for name in ("HOME", "PATH"):
-                    prolog.write(f"echo {shlex.quote(f'export {name}={self.env[name]}')}\n")
+                prolog.write(
+                    f'case ":$PATH:" in *{shlex.quote(f":{path}:")}*) ;; *) {"; ".join(fresh)} ;; esac\n'
+                )
         # The machine is slow for so many nodes; and no job is to be ended for another.
         conf.write_text(
             re.sub("(?m)^PreemptType=.*$", "PreemptType=preempt/none", conf.read_text())
