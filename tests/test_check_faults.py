@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from slurmgpu.files.clusters import load_cluster
 from slurmgpu.models.site import SlurmSetup
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
@@ -85,6 +87,11 @@ FAULTS = {
     ),
     "SLURM_NTASKS_PER_NODE under --ntasks": Fault(
         GRES + "echo $SLURM_NTASKS_PER_NODE", GRES + "echo ${SLURM_NTASKS_PER_NODE:-4}",
+        "unset-variable", 7, "only in a job with --ntasks-per-node", "--ntasks-per-node=N",
+    ),
+    "a variable that is counted with, where it needs no $": Fault(
+        GRES + "export WORLD_SIZE=$((SLURM_NNODES * SLURM_NTASKS_PER_NODE))",
+        GRES + "export WORLD_SIZE=$((SLURM_NNODES * SLURM_NTASKS))",
         "unset-variable", 7, "only in a job with --ntasks-per-node", "--ntasks-per-node=N",
     ),
     "SLURM_CPUS_PER_TASK without --cpus-per-task": Fault(
@@ -207,6 +214,11 @@ HEALTHY = {
         GRES + "srun bash -c 'echo $SLURM_GPUS_PER_NODE'",
         GRES + "unset \"${!SLURM_GPUS@}\"",
         "#SBATCH --ntasks-per-node=4\n\necho $SLURM_NTASKS",
+        GRES + "echo SLURM_NTASKS_PER_NODE is not there: $((1 + 1))",
+        GRES + "srun bash -c 'echo $((SLURM_NNODES * SLURM_NTASKS_PER_NODE))'",
+    ),
+    "dead-rank": (
+        GRES + "srun --ntasks=1 python train.py --seed 1 &\nsrun -n1 python train.py --seed 2 &\nwait",
     ),
     "container-without-gpus": (
         ONE + "export APPTAINER_NV=1\napptainer exec image.sif python train.py",
@@ -249,6 +261,30 @@ HEALTHY = {
 )
 def test_what_only_looks_like_a_fault_is_let_be(rule: str, text: str) -> None:
     assert found(text, rule) == []
+
+
+def on_profile(name: str, options: str, body: str) -> set[str]:
+    site = load_cluster(Path(__file__).parent.parent / "examples" / "clusters" / f"{name}.yaml")
+    text = "".join(f"#SBATCH {one}\n" for one in options.split())
+    return {
+        one.rule for one in check_script(parse_batch_script(script(f"{text}\n{body}")), Facts(cluster=site))
+    }
+
+
+def test_images_on_amds_gpus_need_no_option() -> None:
+    body = "srun singularity run image.sif python train.py"
+    lumi = on_profile("lumi-g", "-Aproject_465000001 -psmall-g --gpus-per-node=1 -c7", body)
+    delta = on_profile("ncsa-delta", "-Aa-delta-gpu -pgpuA40x4 --gpus-per-node=1 -c7", body)
+    assert ("container-without-gpus" in lumi, "container-without-gpus" in delta) == (False, True)
+
+
+def test_devices_may_be_named_where_the_job_has_all_of_the_node() -> None:
+    body = "export CUDA_VISIBLE_DEVICES={}\nsrun python train.py"
+    for gpus, devices, told in ((4, "0,1,2,3", False), (4, "0,1,2,7", True), (2, "0,1", True)):
+        found_there = on_profile(
+            "jsc-juwels-booster", f"-Ax -pbooster --gres=gpu:{gpus}", body.format(devices)
+        )
+        assert ("visible-devices" in found_there) is told, devices
 
 
 def test_an_array_is_held_against_the_cluster_s_own_limit() -> None:

@@ -12,7 +12,7 @@ from slurmgpu.scripts.nccl import FORMER, READ
 from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
 from slurmgpu.scripts.rules.calls import expanded
 from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random, names_secret
-from slurmgpu.scripts.shell import Simple
+from slurmgpu.scripts.shell import Simple, pieces
 
 # One of these stands in every line in which a secret is found: most scripts have none, and need no pattern.
 _OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
@@ -218,16 +218,30 @@ def steps_without_environment(view: View) -> Iterator[Hit]:
             return
 
 
+def _all_gpus_of_a_node(view: View) -> int | None:
+    """The GPUs of a node, where the job has all of them by what the profile says of the partition."""
+    cluster, asked = view.facts.cluster, view.asked
+    if cluster is None:
+        return None
+    names = (asked.value("partition") or cluster.default_partition or "").split(",")
+    kinds = [kind for name in names if name in cluster.partitions for kind in cluster.partitions[name].kinds]
+    counts = {kind.gpu_count for kind in kinds if kind.gpu_count != 0}
+    return asked.gpus_per_node if counts == {asked.gpus_per_node} else None
+
+
 @rule("warning")
 def visible_devices(view: View) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES is overwritten: Slurm has set it to the job's GPUs."""
     if "exclusive" in view.asked.options or not view.asked.gpu_options:
         return
+    all_there = _all_gpus_of_a_node(view)
     for simple in view.simple:
         for word in (*simple.assignments, *(simple.words[1:] if simple.name == "export" else ())):
             if "_VISIBLE_DEVICES=" in word and re.fullmatch(
                 r"(?:CUDA|ROCR|HIP)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word
             ):
+                if all_there and all(int(one) < all_there for one in re.findall(r"\d+", word)):
+                    continue
                 yield Hit(
                     simple.line,
                     f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
@@ -250,6 +264,14 @@ _SET_BY = {
 _ASKED_FIRST = r"\$\{{{name}[:+=?-]|(?:\[|test)\s+(?:!\s+)?-[nzv]\s+\"?\$?\{{?{name}\b|\b{name}="
 
 
+def _counted(word: str) -> set[str]:
+    """The variables of Slurm's in a word's ``$((...))``, where they need no $."""
+    live = "".join(text for quote, text in pieces(word) if quote != "'")
+    return {
+        name for text in re.findall(r"\$\(\((.*?)\)\)", live) for name in re.findall(r"\bSLURM_\w+", text)
+    }
+
+
 @rule("warning")
 def unset_variable(view: View) -> Iterator[Hit]:
     """A variable of Slurm's that this request leaves unset."""
@@ -258,8 +280,9 @@ def unset_variable(view: View) -> Iterator[Hit]:
     seen: set[str] = set()
     for simple in view.simple:
         for word in (*simple.assignments, *simple.raw):
-            for name in sorted(expanded(word) & set(_SET_BY) - seen):
-                if not re.search(rf"\$\{{?{name}\b", word):
+            counted = _counted(word) if "$((" in word else set()
+            for name in sorted((expanded(word) | counted) & set(_SET_BY) - seen):
+                if name not in counted and not re.search(rf"\$\{{?{name}\b", word):
                     continue  # "${!SLURM_GPUS@}" lists names
                 seen.add(name)
                 options, instead = _SET_BY[name][0].split(), _SET_BY[name][1]
@@ -278,11 +301,17 @@ def unset_variable(view: View) -> Iterator[Hit]:
                 )
 
 
+_AMD = re.compile(r"(?:amd[_-]?)?(?:instinct[_-]?)?mi\d", re.IGNORECASE)
+
+
 @rule("warning")
 def container_without_gpus(view: View) -> Iterator[Hit]:
     """Apptainer without --nv (or --rocm) in a job with GPUs: the programs in the image find none."""
     if not view.asked.gpu_options or re.search(r"--nv\b|--rocm\b|--nvccli\b|_(?:NV|ROCM|NVCCLI)=", view.body):
         return
+    cluster = view.facts.cluster
+    if cluster is not None and cluster.gpu_types and all(map(_AMD.match, cluster.gpu_types)):
+        return  # AMD's devices are among those of /dev, and ROCm's images bring their libraries
     for call in view.calls:
         if call.name not in PROGRAMS or call.nested or not call.trains:
             continue

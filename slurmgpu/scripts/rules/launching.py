@@ -468,6 +468,8 @@ def dead_rank(view: View) -> Iterator[Hit]:
         return
     for call in _trainings(view):
         if call.srun is not None and not call.open_options and "kill-on-bad-exit" not in call.srun:
+            if call.srun.get("ntasks") == "1":
+                continue  # no others wait
             yield Hit(
                 call.line,
                 "when one task dies, the others wait in their next collective until the time limit",
