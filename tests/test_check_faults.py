@@ -94,6 +94,16 @@ FAULTS = {
         GRES + "export WORLD_SIZE=$((SLURM_NNODES * SLURM_NTASKS))",
         "unset-variable", 7, "only in a job with --ntasks-per-node", "--ntasks-per-node=N",
     ),
+    "SLURM_GPUS_PER_NODE with a type in it": Fault(
+        NODE.replace("=4", "=a100:4") + "torchrun --standalone --nproc-per-node=$SLURM_GPUS_PER_NODE train.py",
+        NODE.replace("=4", "=a100:4") + "torchrun --standalone --nproc-per-node=${SLURM_GPUS_PER_NODE##*:} train.py",
+        "unset-variable", 6, "'a100:4' here", "SLURM_GPUS_ON_NODE",
+    ),
+    "a number of GPUs with a type, counted with": Fault(
+        NODE.replace("=4", "=a100:4") + "export WORLD_SIZE=$((SLURM_NNODES * SLURM_GPUS_PER_NODE))",
+        NODE + "export WORLD_SIZE=$((SLURM_NNODES * SLURM_GPUS_PER_NODE))",
+        "unset-variable", 6, "'a100:4' here", "##*:",
+    ),
     "SLURM_CPUS_PER_TASK without --cpus-per-task": Fault(
         "#SBATCH --ntasks=4\n\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun ./app",
         GRES + "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun ./app",

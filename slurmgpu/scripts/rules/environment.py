@@ -272,13 +272,33 @@ def _counted(word: str) -> set[str]:
     }
 
 
+# Where a launcher or the shell takes a number.
+_NUMBER = (
+    r"(?:--nproc[-_]per[-_]node|--num[-_](?:processes|gpus)|\$\(\([^)]*)[= (]\"?\$?\{{?{name}(?![\w#%:/])"
+)
+
+
+def _with_a_type(view: View, simple: Simple) -> Iterator[Hit]:
+    """SLURM_GPUS_PER_NODE under --gpus-per-node=a100:4 is the option's own text (seen on 22.05)."""
+    text = " ".join((*simple.assignments, *simple.raw))
+    for name in ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"):
+        value = view.asked.value(_SET_BY[name][0]) or ""
+        if ":" in value and not view.sets(name) and re.search(_NUMBER.format(name=name), text):
+            yield Hit(
+                simple.line,
+                f"{name} is {value!r} here, the option's own text with the type, and a number is needed",
+                f"SLURM_GPUS_ON_NODE has the GPUs of a node; or ${{{name}##*:}}",
+            )
+
+
 @rule("warning")
 def unset_variable(view: View) -> Iterator[Hit]:
-    """A variable of Slurm's that this request leaves unset."""
+    """A variable of Slurm's that this request leaves unset, or gives a type where a number is needed."""
     if view.script.components > 1 or "SLURM_" not in view.body:
         return
     seen: set[str] = set()
     for simple in view.simple:
+        yield from _with_a_type(view, simple)
         for word in (*simple.assignments, *simple.raw):
             counted = _counted(word) if "$((" in word else set()
             for name in sorted((expanded(word) | counted) & set(_SET_BY) - seen):
