@@ -239,6 +239,10 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
             "train.context_parallel: there is no such setting: torch 2.13 cuts sequences over processes in a prototype alone",
         ),
         ("task.py:Line --processes 3", "batch_size 32 does not divide by 3"),
+        (
+            "task.py:Line --processes 4 --strategy fsdp2 --tensor-parallel 3",
+            "tensor_parallel is 3, and the job has 4",
+        ),
         ("task.py", "the argument: train.task: 'task.py': must be FILE.py:CLASS"),
         ("job", "job: there is no such job file"),
         ("command.yaml", "command.yaml: has no train:"),

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
@@ -486,24 +486,115 @@ class TrainSettings(BaseModel):
                 raise ValueError(f"{name} is a setting of its own; write it beside config, not inside")
         return config
 
+    def copies(self, world_size: int) -> int:
+        """How many processes, or groups of them, take samples of their own: the others share those of their group.
+
+        Of ``tensor_parallel`` and pipelines, which the world size need not divide by here (``require_processes``).
+        """
+        if self.strategy == "pipeline":
+            return max(1, world_size // (self.pipeline_stages or world_size))
+        return max(1, world_size // self.tensor_parallel) if self.strategy == "fsdp2" else world_size
+
     def samples_at_a_time(self, world_size: int) -> int:
-        """Samples of one process in a micro-batch: batch_size / (world size * accumulate); with ``micro_batch``, at most.
+        """Samples of one process in a micro-batch: batch_size / (copies * accumulate); with ``micro_batch``, at most.
 
         Raises:
             PlanError: it does not divide; the message names all figures and the nearest batch size that does.
         """
+        copies = self.copies(world_size)
         if self.micro_batch is not None:
-            share = -(-self.batch_size // world_size)
+            share = -(-self.batch_size // copies)
             return share if self.micro_batch == "auto" else min(share, self.micro_batch)
-        parts = world_size * self.accumulate
+        parts = copies * self.accumulate
         micro, rest = divmod(self.batch_size, parts)
         if not rest:
             return micro
         nearest = max(parts, round(self.batch_size / parts) * parts)
+        what = f"world size {world_size}" if copies == world_size else f"copies of the model {copies}"
         raise PlanError(
             f"train.batch_size {self.batch_size} does not divide by {parts} "
-            f"(world size {world_size} x accumulate {self.accumulate}); the nearest batch_size is {nearest}",
+            f"({what} x accumulate {self.accumulate}); the nearest batch_size is {nearest}",
             hint=f"write batch_size: {nearest} under train:, or --set train.batch_size={nearest}",
+        )
+
+    def require_processes(self, world_size: int) -> None:
+        """Refuse what the entrypoint would refuse at the start of the job, after its wait in the queue.
+
+        With one process, nothing is cut, and numbers of processes are not judged: it may only prepare or estimate.
+
+        Raises:
+            PlanError: the strategy does not go with another setting, or with this number of processes; the message names both.
+        """
+        for reason, hint in self._clashes(world_size):
+            raise PlanError(reason, hint=hint)
+
+    def _clashes(self, world_size: int) -> Iterator[tuple[str, str]]:
+        strategy, over, stages = self.strategy, self.tensor_parallel, self.pipeline_stages
+        where = f"train.strategy is {strategy}"
+        if self.meta_device and strategy not in ("fsdp2", "pipeline"):
+            yield (
+                f"train.meta_device is true, and {where}, with which each process has the whole model",
+                "use strategy: fsdp2 or pipeline, or leave out meta_device",
+            )
+        if over > 1 and strategy != "fsdp2":
+            yield (
+                f"train.tensor_parallel is {over}, and {where}",
+                "use strategy: fsdp2, with which layers can be split, or leave out tensor_parallel",
+            )
+        if stages is not None and strategy != "pipeline":
+            yield (
+                f"train.pipeline_stages is {stages}, and {where}",
+                "use strategy: pipeline, or leave out pipeline_stages",
+            )
+        if self.stages_each > 1 and (strategy, self.pipeline_schedule) != ("pipeline", "interleaved"):
+            yield (
+                f"train.stages_each is {self.stages_each}, and {where}, pipeline_schedule {self.pipeline_schedule}",
+                "use strategy: pipeline with pipeline_schedule: interleaved, or leave out stages_each",
+            )
+        if world_size > 1:
+            for name, cut in (("tensor_parallel", over), ("pipeline_stages", stages)):
+                if cut is not None and world_size % cut:
+                    yield (
+                        f"train.{name} is {cut}, and the job has {world_size} processes, which do not divide by it",
+                        f"ask for a multiple of {cut} GPUs, or change {name}",
+                    )
+        for name, value, holds in self._not_together(world_size):
+            if holds:
+                yield (
+                    f"train.{name} is {value}, and {where}{self._beside()}: the two are not done together yet",
+                    f"change {name}, or the strategy",
+                )
+
+    def _not_together(self, world_size: int) -> Iterator[tuple[str, object, bool]]:
+        cut = world_size > 1
+        pipeline, sharded = cut and self.strategy == "pipeline", cut and self.strategy == "fsdp2"
+        layers, split = self.strategy == "model_parallel", sharded and self.tensor_parallel > 1
+        yield "compile", "true", self.compile and (pipeline or layers or split)
+        yield "micro_batch", "auto", self.micro_batch == "auto" and (pipeline or layers or split)
+        yield "ema", self.ema, self.ema is not None and pipeline
+        yield "precision", "fp16", self.precision == "fp16" and (pipeline or (sharded and self.cpu_offload))
+        yield "nonfinite", "skip", self.nonfinite == "skip" and pipeline
+        several = pipeline and self.copies(world_size) > 1
+        yield "broadcast_buffers", "false", not self.broadcast_buffers and several
+
+    def _beside(self) -> str:
+        with_it = {
+            "tensor_parallel": self.tensor_parallel > 1 and self.tensor_parallel,
+            "cpu_offload": self.cpu_offload and "true",
+        }
+        return "".join(f" with {name} {value}" for name, value in with_it.items() if value)
+
+    def without_effect(self) -> tuple[str, ...]:
+        """A line for each setting that only another strategy looks at."""
+        own = {
+            "cpu_offload": ("fsdp2", self.cpu_offload),
+            "reshard_after_forward": ("fsdp2", not self.reshard_after_forward),
+            "pipeline_schedule": ("pipeline", self.pipeline_schedule != "1f1b"),
+        }
+        return tuple(
+            f"train.{name} has no effect with strategy: {self.strategy}; it is a setting of strategy: {strategy}"
+            for name, (strategy, given) in own.items()
+            if given and self.strategy != strategy
         )
 
     def document(self) -> dict[str, Any]:

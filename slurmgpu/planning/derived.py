@@ -57,6 +57,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     starter = launcher(launching.launcher)
     size = _size(draft, tasks, starter.processes(draft.layout.gpus_per_node, tasks))
     if job.train is not None:
+        job.train.require_processes(size.nodes * size.processes_per_node)
         job.train.samples_at_a_time(size.nodes * size.processes_per_node)
     loop = own_loop(around.script) if job.train is None else None
     restart, restart_why = restart_of(job, loop)
@@ -94,6 +95,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         ),
         warnings=(
             *launching.warnings,
+            *(() if job.train is None else job.train.without_effect()),
             *binding.warnings,
             *_likely_not_meant(job, cluster, around, starting, chosen),
         ),

@@ -64,10 +64,12 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     size = ExactSize(job.resources)
     launching = _launching(job, environment, size, around)
     if job.train is not None:
+        job.train.require_processes(size.nodes * size.processes(launching))
         job.train.samples_at_a_time(size.nodes * size.processes(launching))
         # Nothing is known of GPUs that the options do not name: whole nodes bring them, or a gres of another name.
         types = {size.gpu_type} if size.gpu_type else ()
         has_gpus = job.train.device != "cpu"
+        overruled += job.train.without_effect()
         overruled += judge_precision(job.train.precision, types, has_gpus=has_gpus, force=around.force)
     _check_binding(job, environment, launching, size)
     own_gpus = _own_gpus(job, size, launching)

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed.fsdp
 
+from slurmgpu.training import run
 from slurmgpu.training.errors import SettingsError
 from slurmgpu.training.settings import SCHEMA, Config, Settings, complete, load, micro_batch, parse
+from slurmgpu.training.sharding import fully, layers, pipeline
+from slurmgpu.training.task import Task
 
 try:
     from pydantic import ValidationError
@@ -269,3 +273,100 @@ def test_a_task_reads_settings_and_its_own_config_as_attributes() -> None:
         _ = cfg.hiden
     with pytest.raises(AttributeError, match="read-only"):
         cfg.hidden = 3
+
+
+CLASHES: list[tuple[dict[str, Any], int, str]] = [
+    ({"tensor_parallel": 2}, 2, "train.tensor_parallel is 2, and train.strategy is auto"),
+    ({"strategy": "fsdp2", "tensor_parallel": 3}, 2, "tensor_parallel is 3, and the job has 2 processes"),
+    ({"strategy": "ddp", "meta_device": True}, 1, "train.meta_device is true, and train.strategy is ddp"),
+    ({"strategy": "fsdp2", "pipeline_stages": 2}, 2, "pipeline_stages is 2, and train.strategy is fsdp2"),
+    ({"strategy": "pipeline", "pipeline_stages": 3}, 4, "pipeline_stages is 3, and the job has 4 processes"),
+    ({"strategy": "pipeline", "stages_each": 2}, 2, "stages_each is 2, .* pipeline_schedule 1f1b"),
+    ({"strategy": "ddp", "stages_each": 2, "pipeline_schedule": "interleaved"}, 2, "stages_each is 2"),
+    ({"strategy": "fsdp2", "tensor_parallel": 2, "compile": True}, 4, "compile is true, .* fsdp2 with"),
+    ({"strategy": "model_parallel", "compile": True}, 1, "compile is true, and train.strategy is model_"),
+    ({"strategy": "model_parallel", "micro_batch": "auto"}, 1, "micro_batch is auto"),
+    ({"strategy": "fsdp2", "cpu_offload": True, "precision": "fp16"}, 2, "precision is fp16, .* fsdp2 with"),
+    ({"strategy": "pipeline", "compile": True}, 2, "compile is true, and train.strategy is pipeline"),
+    ({"strategy": "pipeline", "micro_batch": "auto"}, 2, "micro_batch is auto"),
+    ({"strategy": "pipeline", "ema": 0.9}, 2, "ema is 0.9, and train.strategy is pipeline"),
+    ({"strategy": "pipeline", "precision": "fp16"}, 2, "precision is fp16"),
+    ({"strategy": "pipeline", "nonfinite": "skip"}, 2, "nonfinite is skip"),
+    ({"strategy": "pipeline", "pipeline_stages": 2, "broadcast_buffers": False}, 4, "broadcast_buffers is f"),
+]
+TOGETHER: list[tuple[dict[str, Any], int]] = [
+    ({"strategy": "fsdp2", "tensor_parallel": 2, "meta_device": True}, 4),
+    ({"strategy": "fsdp2", "compile": True, "cpu_offload": True, "micro_batch": "auto"}, 2),
+    ({"strategy": "fsdp2", "precision": "fp16", "ema": 0.9, "nonfinite": "skip"}, 2),
+    ({"strategy": "pipeline", "stages_each": 2, "pipeline_schedule": "interleaved"}, 2),
+    ({"strategy": "pipeline", "meta_device": True, "broadcast_buffers": False}, 2),
+    ({"strategy": "pipeline", "ema": 0.9, "compile": True}, 1),
+    ({"strategy": "ddp", "compile": True, "ema": 0.9, "precision": "fp16", "micro_batch": "auto"}, 8),
+]
+
+
+class _Any:
+    def dataset(self, cfg: Any, split: str) -> Any: ...
+    def model(self, cfg: Any) -> Any: ...
+    def loss(self, model: Any, batch: Any) -> Any: ...
+
+
+def _starts(settings: Settings, world_size: int) -> None:
+    """What the entrypoint judges of settings before the task is asked for anything."""
+    task = Task(_Any, Path("task.py"))
+    run.check_strategy(settings, world_size)
+    if settings.strategy == "pipeline" and world_size > 1:
+        pipeline.refuse(task, settings, copies=world_size > (settings.pipeline_stages or world_size))
+    if settings.strategy == "fsdp2" and world_size > 1:
+        fully.refuse(task, settings)
+    if settings.strategy == "model_parallel":
+        layers.refuse(settings)
+
+
+@twin
+@pytest.mark.parametrize(("values", "world_size", "message"), CLASHES)
+def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
+    values: dict[str, Any], world_size: int, message: str
+) -> None:
+    with pytest.raises(SettingsError):
+        _starts(Settings("task.py:T", **values), world_size)
+    with pytest.raises(PlanError, match=message) as planned:
+        TrainSettings(task="task.py:T", **values).require_processes(world_size)
+    assert planned.value.hint
+
+
+@twin
+@pytest.mark.parametrize(("values", "world_size"), TOGETHER)
+def test_what_the_entrypoint_takes_is_planned(values: dict[str, Any], world_size: int) -> None:
+    TrainSettings(task="task.py:T", **values).require_processes(world_size)
+    if values["strategy"] != "fsdp2" or hasattr(torch.distributed.fsdp, "fully_shard"):
+        _starts(Settings("task.py:T", **values), world_size)
+
+
+@twin
+@pytest.mark.parametrize(
+    ("values", "copies"),
+    [
+        ({"strategy": "pipeline"}, 1),
+        ({"strategy": "pipeline", "pipeline_stages": 2}, 4),
+        ({"strategy": "fsdp2", "tensor_parallel": 4}, 2),
+        ({"strategy": "fsdp2"}, 8),
+    ],
+)
+def test_processes_that_share_their_samples_count_once(values: dict[str, Any], copies: int) -> None:
+    """A batch of 8 in two rounds: eight processes with samples of their own cannot share it out, four pairs can."""
+    settings = TrainSettings(task="task.py:T", batch_size=8, accumulate=2, **values)
+    if copies <= 4:
+        assert settings.samples_at_a_time(8) == 4 // copies
+    else:
+        with pytest.raises(PlanError, match="does not divide by 16 "):
+            settings.samples_at_a_time(8)
+
+
+@twin
+def test_a_setting_that_only_another_strategy_looks_at_is_named() -> None:
+    given = TrainSettings(task="task.py:T", strategy="ddp", cpu_offload=True, pipeline_schedule="gpipe")
+    offload, schedule = given.without_effect()
+    assert "cpu_offload has no effect with strategy: ddp; it is a setting of strategy: fsdp2" in offload
+    assert "pipeline_schedule" in schedule
+    assert TrainSettings(task="task.py:T", strategy="fsdp2", cpu_offload=True).without_effect() == ()
