@@ -139,6 +139,21 @@ def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
         checkpoint_replay._replayed(interval, checkpoint_replay._Here(sys.executable, tmp_path))
 
 
+def test_an_interval_beyond_the_end_of_the_run_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "step-5").mkdir()
+    (tmp_path / "step-5" / "manifest.json").write_text(json.dumps({"step": 5, "total_steps": 8}))
+    newest = Checkpoint(tmp_path / "step-5", 5, "complete")
+    with pytest.raises(InvalidInput, match="--to 9: the run has 8 steps"):
+        checkpoint_replay._interval(tmp_path, [newest], 0, 9)
+
+
+def test_without_a_checkpoint_at_the_end_it_is_said_what_was_compared() -> None:
+    document = {"from": 0, "to": 24, "verdict": "equal", "why": None, "difference": None, "parts": None}
+    head, what = checkpoint_replay._words(document)
+    assert head == "steps 1 to 24: equal"
+    assert "no checkpoint of step 24: only what was logged was compared, losses and, if" in what
+
+
 def started(device: str, *ranks: dict[str, Any]) -> MetricsRow:
     """The line of a start."""
     values = {"device_name": device, "torch": "2.13.0", "world_size": len(ranks), "ranks": list(ranks)}

@@ -152,6 +152,13 @@ def _interval(run_dir: Path, found: list[Checkpoint], begin: int | None, end: in
         )
     until = whole[0].step if end is None else end
     last = next((one for one in whole if one.step == until), None)
+    if end is not None and whole:
+        total = _manifest(whole[0]).get("total_steps")
+        if isinstance(total, int) and end > total and not told(run_dir, total, end).lines:
+            raise InvalidInput(
+                f"--to {end}: the run has {total} steps",
+                hint=f"give a step up to {total}, or leave --to out: the newest checkpoint is that of step {whole[0].step}",
+            )
     most = until - 1 if begin is None else begin
     if most >= until:
         raise InvalidInput(
@@ -379,5 +386,8 @@ def _words(document: Mapping[str, Any]) -> list[str]:
         if part["count"]:
             lines.append(f"{name}: {part['count']} differ, such as {', '.join(part['differing'])}")
     if document["verdict"] == "equal" and document["parts"] is None:
-        lines.append("there is no checkpoint of the last step: losses alone were compared")
+        lines.append(
+            f"there is no checkpoint of step {document['to']}: only what was logged was compared, losses and, if the run has "
+            "some, checksums"
+        )
     return lines
