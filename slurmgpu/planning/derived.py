@@ -56,9 +56,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     tasks, tasks_why = _tasks(job, launching, draft.layout.gpus_per_node)
     starter = launcher(launching.launcher)
     size = _size(draft, tasks, starter.processes(draft.layout.gpus_per_node, tasks))
-    if job.train is not None:
-        job.train.require_processes(size.nodes * size.processes_per_node)
-        job.train.samples_at_a_time(size.nodes * size.processes_per_node)
+    _suits_the_training(job, size.nodes * size.processes_per_node)
     loop = own_loop(around.script) if job.train is None else None
     restart, restart_why = restart_of(job, loop)
     made = Layouted(
@@ -95,17 +93,24 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         ),
         warnings=(
             *launching.warnings,
-            *(() if job.train is None else job.train.without_effect()),
             *binding.warnings,
             *_likely_not_meant(job, cluster, around, starting, chosen),
         ),
     )
 
 
+def _suits_the_training(job: Job, processes: int) -> None:
+    """PlanError where the entrypoint could not train with so many."""
+    if job.train is not None:
+        job.train.require_processes(processes)
+        job.train.samples_at_a_time(processes)
+
+
 def _likely_not_meant(
     job: Job, cluster: Cluster, around: Surroundings, starting: Starting, chosen: Chosen
 ) -> tuple[str, ...]:
     return (
+        *(() if job.train is None else job.train.without_effect()),
         *same_in_all_tasks(job, around.script),
         *outside_the_container(starting.environment),
         *_judged_precision(job, chosen.draft, around.force),
