@@ -420,6 +420,7 @@ def compared(case: Case, ranks: int, limit: int, agree_only: bool) -> dict[str, 
         "agree": len(set(answer["ranks"])) == 1,
         "trains_under_the_limit": whole,
         "monotone": monotone,
+        "large_blocks": "mapped alone",
         "brute_force_tried": {str(size): tried[size] for size in sorted(tried)},
         "brute_force_seconds": round(time.perf_counter() - began, 1),
     }

@@ -408,6 +408,18 @@ def test_how_far_apart_strategies_are_that_go_on_from_each_other_is_what_was_mea
     assert inexact in ([], ["ddp x4"])
 
 
+def test_how_near_brute_force_the_found_sizes_are_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/batch_finder.json"))
+    alone = [each for each in measured["toys"] if each.get("large_blocks") == "mapped alone"]
+    (default,) = [each for each in measured["toys"] if each.get("large_blocks") == "as by default"]
+    assert measured["within"] == measured["held_against_brute_force"] == 10
+    assert measured["trains_under_the_limit"] == measured["of"]
+    assert len(alone) == 9
+    assert all(abs(each["ratio"] - 1) < 0.02 for each in alone)
+    assert round(default["ratio"], 2) == 1.08
+    assert "nine within 2 %" in text_of("docs/training.md")
+
+
 def test_what_keeping_every_step_lost_and_costs_is_what_was_measured() -> None:
     measured = json.loads(text_of("benchmarks/results/every_step.json"))
     page = text_of("docs/when-a-job-is-killed.md")
