@@ -279,6 +279,7 @@ class Unfilled(nn.Module):
 
 
 def by_numpy() -> nn.Module:
+    pytest.importorskip("numpy")
     torch.ones(200, 200).numpy()
     return nn.Linear(3, 3)
 
