@@ -12,8 +12,10 @@ DEMO_CLUSTER := uva-afton
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
-	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about ten minutes"
-	@echo "make test-long  the tests that train in many processes: about 15 minutes more"
+	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about seven minutes"
+	@echo "make test-chosen  the long tests that every change must pass: a few minutes more"
+	@echo "make test-long  all tests that train in many processes, or for long: about 25 minutes"
+	@echo "make test-all   every test there is, with one summary: about two hours; AGAIN=1 goes on, ONLY=training chooses"
 	@echo "make test-inside  what a job needs inside: containers, environments, launchers, each run for real"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
@@ -72,8 +74,8 @@ check: lint types imports
 	@$(BIN)/python docs/reference.py --check
 
 lint: $(VENV)/.test
-	@$(BIN)/ruff check . .ci/releases
-	@$(BIN)/ruff format --check . .ci/releases
+	@$(BIN)/ruff check . .ci/test-all
+	@$(BIN)/ruff format --check . .ci/test-all
 
 types: $(VENV)/.test
 	@$(BIN)/mypy -p slurmgpu -p tests.slurm.recorded
@@ -84,63 +86,76 @@ imports: $(VENV)/.test
 reference: $(VENV)/.test
 	@$(BIN)/python docs/reference.py
 
-# Four files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
-test: $(VENV)/.test slurm-packages check
-	@echo "some 11,000 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
-	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
+# Four files at a time, those on a real Slurm first: they mostly wait for it, and take longest. The checks run beside them.
+PARALLEL := --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.test slurm-packages
+	@echo "some 12,000 tests, on a real Slurm too: about seven minutes on 2 cores" >&2
+	@log=$$(mktemp); $(MAKE) --no-print-directory check >"$$log" 2>&1 & check=$$!; rc=0; \
+	    $(PYTEST) -n 4 $(PARALLEL) -m "not long and not inside" || rc=$$?; \
+	    wait $$check || { cat "$$log"; echo "make check: FAILED" >&2; rc=1; }; rm -f "$$log"; exit $$rc
 
-# Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm. QUICK=1: without what
-# test-releases runs on other releases.
-.PHONY: test-long
+# Trainings in several processes, killed, stopped and compared; pages in a browser; the shipped jobs on a real Slurm.
+.PHONY: test-long test-chosen
 test-long: $(VENV)/.long slurm-packages browser-packages
-	@echo "some 500 tests, many of which train in several processes: about 20 minutes on 2 cores" >&2
-	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m long --durations 15 \
-	    $(if $(QUICK),$(OF_SLURM:%=--ignore %))
+	@echo "some 500 tests, many of which train in several processes: about 25 minutes on 2 cores" >&2
+	@$(PYTEST) -n 4 $(PARALLEL) -m long --durations 15
+
+# Of these, the ones that every change must pass.
+test-chosen: $(VENV)/.long slurm-packages browser-packages
+	@$(PYTEST) -n 4 $(PARALLEL) -m chosen --durations 15
 
 # Real containers, module systems, launchers and shells. What they need beyond Slurm is installed or fetched once, and kept.
 # TABLE=1: what has run is written into docs/reference/what-has-run.md. HEAVY=1: what fetches large libraries or trains, too.
 .PHONY: test-inside
-test-inside: $(VENV)/.test
-	@.ci/install-slurm --inside || [ $$? -eq 3 ]
+test-inside: $(VENV)/.test inside-packages
 	@$(if $(TABLE),SLURMGPU_WRITE_TABLE=1) $(BIN)/python -m pytest tests/inside -n 3 --dist loadfile \
 	    -m "inside$(if $(HEAVY),, and not heavy)"
 	@$(if $(TABLE),$(BIN)/python docs/reference.py)
 
 # The entrypoint's tests where there is torch and nothing else of what slurmgpu needs, without pytest-xdist either: two
-# runs at a time, of eight files each. QUICK=1: without the long ones.
+# runs at a time, of eight files each. QUICK=1: every module is imported, and one training killed and resumed.
 .PHONY: test-torch-alone
 test-torch-alone: $(VENV)/.test
 	@folder=$$(mktemp -d) && python=$$($(BIN)/python tests/training/alone.py "$$folder") && \
-	    ls tests/training/test_*.py | xargs -P 2 -n 8 $$python -m pytest -q -p no:cacheprovider \
-	        $(if $(QUICK),-m "not long"); rc=$$?; rm -rf "$$folder"; exit $$rc
+	    if [ -n "$(QUICK)" ]; then $$python -m pytest -q -p no:cacheprovider tests/training/test_training_processes.py \
+	        -k "every_module_of_the_entrypoint or killed_mid_epoch"; \
+	    else ls tests/training/test_*.py | xargs -P 2 -n 8 $$python -m pytest -q -p no:cacheprovider; fi; \
+	    rc=$$?; rm -rf "$$folder"; exit $$rc
 
 # The same on other releases of Python and torch, as far as they can be had: some gigabytes, and half an hour.
 .PHONY: test-torch-matrix
 test-torch-matrix: $(VENV)/.test
 	@$(BIN)/python tests/training/matrix.py
 
-# Three runs of two processes at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
-# release too, by themselves. QUICK=1: without the files whose outcome does not lie with the release.
+# The tests on a real Slurm, on other releases than the installed one. Of the long tests, those whose outcome lies with Slurm run,
+# too. QUICK=1: without the long ones, and without the files whose outcome does not lie with the release.
 OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor
 OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py tests/slurm/test_why.py tests/slurm/test_top.py
 .PHONY: test-releases
-test-releases: $(VENV)/.test
-	@.ci/install-slurm --releases || [ $$? -eq 3 ]
-	@echo "the tests on a real Slurm, on each release: 7 to 10 minutes a release on 2 cores; output comes at the end" >&2
-	@logs=$$(mktemp -d) && for files in \
-	        'tests/slurm -m "not long"$(if $(QUICK),$(OF_US:%= --ignore tests/slurm/test_%.py))' '$(OF_SLURM)'; do \
-	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
-	    LOGS=$$logs xargs -P 3 -L 1 sh -c '\
-	        release=$$1; shift; log=$$(mktemp -p "$$LOGS"); \
-	        SLURMGPU_TEST_RELEASES=$$release $(PYTEST) "$$@" -n 2 --dist loadfile -o cache_dir="$$log.cache" >"$$log" 2>&1; rc=$$?; \
-	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
+test-releases: $(VENV)/.test release-packages
+	@rc=0; for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do \
+	    echo "--- Slurm $$release"; export SLURMGPU_TEST_RELEASES=$$release; \
+	    $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m "not long" $(if $(QUICK),$(OF_US:%=--ignore tests/slurm/test_%.py)) || rc=1; \
+	    $(if $(QUICK),,$(PYTEST) $(OF_SLURM) -n 4 $(PARALLEL) -m long || rc=1;) \
+	    done; exit $$rc
 
-.PHONY: slurm-packages browser-packages
+# Everything, part by part, with one summary: about two hours. AGAIN=1: what has failed or not run; ONLY=training: what is about this.
+.PHONY: test-all
+test-all: $(VENV)/.long slurm-packages browser-packages release-packages inside-packages
+	@.ci/test-all $(if $(AGAIN),--again) $(if $(ONLY),--only $(ONLY))
+
+.PHONY: slurm-packages browser-packages release-packages inside-packages
 slurm-packages:
 	@.ci/install-slurm || [ $$? -eq 3 ]
 
 browser-packages:
 	@.ci/install-browser || [ $$? -eq 3 ]
+
+release-packages:
+	@.ci/install-slurm --releases || [ $$? -eq 3 ]
+
+inside-packages:
+	@.ci/install-slurm --inside || [ $$? -eq 3 ]
 
 benchmark: $(VENV)/.test
 	@$(BIN)/python benchmarks/startup.py
@@ -156,8 +171,8 @@ soak-sharded: $(VENV)/.test
 	@$(BIN)/python benchmarks/resharded.py --json benchmarks/results/resharded.json
 
 format: $(VENV)/.test
-	@$(BIN)/ruff check --fix . .ci/releases
-	@$(BIN)/ruff format . .ci/releases
+	@$(BIN)/ruff check --fix . .ci/test-all
+	@$(BIN)/ruff format . .ci/test-all
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import errno
+import importlib
 import importlib.metadata
 import json
 import math
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -445,6 +447,15 @@ def test_the_entrypoint_imports_torch_and_the_standard_library_alone() -> None:
                 # What a task that comes along reads, where it reads it.
                 optional = {"PIL", "tiktoken"} if file.parent.name == "tasks" and node.col_offset else set()
                 assert top in {"torch", *optional, *sys.stdlib_module_names}, f"{file.name} imports {name}"
+
+
+def test_every_module_of_the_entrypoint_is_imported_by_itself() -> None:
+    """Where there is torch alone, this shows what the syntax tree cannot: that each module really starts."""
+    names = [each.name for each in pkgutil.walk_packages([str(TRAINING)], "slurmgpu.training.")]
+    for name in names:
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
+    assert len(names) > 40
 
 
 def test_the_task_of_the_example_stays_small() -> None:
