@@ -1,13 +1,12 @@
 """Whether the first cause of a failed job is found: 100 provoked failures of many ranks, and a log of 1 GB.
 
     python benchmarks/first_cause.py [--jobs N] [--only LAUNCHER:FAULT ...] [--keep FOLDER] [--json FILE]
-    python benchmarks/first_cause.py --again FOLDER [--json FILE]
 
 Each job is 2 nodes x 4 processes of a Slurm of its own, submitted by ``slurmgpu submit`` and started by torchrun, srun or
 accelerate in turn. One rank, drawn by a fixed seed, fails in one of seven ways while all are in a loop of collectives;
 what its script wrote down at its end is compared with what was done. The logs of 1 GB are made, with the failure in their
 middle and at their end. Needs the Slurm packages, torch and accelerate; two jobs at a time, about 20 s each on two cores.
-``--keep`` keeps the jobs' logs, and ``--again`` reads those once more, with the reader as it is now.
+``--keep`` keeps the jobs' logs.
 """
 
 from __future__ import annotations
@@ -179,14 +178,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--again", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        keep = given.again or given.keep or Path(temporary, "kept")
+        keep = given.keep or Path(temporary, "kept")
         keep.mkdir(parents=True, exist_ok=True)
-        if not given.again:
-            provoke(keep, given.jobs, given.only)
+        provoke(keep, given.jobs, given.only)
         done = [again(log) for log in sorted(keep.glob("*.log"))]
         release = json.loads(next(keep.glob("*.json")).read_text())["slurm"]
         large = [] if given.only else large_logs(Path(temporary))
