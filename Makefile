@@ -168,7 +168,6 @@ soak-sharded: $(VENV)/.test
 	@for strategy in fsdp2 pipeline; do \
 	    $(BIN)/python benchmarks/soak.py --strategy $$strategy --kills 100 --damages 25 --flips 250 \
 	        --json benchmarks/results/soak_sharded.json --add || exit 1; done
-	@$(BIN)/python benchmarks/resharded.py --json benchmarks/results/resharded.json
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix . .ci/test-all

@@ -372,7 +372,6 @@ def main() -> None:
     parser.add_argument(
         "--releases", nargs="*", default=[installed()], choices=[*RELEASES], metavar="RELEASE"
     )
-    parser.add_argument("--spread", type=int, help="each profile on so many of the releases, in turn")
     parser.add_argument("--write", action="store_true", help="add to results/agreement.json")
     parser.add_argument("--show", action="store_true", help="only show what stands there")
     options = parser.parse_args()
@@ -380,12 +379,9 @@ def main() -> None:
     if options.show:
         print(show(portions.rows()))
         return
-    results, many = [], options.spread or len(options.releases)
-    all_profiles = shipped()
+    results = []
     for profile in options.profiles:
-        first = all_profiles.index(profile) if options.spread else 0
-        for number in range(many):
-            release = options.releases[(first + number) % len(options.releases)]
+        for release in options.releases:
             about = {"profile": profile, "slurm": release, "seed": options.seed, "requests": options.requests}
             if options.write and portions.has(**about):
                 continue

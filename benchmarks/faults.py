@@ -19,8 +19,6 @@ import json
 import os
 import platform
 import random
-import shutil
-import subprocess
 import sys
 import time
 from importlib.metadata import version
@@ -33,6 +31,7 @@ from benchmarks.faulty.bench import Report, bench_of  # noqa: E402
 from benchmarks.faulty.commands import load  # noqa: E402
 from benchmarks.faulty.proxy import FORMS, NETWORK  # noqa: E402
 from benchmarks.faulty.trials import CONTROLLER, DISKS, READING, SIGNALS, WAITING, WRITING, Cell  # noqa: E402
+from benchmarks.mounts import can_mount, restart_with_own_mounts  # noqa: E402
 from slurmgpu.sandbox.programs import slurm_version  # noqa: E402
 
 BEGAN = time.monotonic()
@@ -58,16 +57,13 @@ def measure(given: argparse.Namespace, report: Report) -> None:
     cells = [*network, *signals, *(disks if can_mount() else [])]
     if given.short:
         cells = [cell for cell in cells if cell in SHORT]
-    cells = [cell for cell in cells if given.only in cell.fault]
     random.Random(given.seed).shuffle(cells)
-    for first in range(0, given.trials if cells else 0, ROUNDS):
+    for first in range(0, given.trials, ROUNDS):
         with bench_of(given.seed, report) as bench:
             bench.side_by_side(cells, range(first, min(first + ROUNDS, given.trials)))
         print(f"{min(first + ROUNDS, given.trials)} trials of each of {len(cells)} cells", flush=True)
         save(given, report)
     for fault in () if given.short else CONTROLLER:
-        if given.only not in fault:
-            continue
         with bench_of(given.seed, report) as bench:
             time.sleep(10)  # until the controller has written down the jobs that are read
             for first in range(0, given.trials, 4):
@@ -90,7 +86,7 @@ def save(given: argparse.Namespace, report: Report) -> None:
             "python": platform.python_version(),
         },
         "versions": {"slurm": slurm_version(), "submitit": version("submitit")},
-        "seconds": round(report.seconds + time.monotonic() - BEGAN),
+        "seconds": round(time.monotonic() - BEGAN),
         "results": {
             "disks": "tried" if can_mount() else "skipped: this may not mount a tmpfs",
             "summary": report.summary(),
@@ -102,22 +98,6 @@ def save(given: argparse.Namespace, report: Report) -> None:
         given.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def alone_with_its_mounts() -> None:
-    """Start this again where what it mounts ends with it, if that is allowed here."""
-    if "FAULTS_ALONE" in os.environ or not shutil.which("unshare") or os.getuid():
-        return
-    tried = subprocess.run(
-        ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True
-    )
-    if tried.returncode == 0:
-        argv = ["unshare", "--mount", sys.executable, *sys.argv]
-        os.execvpe(argv[0], argv, {**os.environ, "FAULTS_ALONE": "1"})
-
-
-def can_mount() -> bool:
-    return "FAULTS_ALONE" in os.environ
-
-
 def main() -> None:
     """Measure, print, and keep the figures when asked to; exit code 1 when a promise was broken."""
     parser = argparse.ArgumentParser(
@@ -125,17 +105,13 @@ def main() -> None:
     )
     parser.add_argument("--trials", type=int, default=20, help="of each cell")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--only", default="", metavar="FAULT", help="only these, in place of those in the file"
-    )
     parser.add_argument("--short", action="store_true", help="a handful of cells")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
-    alone_with_its_mounts()
+    if os.getuid() == 0:
+        restart_with_own_mounts()
     load()
     report = Report()
-    if given.only and given.json and given.json.exists():
-        report.read(json.loads(given.json.read_text()), given.only)
     measure(given, report)
     for name, row in report.summary().items():
         print(f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row.items()))

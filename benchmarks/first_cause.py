@@ -1,13 +1,11 @@
 """Whether the first cause of a failed job is found: 100 provoked failures of many ranks, and a log of 1 GB.
 
-    python benchmarks/first_cause.py [--jobs N] [--only LAUNCHER:FAULT ...] [--keep FOLDER] [--json FILE]
-    python benchmarks/first_cause.py --again FOLDER [--json FILE]
+    python benchmarks/first_cause.py [--jobs N] [--only LAUNCHER:FAULT ...] [--json FILE]
 
 Each job is 2 nodes x 4 processes of a Slurm of its own, submitted by ``slurmgpu submit`` and started by torchrun, srun or
 accelerate in turn. One rank, drawn by a fixed seed, fails in one of seven ways while all are in a loop of collectives;
 what its script wrote down at its end is compared with what was done. The logs of 1 GB are made, with the failure in their
 middle and at their end. Needs the Slurm packages, torch and accelerate; two jobs at a time, about 20 s each on two cores.
-``--keep`` keeps the jobs' logs, and ``--again`` reads those once more, with the reader as it is now.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import json
 import os
 import platform
 import random
-import re
 import sys
 import tempfile
 import time
@@ -89,42 +86,31 @@ def cases(jobs: int, only: list[str]) -> list[tuple[str, str, int]]:
     return [one for one in drawn if not only or f"{one[0]}:{one[1]}" in only]
 
 
-def run(tool: Tool, case: tuple[int, tuple[str, str, int]], keep: Path) -> dict[str, Any]:
-    """Submit one job, wait for its end, keep its log, and judge what its script wrote down."""
+def run(tool: Tool, case: tuple[int, tuple[str, str, int]]) -> dict[str, Any]:
+    """Submit one job, wait for its end, and judge what the reader and the job's script say of it."""
     number, (launcher, fault, rank) = case
     size = ("-N", "2", "--gpus-per-node", "4", "-t", "30", "--launch", launcher)
     made = tool.submit(*size, "--wait", "--", "python", "fail.py", fault, str(rank))
     tool.slurm.wait_for(made.job_id, timeout=600)
     file = made.run_dir / f"cause.{made.job_id}.json"
-    said = json.loads(file.read_text()) if file.exists() else {}
+    written = json.loads(file.read_text()) if file.exists() else {}
     code = int((made.run_dir / f"exit_code.{made.job_id}").read_text())
-    name = f"{number:03d}-{launcher}-{fault}-{rank}"
     # What the script's end has added is not there when it reads.
     log = "".join(line for line in made.log.splitlines(keepends=True) if not line.startswith("slurmgpu: f"))
-    (keep / f"{name}.log").write_text(log)
-    told = {key: said.get(key) for key in ("rank", "kind", "host", "certain")}
-    (keep / f"{name}.json").write_text(
-        json.dumps({"exit_code": code, "written": told, "slurm": tool.slurm.version})
-    )
-    judged = again(keep / f"{name}.log")
-    print(name, json.dumps(judged), flush=True)
-    return judged
-
-
-def again(log: Path) -> dict[str, Any]:
-    """What the reader makes of a job's log now, and what its script wrote down then."""
-    launcher, fault, rank = re.fullmatch(r"\d+-(\w+)-(.+)-(\d)", log.stem).groups()  # type: ignore[union-attr]
-    then = json.loads(log.with_suffix(".json").read_text())
+    path = made.run_dir / "read.log"
+    path.write_text(log)
     began = time.monotonic()
-    cause = diagnose([str(log)], Facts(exit_code=then["exit_code"], processes=8))
+    cause = diagnose([str(path)], Facts(exit_code=code, processes=8))
     seconds = time.monotonic() - began
     told = {} if cause is None else {key: getattr(cause, key) for key in ("rank", "kind", "host", "certain")}
 
     def right(one: dict[str, Any]) -> bool:
-        return one.get("rank") == int(rank) and one.get("kind") in FAULTS[fault]
+        return one.get("rank") == rank and one.get("kind") in FAULTS[fault]
 
-    return {"launcher": launcher, "fault": fault, "rank": int(rank), "right": right(told), "told": told,
-            "right_at_the_end": right(then["written"]), "seconds": round(seconds, 4)}  # fmt: skip
+    judged = {"launcher": launcher, "fault": fault, "rank": rank, "right": right(told), "told": told,
+              "right_at_the_end": right(written), "seconds": round(seconds, 4)}  # fmt: skip
+    print(number, json.dumps(judged), flush=True)
+    return judged
 
 
 def large_logs(folder: Path) -> list[dict[str, Any]]:
@@ -178,17 +164,10 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--again", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    done, release = provoke(given.jobs, given.only)
     with tempfile.TemporaryDirectory() as temporary:
-        keep = given.again or given.keep or Path(temporary, "kept")
-        keep.mkdir(parents=True, exist_ok=True)
-        if not given.again:
-            provoke(keep, given.jobs, given.only)
-        done = [again(log) for log in sorted(keep.glob("*.log"))]
-        release = json.loads(next(keep.glob("*.json")).read_text())["slurm"]
         large = [] if given.only else large_logs(Path(temporary))
     right = sum(one["right"] for one in done)
     for one in (*large, *(one for one in done if not one["right"])):
@@ -209,13 +188,13 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def provoke(keep: Path, jobs: int, only: list[str]) -> None:
-    """Run the jobs, two at a time."""
+def provoke(jobs: int, only: list[str]) -> tuple[list[dict[str, Any]], str]:
+    """Run the jobs, two at a time; return what was found of each, and the version of Slurm."""
     with ThrowawaySlurm() as slurm, tempfile.TemporaryDirectory() as temporary:
         tool = Tool(slurm, Path(temporary))
         tool.file("fail.py", PROGRAM)
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda case: run(tool, case, keep), enumerate(cases(jobs, only))))
+            return list(pool.map(lambda case: run(tool, case), enumerate(cases(jobs, only)))), slurm.version
 
 
 if __name__ == "__main__":

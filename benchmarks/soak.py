@@ -30,7 +30,6 @@ import os
 import platform
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +49,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.damaging import DAMAGES, accepted_flips, generations, spoil  # noqa: E402
+from benchmarks.mounts import can_mount, restart_with_own_mounts  # noqa: E402
 from benchmarks.soaked import KINDS  # noqa: E402
 from slurmgpu.training import files  # noqa: E402
 from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
@@ -666,22 +666,6 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
     }
 
 
-def alone_with_its_mounts() -> None:
-    """Start this again where what it mounts ends with it, if that is allowed here."""
-    if "SOAK_ALONE" in os.environ or not shutil.which("unshare"):
-        return
-    command = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]
-    tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
-    if tried.returncode == 0:
-        arguments = [*command, sys.executable, *sys.argv]
-        os.execvpe(command[0], arguments, {**os.environ, "SOAK_ALONE": "1"})
-
-
-def can_mount() -> bool:
-    """Whether a disk can be made that is really full."""
-    return "SOAK_ALONE" in os.environ
-
-
 def keep(result: dict[str, Any], given: argparse.Namespace) -> None:
     """Write the figures down, by themselves or after those of other soaks."""
     if given.add:
@@ -748,7 +732,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--add", action="store_true", help="put the figures after those of other soaks")
     given = parser.parse_args()
-    alone_with_its_mounts()
+    restart_with_own_mounts()
     dice, report, began = random.Random(given.seed), Report(), time.monotonic()
     preload(given.strategy)
     setups = setups_of(given.strategy, given)

@@ -59,7 +59,6 @@ def pages() -> dict[str, str]:
     made["exit-codes.md"] = _page("Exit codes", *_exit_codes())
     made["tasks.md"] = _page("Built-in tasks", *_tasks())
     made["what-has-run.md"] = _page("What has run", *_what_has_run())
-    made["one-job.md"] = _page("One job on every cluster", *_one_job())
     return made
 
 
@@ -335,35 +334,6 @@ def _taken(row: dict[str, Any]) -> str:
     said += f", at least {row['at_least']}" if "at_least" in row else ""
     said += f", below {row['below']}" if "below" in row else ""
     return said + (" or null" if row["default"] is None else "")
-
-
-def _one_job() -> Iterator[str]:
-    path = Path(__file__).parents[1] / "benchmarks" / "results" / "one_job.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["portions"]
-    yield (
-        "One job file that nobody changes, for two GPUs, and what Slurm says became of it: `slurmgpu submit` on a twin of each "
-        "shipped profile that describes partitions, on real releases of Slurm with pretended GPUs. `benchmarks/one_job.py` "
-        "starts the twins and writes the rows. A twin has the partitions, limits and kinds of node of its cluster, and not "
-        "its software. Where a job is not taken, the last column says in `slurmgpu`'s words why."
-    )
-    yield _table(
-        "cluster Slurm partition became processes-or-why-not",
-        (
-            (
-                row["profile"],
-                row["version"],
-                row["partition"],
-                row["state"] or "not taken",
-                "; ".join(row["said"] or (_last_words(one["because"]) for one in row["differing"])),
-            )
-            for row in rows
-        ),
-    )
-
-
-def _last_words(text: str) -> str:
-    """What an error or the end of a job says, without what comes before it."""
-    return re.split(r" slurmgpu: `", re.split(r"slurmgpu: error: |: FAILED: ", text)[-1])[0]
 
 
 def _what_has_run() -> Iterator[str]:

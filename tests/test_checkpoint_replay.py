@@ -31,7 +31,7 @@ from tests import ready
 from tests.training.conftest import RunFolder, has_fsdp2
 
 ROOT = Path(__file__).resolve().parent.parent
-TASK = ROOT / "benchmarks" / "replayed.py"
+TASK = ROOT / "tests" / "training" / "flipped.py"
 
 
 def sums(wrong: dict[tuple[int, int], str], steps: int = 4, ranks: int = 2) -> Told:

@@ -271,19 +271,6 @@ def test_the_job_of_the_picture_is_valid() -> None:
 # Figures
 
 
-def test_what_the_examples_reach_is_what_was_measured() -> None:
-    measured = json.loads(text_of("benchmarks/results/examples.json"))["results"]
-    digits, model = (measured[name]["runs"] for name in ("digits", "language_model"))
-    assert min(run["accuracy"] for run in digits) >= 0.97
-    expected = [
-        ", ".join(f"{100 * run['accuracy']:.1f}" for run in digits),
-        ", ".join(f"{run['loss']:.3f}" for run in model),
-        ", ".join(f"{run['bits_per_character']:.3f}" for run in model),
-    ]
-    told = sections("docs/training.md")["Results of the examples"]
-    assert [figures for figures in expected if f"| {figures} |" not in told] == []
-
-
 # Templates
 
 
@@ -313,33 +300,6 @@ def test_what_a_step_costs_is_what_was_measured() -> None:
             re.MULTILINE,
         ), key
     assert f"A bare step took {measured['bare']['microseconds']:.1f} µs." in page
-    saves = json.loads(text_of("benchmarks/results/loop_edges.json"))["results"]["stall"]["saves"]
-    steps, still = ([one[key] for one in saves] for key in ("stall_steps", "stands_still_seconds"))
-    said = " ".join(page.split())
-    assert (
-        f"{min(steps):.1f} to {max(steps):.1f} of a step; for {min(still):.2f} to {max(still):.2f} s of that"
-        in said
-    )
-
-
-def test_how_often_verdicts_are_right_and_how_soon_ranks_agree_is_what_was_measured() -> None:
-    bench = json.loads(text_of("benchmarks/results/bench_verdicts.json"))["results"]
-    assert f"the verdict was right in {bench['right']} of {bench['of']}" in " ".join(
-        text_of("docs/bench.md").split()
-    )
-    cases = json.loads(text_of("benchmarks/results/profile_verdict.json"))["cases"].values()
-    page = " ".join(text_of("docs/profiling.md").split())
-    for known, said in (
-        (True, "the known cause in {} of {} trainings"),
-        (False, "no cause in {} of {} trainings without one"),
-    ):
-        of = [one for one in cases if bool(one["known"]) is known]
-        assert said.format(sum(one["right"] for one in of), sum(len(one["rounds"]) for one in of)) in page
-    rounds = json.loads(text_of("benchmarks/results/stop_agreement.json"))["rounds"]
-    last = [one["last_seconds"] for one in rounds if one["ranks"] == 1000]
-    assert f"the last rank knew the step {min(last):.1f} to {max(last):.1f} s after the signal" in " ".join(
-        text_of("docs/training.md").split()
-    )
 
 
 def test_what_ran_on_a_gpu_is_what_was_measured() -> None:
@@ -392,104 +352,6 @@ def test_what_sharded_trainings_went_through_is_what_was_measured() -> None:
 
 def _times(measured: dict[str, Any], which: str) -> int:
     return sum(times for name, times in measured["disturbances"].items() if re.match(which, name))
-
-
-def test_how_far_apart_strategies_are_that_go_on_from_each_other_is_what_was_measured() -> None:
-    measured = json.loads(text_of("benchmarks/results/resharded.json"))["results"]
-    page = text_of("docs/training.md")
-    assert measured["failures"] == []
-    assert measured["read_to_the_bit"] == measured["pairs"]
-    assert f"all {measured['pairs']} pairs" in page
-    said = re.search(r"apart by (\S+) of themselves at most, weights by (\S+)\. ", page)
-    assert said
-    for told, name in zip(said.groups(), ("losses", "weights"), strict=True):
-        assert measured[f"{name}_apart_at_most"] <= float(told) < 1.1 * measured[f"{name}_apart_at_most"]
-    inexact = [each["saved_by"] for each in measured["each"] if each.get("same_to_the_bit") is False]
-    assert inexact in ([], ["ddp x4"])
-
-
-def test_how_near_brute_force_the_found_sizes_are_is_what_was_measured() -> None:
-    measured = json.loads(text_of("benchmarks/results/batch_finder.json"))
-    alone = [each for each in measured["toys"] if each.get("large_blocks") == "mapped alone"]
-    (default,) = [each for each in measured["toys"] if each.get("large_blocks") == "as by default"]
-    assert measured["within"] == measured["held_against_brute_force"] == 10
-    assert measured["trains_under_the_limit"] == measured["of"]
-    assert len(alone) == 9
-    assert all(abs(each["ratio"] - 1) < 0.02 for each in alone)
-    assert round(default["ratio"], 2) == 1.08
-    assert "nine within 2 %" in text_of("docs/training.md")
-
-
-def test_what_keeping_every_step_lost_and_costs_is_what_was_measured() -> None:
-    measured = json.loads(text_of("benchmarks/results/every_step.json"))
-    page = text_of("docs/when-a-job-is-killed.md")
-    plain, sharded = (measured[part]["results"] for part in ("kills", "kills_sharded"))
-    for found in (plain, sharded):
-        assert found["failures"] == []
-        assert found["completed_steps_lost"] == found["completed_steps_lost_with_a_node"] == 0
-
-    def kills(found: dict[str, Any], which: str) -> int:
-        return sum(times for name, times in found["kills"].items() if which in name)
-
-    for said in (
-        f"{plain['kills_in_all']} KILLs, {kills(plain, 'one process of two')} of them to one process of two",
-        f"In {kills(plain, 'one node of two')} cases one of two",
-        f"all {plain['runs']} runs",
-        f"{sharded['kills_in_all']} KILLs of sharded models",
-        f"; {kills(sharded, 'one node of two')} of them with the loss of a node",
-    ):
-        assert said in " ".join(page.split())
-    for each in measured["cost"]["results"]:
-        ways = ("none", "on_the_node", "in_the_run_directory")
-        times = " | ".join(f"{each[way]['least_ms']:.1f}" for way in ways)
-        assert re.search(
-            rf"^\| {each['processes']} \| [\d.]+ [kM]B \| {re.escape(times)} \|$", page, re.MULTILINE
-        ), times
-
-
-def test_what_a_thousand_ranks_do_is_what_was_counted() -> None:
-    measured = json.loads(text_of("benchmarks/results/thousand_ranks.json"))["results"]
-    page = sections("docs/training.md")["At a thousand ranks"]
-    assert all(each["as_the_formula_says"] for each in measured)
-    counted = {each["ranks"]: each for each in measured if each["as"] == "threads"}
-    told = re.findall(r"^\| ([\d,]+) \| (.*) \|$", page, re.MULTILINE)
-    assert told
-    for ranks, cells in told:
-        each = counted[int(ranks.replace(",", ""))]
-        save, resume = each["save"], each["resume"]
-        pairs = (
-            save["operations"],
-            save["messages"],
-            resume["operations"],
-            None,
-            each["agreement"]["messages"],
-        )
-        assert cells.split(" | ") == [
-            f"{pair['most']} / {pair['last']}" if pair else f"{resume['bytes_read_by_a_node']:,}"
-            for pair in pairs
-        ], ranks
-    start = counted[1000]["start"]
-    operations = f"{start['collectives']['last']} | {start['operations']['most']} |"
-    assert f"| start without a checkpoint: operations, collectives | 0, {operations}" in page
-
-
-def test_how_many_flipped_bits_are_found_and_what_that_costs_is_what_was_measured() -> None:
-    measured = json.loads(text_of("benchmarks/results/replay.json"))["results"]
-    page = " ".join(sections("docs/training.md")["Training an interval again"].split())
-    flips, clean = measured["flips, replicated"], measured["clean, replicated"]
-    assert flips["dated"] == flips["rank named"] == flips["corruptions"]
-    assert clean["alarms"] == measured["clean, sharded"]["alarms"] == []
-    sharded = measured["flips, sharded"]
-    for said in (
-        f"Of {flips['corruptions']} flips that changed what was learned, `replay` found {flips['found']} and",
-        f"{clean['replays']} trainings without a flip gave no alarm, and {clean['stopped and gone on in between']} of these",
-        f"of {sharded['corruptions']} were found and {sharded['dated']} dated",
-        f"{measured['clean, sharded']['replays']} clean ones gave no alarm",
-    ):
-        assert said in page
-    cost = measured["cost"]["cpu_milliseconds_a_step"]
-    for name, taken in cost.items():
-        assert f" {taken:.1f} ms" in page, name
 
 
 def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:

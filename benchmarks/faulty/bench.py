@@ -43,22 +43,7 @@ class Count:
 class Report:
     cells: dict[Cell, Count] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    seconds: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def read(self, document: dict[str, Any], without: str) -> None:
-        """Take over what an earlier run has found, but for some faults that are tried again."""
-        self.seconds = document["seconds"]
-        self.failures = [one for one in document["results"]["failures"] if without not in one]
-        for row in document["results"]["cells"]:
-            if without not in row["fault"]:
-                self.cells[Cell(row["command"], row["fault"], row["form"])] = Count(
-                    row["trials"],
-                    row["disturbed"],
-                    Counter(row["exit_codes"]),
-                    Counter({flaw: row[flaw] for flaw in FLAWS}),
-                    row["forgotten_by_slurm"],
-                )
 
     def add(self, trial: Trial) -> None:
         with self.lock:

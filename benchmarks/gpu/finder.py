@@ -127,7 +127,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
 
 def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
     if not torch.cuda.is_available():
-        return {"left_out": "needs a GPU; on a CPU, benchmarks/batch_finder.py does the same"}
+        return {"left_out": "needs a GPU"}
     os.environ["FINDER_FOLDER"] = str(folder)
     other = subprocess.Popen(
         [sys.executable, "-c", BALLAST, str(LEFT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

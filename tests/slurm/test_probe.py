@@ -12,13 +12,38 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.probe import COMMAND, TRUTH, Toy, truth
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
-TOY = Toy(600, 0.3, 600)
+NAME = "command"
+# Hold 600 MB, keep 30 % of a CPU busy, and write every second how much memory and CPU time that took.
+PROGRAM = f"""\
+import json, os, time
+
+begin = told = time.monotonic()
+held = bytearray(600 << 20)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+while (now := time.monotonic()) < begin + 600:
+    if now > told + 1:
+        told = now
+        peak = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024
+        with open("{NAME}." + os.environ["SLURM_JOB_ID"], "a") as file:
+            print(json.dumps({{"memory": peak, "cpus": time.process_time() / (now - begin)}}), file=file)
+    if time.process_time() < 0.3 * (now - begin):
+        sum(range(10000))
+    else:
+        time.sleep(0.01)
+"""
+TOY = f"""\
+# mine
+name: {NAME}
+resources: {{memory: 4G,  # plenty
+  cpus_per_task: 4, time: "24:00:00"}}
+command: [python3, toy.py]
+"""
 TASK = """\
 import torch
 
@@ -36,7 +61,7 @@ class Toy:
         return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
 """
 JOBS = {
-    "toy.yaml": "# mine\n" + TOY.job().replace("memory: 4G,", "memory: 4G,  # plenty\n "),
+    "toy.yaml": TOY,
     "fails.yaml": "resources: {gpus: 1, memory: 1G}\ncommand: [python3, -c, import nosuch]\n",
     "waits.yaml": "resources: {gpus: 1, memory: 1G}\nsbatch: {begin: now+2hours}\ncommand: [sleep, '600']\n",
     "stopped.yaml": "resources: {gpus: 1, memory: 1G}\ncommand: [sleep, '600']\n",
@@ -62,7 +87,7 @@ Probes = Callable[[str], Probe]
 @pytest.fixture(scope="module")
 def tool(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Tool:
     tool = Tool(slurm, tmp_path_factory.mktemp("probe"))
-    for name, text in {**JOBS, "truth.py": TRUTH, "toy.py": COMMAND, "task.py": TASK}.items():
+    for name, text in {**JOBS, "toy.py": PROGRAM, "task.py": TASK}.items():
         (tool.work / name).write_text(text)
     return tool
 
@@ -113,9 +138,10 @@ def test_a_known_load_is_told_within_5_percent_and_written_into_the_job_file(
     probe = probes("toy")
     assert probe.code == 0, probe.said
     found = json.loads(probe.out)
-    then = truth(tool.work, TOY, int(found["job"]["job_id"]))
-    assert found["job"]["used"]["memory_peak"] == pytest.approx(then["memory"], rel=0.05)
-    assert found["job"]["used"]["cpus"] == pytest.approx(then["cpus"], rel=0.05)
+    told = (tool.work / f"{NAME}.{found['job']['job_id']}").read_text()
+    true = json.loads(told.splitlines()[-1])
+    assert found["job"]["used"]["memory_peak"] == pytest.approx(true["memory"], rel=0.05)
+    assert found["job"]["used"]["cpus"] == pytest.approx(true["cpus"], rel=0.05)
     assert (found["stopped"], found["memory_grows"], found["whole_seconds"]) == (True, False, None)
     (memory,) = [one["change"][1] for one in found["job"]["next"] if one["field"] == "memory"]
     changed = JOBS["toy.yaml"].replace("memory: 4G", f"memory: {memory}")
@@ -136,7 +162,7 @@ def test_a_dry_run_shows_the_short_job_and_what_it_costs(probes: Probes) -> None
 def test_a_probe_is_a_run_of_its_own_name(tool: Tool, probes: Probes) -> None:
     found = json.loads(probes("toy").out)
     run = json.loads(Path(found["run_dir"], "run.json").read_text())
-    assert (run["name"], run["job_file"]) == (f"{TOY.name}-probe", None)
+    assert (run["name"], run["job_file"]) == (f"{NAME}-probe", None)
 
 
 def test_a_job_that_fails_is_told_by_its_first_cause_and_nothing_is_changed(

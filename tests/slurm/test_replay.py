@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(600)]
 JOB = f"""\
 name: flipped
 resources: {{nodes: 2, gpus: 2, time: "10"}}
-train: {{task: "{ROOT}/benchmarks/replayed.py:Flipped", batch_size: 10, max_steps: 12, log_every: 4, workers: 0,
+train: {{task: "{ROOT}/tests/training/flipped.py:Flipped", batch_size: 10, max_steps: 12, log_every: 4, workers: 0,
   checksum_steps: 1, checkpoint_steps: 5, checkpoint_share: null, keep: 9, sanity: false}}
 """
 

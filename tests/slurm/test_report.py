@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.report import Enforcing, Loader, Toy, begin_training, end_training, submit, tried
 from tests.slurm.conftest import need_slurm
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
@@ -97,29 +96,168 @@ def test_a_job_that_ran_out_of_time_asks_for_more_in_its_own_file(tool: Tool) ->
     assert '+  time: "00:02:00"  # a try' in applied.stdout
 
 
+# A load of known size, which writes down what it took.
+PROGRAM = """
+import json, os, sys, time
+
+megabytes, burn, seconds, name = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+begin = time.monotonic()
+held = bytearray(megabytes << 20)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+while time.process_time() < burn:
+    sum(range(10000))
+time.sleep(max(0.0, seconds - (time.monotonic() - begin)))
+peak = int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
+task = os.environ.get("SLURM_PROCID", "0")
+with open(f"{name}.{task}.json", "w") as file:
+    json.dump({"memory": peak, "cpu": time.process_time()}, file)
+"""
+# A training whose loader computes or waits for a known part of each step, and writes down how long the batches were waited for.
+TASK = """
+import json, time
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+told = {"waited": 0.0, "begin": None, "end": None}
+
+@register_optimizer_step_post_hook
+def ended(*_):
+    told["end"] = time.monotonic()
+
+def spend(seconds, waits):
+    end = time.monotonic() + seconds
+    if waits:
+        time.sleep(seconds)
+    while time.monotonic() < end:
+        pass
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self, cfg):
+        self.cfg = cfg
+    def __len__(self):
+        return 1000000
+    def __getitem__(self, at):
+        spend(self.cfg.load, self.cfg.waits)
+        return torch.ones(3), torch.ones(1)
+
+class Loads:
+    def model(self, cfg):
+        self.cfg = cfg
+        return nn.Linear(3, 1)
+    def dataset(self, cfg, split):
+        return Data(cfg) if split == "train" else None
+    def loss(self, model, batch):
+        # From the last step's update to the batch: all that the loader does, and whatever else is between them.
+        began = time.monotonic()
+        told["begin"] = told["begin"] or began
+        told["waited"] += began - (told["end"] or began)
+        spend(self.cfg.step, False)
+        if told["end"]:
+            with open(self.cfg.name + ".json", "w") as file:
+                json.dump(told, file)
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+"""
+
+
+def loader_job(name: str, load: float, step: float, waits: bool) -> str:
+    """Return the job file of a training of 64 s; ``load`` and ``step`` are seconds."""
+    config = json.dumps({"name": name, "load": load, "step": step, "waits": waits})
+    return (
+        f"name: {name}\nresources: {{gpus: 1, cpus_per_gpu: 1, memory: 4G, time: 30}}\n"
+        f"train: {{task: loads.py:Loads, max_steps: {round(64 / (load + step))}, batch_size: 1, log_every: 50, "
+        f"workers: 0, config: {config}}}\n"
+    )
+
+
+class Toy(NamedTuple):
+    """A job of known size: memory of a task, CPU seconds, seconds, and its tasks; ``srun``: in a step of its own."""
+
+    megabytes: int
+    burn: float
+    seconds: float
+    tasks: int = 1
+    srun: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"toy-{self.megabytes}"
+
+    def submit(self, running: ThrowawaySlurm, work: Path, *request: str) -> int:
+        """Submit it; return the job id."""
+        start = "srun " if self.srun or self.tasks > 1 else ""
+        script = work / f"{self.name}.sh"
+        script.write_text(
+            f"#!/bin/bash\n{start}python3 toy.py {self.megabytes} {self.burn} {self.seconds} {self.name}\n"
+        )
+        options = [f"--job-name={self.name}", "--nodes=1", f"--ntasks={self.tasks}", *request]
+        answer = running.run(["sbatch", "--parsable", *options, str(script)], cwd=work)
+        assert answer.returncode == 0, answer.stderr
+        return int(answer.stdout)
+
+    def took(self, work: Path, key: str) -> float:
+        """Return what the tasks say that they took together."""
+        files = [work / f"{self.name}.{task}.json" for task in range(self.tasks)]
+        return float(sum(json.loads(file.read_text())[key] for file in files))
+
+    def proposed(self, found: dict[str, Any]) -> list[str]:
+        """Return the proposals of a report as options of sbatch."""
+        options = {"--mem": "4G", "--time": "60", "--cpus-per-task": "4"}
+        for one in found["next"]:
+            if one["field"] == "cpus":
+                options["--cpus-per-task"] = str(max(1, -(-one["proposed"] // self.tasks)))
+            elif one["field"] in ("memory", "time"):
+                options[{"memory": "--mem", "time": "--time"}[one["field"]]] = one["change"][1]
+        return [f"{name}={value}" for name, value in options.items()]
+
+
+class Enforcing(ThrowawaySlurm):
+    """A throwaway Slurm that ends jobs over their memory, by its own samples."""
+
+    def _configured(self) -> None:
+        super()._configured()
+        with (self.folder / "slurm.conf").open("a") as conf:
+            conf.write("JobAcctGatherParams=OverMemoryKill\n")
+
+
 @pytest.mark.long
 def test_known_loads_are_told_within_5_percent_and_what_is_proposed_runs(tmp_path: Path) -> None:
     need_slurm()
     toys = [Toy(300, 0, 66), Toy(400, 8, 70), Toy(350, 6, 66, srun=True), Toy(260, 0, 66, tasks=2)]
     with Enforcing() as running:
-        trainer = Tool(running, tmp_path)
-        loaders = [
-            (one, begin_training(trainer, one))
-            for one in (Loader(0.038, 0.062), Loader(0.06, 0.04, waits=True))
-        ]
-        for one in tried(running, tmp_path, toys, at_once=4):
-            assert (one["state"], one["state_again"]) == ("COMPLETED", "COMPLETED"), one
-            assert one["memory_reported"] == pytest.approx(one["memory_true"], rel=0.05), one
-            if one["cpu_true"] >= 5:
-                assert one["cpu_reported"] == pytest.approx(one["cpu_true"], rel=0.05), one
-            if one["memory_exact"]:
-                assert 1.0 <= one["memory_proposed_over_need_and_head_room"] <= 1.1, one
-        for loader, job in loaders:
-            found = end_training(trainer, loader, job)
-            assert found["wait_reported"] == pytest.approx(found["wait_true"], rel=0.05, abs=0.02), found
-            if loader.waits:
-                assert found["cpus_proposed"] == [], found
-                ((_, _, why),) = found["workers_proposed"]
+        tool = Tool(running, tmp_path)
+        tool.file("toy.py", PROGRAM)
+        tool.file("loads.py", TASK)
+        trainings = {
+            name: tool.submit(str(tool.file(f"{name}.yaml", loader_job(name, load, step, name == "waits"))))
+            for name, load, step in (("computes", 0.038, 0.062), ("waits", 0.06, 0.04))
+        }
+        first = [toy.submit(running, tool.work, "--mem=4G", "--time=60", "--cpus-per-task=4") for toy in toys]
+        again = []
+        for toy, job in zip(toys, first, strict=True):
+            assert running.wait_for(job, timeout=600) == "COMPLETED", toy
+            found = reported(tool, str(job))
+            used, memory, cpu = found["used"], toy.took(tool.work, "memory"), toy.took(tool.work, "cpu")
+            assert used["memory_peak"] == pytest.approx(memory, rel=0.05), toy
+            if cpu >= 5:
+                assert used["cpu_seconds"] == pytest.approx(cpu, rel=0.05), toy
+            if used["memory_peak_exact"]:
+                (proposed,) = (one["proposed"] for one in found["next"] if one["field"] == "memory")
+                assert 1.0 <= proposed / (1.2 * memory) <= 1.1, toy
+            again.append((toy, toy.submit(running, tool.work, *toy.proposed(found))))
+        for toy, job in again:
+            assert running.wait_for(job, timeout=600) == "COMPLETED", toy
+        for name, training in trainings.items():
+            assert running.wait_for(training.job_id, timeout=600, complete_row=True) == "COMPLETED"
+            true = json.loads((tool.work / f"{name}.json").read_text())
+            found = reported(tool, str(training.job_id))
+            waited = true["waited"] / (true["end"] - true["begin"])
+            assert found["loader_wait_share"] == pytest.approx(waited, rel=0.05, abs=0.02), found
+            if name == "waits":
+                assert [one for one in found["next"] if one["field"] == "cpus"] == [], found
+                (why,) = (one["why"] for one in found["next"] if one["field"] == "workers")
                 assert "the loader waits" in why, found
-        little = submit(running, tmp_path, Toy(400, 0, 60), ["--mem=200M", "--time=10"])
+        little = Toy(400, 0, 60).submit(running, tool.work, "--mem=200M", "--time=10")
         assert running.wait_for(little, timeout=400) != "COMPLETED"

@@ -66,6 +66,7 @@ class RunFolder:
         self,
         count: int = 1,
         *,
+        apart: bool = False,
         kill_on_bad_exit: bool = False,
         log: Path | None = None,
         then: Sequence[RunFolder] = (),
@@ -73,6 +74,7 @@ class RunFolder:
     ) -> Ended:
         """Train as srun starts it: one process per rank, with Slurm's variables; what they say may go to a log.
 
+        ``apart``: each process is on a node of its own, node-0, node-1, ...
         ``then``: the same processes train in these folders next, so that several trainings start once.
         """
         environment = clean_environment(self.path)
@@ -81,6 +83,9 @@ class RunFolder:
         started = []
         for rank in range(count):
             own = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": str(count)}
+            if apart:
+                own |= {"SLURM_LOCALID": "0", "SLURM_NODEID": str(rank), "SLURMD_NODENAME": f"node-{rank}"}
+                own["SLURM_STEP_TASKS_PER_NODE"] = f"1(x{count})"
             command = [sys.executable, "-m", "slurmgpu.training"]
             if then:
                 folders = [str(each.path) for each in (self, *then)]

@@ -6,7 +6,6 @@ Two ranks to a folder here, where trainings have 64: so five ranks have folders 
 from __future__ import annotations
 
 import importlib.util
-import runpy
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -255,20 +254,32 @@ def test_what_rank_0_has_read_is_the_same_where_it_is_sent() -> None:
     assert torch.equal(found["deep"]["x"][0], state["deep"]["x"][0])
 
 
-@pytest.mark.parametrize("world", [2, 4, 8])
-def test_what_each_rank_does_is_what_the_formula_says(world: int) -> None:
-    """Start, save, stop and resume of a session, with threads in place of processes; ``benchmarks`` has up to 1,024."""
-    counted = runpy.run_path("benchmarks/thousand_ranks.py")
-    counts = counted["simulated"](world, 1 << 10)
-    assert counted["astray"](counts, world, 2) == []
-    assert all(counts["save", rank]["sync"] for rank in range(world))
+class Counting:
+    """A rank's side of a channel, which counts its messages."""
+
+    def __init__(self, channel: Shared) -> None:
+        self.channel, self.messages = channel, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.messages += 1
+        return getattr(self.channel, name)
 
 
-def test_by_the_formula_a_thousand_ranks_ask_for_little_more_than_a_hundred() -> None:
-    counted = runpy.run_path("benchmarks/thousand_ranks.py")
-    few, many = (counted["formula"](0, world, 64) for world in (128, 1000))
-    for phase, expected in few.items():
-        for what, number in expected.items():
-            assert many[phase][what] <= 1.5 * number + 8, (phase, what)
-    plain = [counted["formula"](world - 1, world, 64)["save"] for world in (66, 1000, 4000)]
-    assert plain[0] == plain[1] == plain[2]
+@pytest.mark.parametrize(("world", "most"), [(3, 8), (9, 16), (33, 24)])
+def test_the_messages_of_a_save_grow_with_the_levels_of_folders_and_not_with_the_ranks(
+    tmp_path: Path, world: int, most: int
+) -> None:
+    channel = Shared()
+    all_ranks = [
+        Saver(tmp_path, Ranks(rank=rank, world_size=world), Counting(channel), None, Saving(keep=1))  # type: ignore[arg-type]
+        for rank in range(world)
+    ]
+    save(all_ranks, 10)
+    for each in all_ranks:
+        each._channel.messages = 0  # type: ignore[attr-defined]
+    assert [each.error for each in save(all_ranks, 20)] == [
+        None
+    ] * world  # and removes the checkpoint before it
+    counts = [each._channel.messages for each in all_ranks]  # type: ignore[attr-defined]
+    assert max(counts) == counts[0] == most
+    assert set(counts[1::2]) == {2}, "ranks that hear no other"

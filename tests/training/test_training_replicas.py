@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from slurmgpu.training.saving import replicas
 from slurmgpu.training.saving.replicas import neighbour
 from slurmgpu.training.watching.metrics import Metrics
 
-from .conftest import ROOT, RunFolder, clean_environment, new_run
+from .conftest import RunFolder, new_run
 
 SETTINGS: dict[str, Any] = {
     "epochs": 2, "batch_size": 20, "lr": 0.05, "log_every": 1, "checkpoint_every": 99, "sanity": False, "workers": 0,
@@ -339,29 +338,17 @@ def test_each_rank_has_a_copy_on_the_next_node(hosts: list[str], expected: list[
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_lost_node_costs_no_step_where_another_one_has_a_copy(tmp_path: Path) -> None:
-    """Two processes on two pretend nodes, killed; benchmarks/every_step.py does it some hundred times."""
-    figures = tmp_path / "figures.json"
-    command = [
-        sys.executable,
-        "benchmarks/every_step.py",
-        "--kills",
-        "2",
-        "--rounds",
-        "0",
-        "--setups",
-        "on two nodes",
-    ]
-    ended = subprocess.run(
-        [*command, "--json", str(figures)],
-        cwd=ROOT,
-        env=clean_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads(figures.read_text())["kills"]["results"]
-    assert results["kills_in_all"] == 2
-    assert results["failures"] == []
+    """Two processes on two pretend nodes, each with a folder of its own; both are killed, and one folder is gone."""
+    undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
+    undisturbed.write("Restless", **{**SETTINGS, "checkpoint_steps": 99, "checkpoint_shared_steps": None})
+    undisturbed.ranks(2)
+    killed.write("Restless", **{**SETTINGS, "checkpoint_node_folder": f"{tmp_path}/$SLURMD_NODENAME"})
+    for node in ("node-0", "node-1"):
+        (tmp_path / node).mkdir()
+    assert -9 in killed.ranks(2, apart=True, kill_on_bad_exit=True, SMALL_FAULT="SIGKILL:4:0").codes
+    shutil.rmtree(tmp_path / "node-0")
+    (tmp_path / "node-0").mkdir()
+    assert killed.ranks(2, apart=True).codes == [0, 0]
+    assert beginnings(killed) == [0, 3]
+    assert killed.losses() == undisturbed.losses()

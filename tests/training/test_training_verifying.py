@@ -11,9 +11,9 @@ import torch
 from slurmgpu.training.errors import Mismatch
 from slurmgpu.training.watching.verifying import first_wrong
 
-from .conftest import ROOT, RunFolder, has_fsdp2, new_run
+from .conftest import RunFolder, has_fsdp2, new_run
 
-FLIPPED = f"{ROOT / 'benchmarks' / 'replayed.py'}:Flipped"
+FLIPPED = f"{Path(__file__).with_name('flipped.py')}:Flipped"
 
 
 def same(one: RunFolder, other: RunFolder) -> bool:
@@ -40,7 +40,7 @@ def test_a_verified_training_is_the_same_to_the_bit(tmp_path: Path, more: dict[s
 
 def flipped(run: RunFolder, monkeypatch: pytest.MonkeyPatch, flip: str, **settings: object) -> None:
     monkeypatch.setenv("REPLAY_FLIP", flip)
-    sys.modules.pop("replayed", None)
+    sys.modules.pop("flipped", None)
     run.write(FLIPPED, batch_size=10, max_steps=9, log_every=4, **settings)
     run.here()
 

@@ -1,4 +1,4 @@
-"""The training whose bits ``replay.py`` flips: ``REPLAY_FLIP=KIND:STEP:RANK:PLACE:BIT`` flips one in that step.
+"""A training with one wrong bit: ``REPLAY_FLIP=KIND:STEP:RANK:PLACE:BIT`` flips it in that step.
 
 KIND is gradient, activation, weight or batch. Without the variable it is a plain training.
 """
@@ -86,13 +86,3 @@ class Flipped:
                 weight: Any = next(each for each in model.parameters() if not each.is_meta)
                 flip(weight.to_local() if hasattr(weight, "to_local") else weight, self.place, self.bit)
         return nn.functional.mse_loss(model(x)[:, 0], y)
-
-
-class Wide(Flipped):
-    """A network of 1.1 million parameters, of which a step takes some milliseconds on a CPU."""
-
-    def model(self, cfg: Any) -> nn.Module:
-        super().model(cfg)
-        return nn.Sequential(
-            nn.Linear(6, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 1)
-        )
