@@ -1,9 +1,9 @@
 """Starts Python with what it will import already imported: that takes longer than most of what the tests start.
 
 Processes beside each pytest import torch, or all of slurmgpu's command line, once, and fork for each start. The fork
-takes the environment, the folder and the outputs that a start of its own would have, and runs the module or script as
-``__main__``. Where the environment says something that Python or torch reads earlier than that (``PYTHON...``,
-``OMP_...``), the start is an ordinary one.
+takes the environment, the folder, the input and the outputs that a start of its own would have, and runs the module or
+script as ``__main__``. Where the environment says something that Python or torch reads earlier than that (``PYTHON...``,
+``OMP_...``), the start is an ordinary one. tests/test_starting.py starts every command the ordinary way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run", "start"]
+__all__ = ["run", "slurmgpu", "start"]
+
+ROOT = Path(__file__).resolve().parent.parent
 
 _WITH_TORCH = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.run")
 _READ_EARLY = (
@@ -44,28 +46,61 @@ _READ_EARLY = (
 _NUMBER = struct.Struct("=i")
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> subprocess.Popen[str]:
-    """Start a process of this interpreter's, by ``-m`` and a module or by a script; it reads nothing.
+def start(
+    command: Sequence[str], environment: Mapping[str, str], *, stdin: Any = subprocess.DEVNULL, **more: Any
+) -> subprocess.Popen[str]:
+    """Start a process of this interpreter's, by ``-m`` and a module or by a script.
 
     ``more`` is for ``subprocess.Popen``.
     """
     assert command[0] == sys.executable
-    is_ready = _early(environment) == _early(_server_environment(environment.get("PYTHONPATH", "")))
+    of_the_command_line = command[1:3] == ["-m", "slurmgpu"]
+    server = _server_environment(environment.get("PYTHONPATH", ""))
+    is_ready = _early(environment, of_the_command_line) == _early(server, of_the_command_line)
     kind = _Forked if is_ready else subprocess.Popen
-    return kind(list(command), env=dict(environment), stdin=subprocess.DEVNULL, text=True, **more)
+    return kind(list(command), env=dict(environment), stdin=stdin, text=True, **more)
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], *, timeout: float = 150, **more: Any
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    timeout: float = 150,
+    input: str | None = None,
+    **more: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Start a process, wait for its end, and return what it said."""
-    process = start(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+    """Start a process, wait for its end, and return what it said; ``input`` is what it reads."""
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    pipe = subprocess.PIPE
+    process = start(command, environment, stdin=stdin, stdout=pipe, stderr=pipe, **more)
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(input, timeout=timeout)
     finally:
         process.kill()
         process.wait()
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+def slurmgpu(
+    folder: Path,
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    without: tuple[str, ...] = (),
+    timeout: float = 240,
+    input: str | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``slurmgpu`` with these words in a folder, with settings of its own, and return what it said.
+
+    ``env`` is added to the environment, from which the variables go that begin with one of ``without``.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith((*without, "\0"))}
+    places = {
+        "PYTHONPATH": str(ROOT),
+        "XDG_CONFIG_HOME": str(folder / "xdg"),
+        "SLURMGPU_SITE": str(folder / "site"),
+    }
+    command = [sys.executable, "-m", "slurmgpu", *words]
+    return run(command, inherited | places | dict(env or {}), timeout=timeout, cwd=folder, input=input)
 
 
 class _Forked(subprocess.Popen):  # type: ignore[type-arg]
@@ -75,13 +110,20 @@ class _Forked(subprocess.Popen):  # type: ignore[type-arg]
         """As the original, whose arguments these are; called by the constructor."""
         folder, environment, pipes = how[4], how[5], how[9:15]
         outputs = [own if own != -1 else usual for own, usual in ((pipes[3], 1), (pipes[5], 2))]
-        request = {"arguments": args[1:], "folder": str(folder or Path.cwd()), "environment": environment}
+        request = {
+            "arguments": [os.fsdecode(word) for word in args[1:]],
+            "folder": str(folder or Path.cwd()),
+            "environment": environment,
+        }
         self._told, telling = os.pipe()
+        reads = pipes[0] if pipes[0] != -1 else os.open(os.devnull, os.O_RDONLY)
         try:
-            server = _server(args[1:3] == ["-m", "slurmgpu"], environment["PYTHONPATH"])
-            socket.send_fds(server, [json.dumps(request).encode()], [*outputs, telling])
+            server = _server(args[1:3] == ["-m", "slurmgpu"], environment.get("PYTHONPATH", ""))
+            socket.send_fds(server, [json.dumps(request).encode()], [reads, *outputs, telling])
         finally:
             os.close(telling)
+            if pipes[0] == -1:
+                os.close(reads)
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self.pid = self._number()
         self._child_created = True
@@ -105,8 +147,12 @@ class _Forked(subprocess.Popen):  # type: ignore[type-arg]
         return self.returncode
 
 
-def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_EARLY)}
+def _early(environment: Mapping[str, str], of_the_command_line: bool) -> dict[str, str]:
+    """Return what is read before the fork: nothing of torch by the command line; where bytecode lies decides nothing."""
+    names = ("PYTHON", "LD_", "LC_", "LANG") if of_the_command_line else _READ_EARLY
+    early = {name: value for name, value in environment.items() if name.startswith(names)}
+    early.pop("PYTHONPYCACHEPREFIX", None)
+    return {name: value for name, value in early.items() if value}
 
 
 def _server_environment(path: str) -> dict[str, str]:
@@ -134,7 +180,7 @@ def _server(of_the_command_line: bool, path: str) -> socket.socket:
 def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork for each request, until there are no more; returns the request in the process that is to do it."""
     while True:
-        message, descriptors, *_ = socket.recv_fds(requests, 1 << 18, 3)
+        message, descriptors, *_ = socket.recv_fds(requests, 1 << 18, 4)
         if not message:
             return None
         if os.fork() == 0:
@@ -147,18 +193,19 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
                 pass
 
 
-def _become(request: dict[str, Any], out: int, err: int, telling: int) -> dict[str, Any]:
+def _become(request: dict[str, Any], reads: int, out: int, err: int, telling: int) -> dict[str, Any]:
     """Fork once more, so that this process waits for the new one and tells how it ended."""
     child = os.fork()
     if child:
-        for each in (out, err, 2):
+        for each in (reads, out, err, 2):
             os.close(each)
         os.write(telling, _NUMBER.pack(child))
         os.write(telling, _NUMBER.pack(os.waitpid(child, 0)[1]))
         os._exit(0)
+    os.dup2(reads, 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    for each in (out, err, telling):
+    for each in (reads, out, err, telling):
         os.close(each)
     os.environ.clear()
     os.environ.update(request["environment"])

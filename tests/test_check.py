@@ -19,6 +19,7 @@ from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts
 from slurmgpu.slurm.answers import Answer
 from slurmgpu.submission.slips.modules import known_modules
+from tests import ready
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
 from tests.published import published, script_of
 from tests.test_rendering_golden import CASES
@@ -225,15 +226,8 @@ def run(
     *arguments: str, cwd: Path, text: str | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(cwd), **(env or {})}
-    return subprocess.run(
-        [sys.executable, "-m", "slurmgpu", "check", *arguments],
-        cwd=cwd,
-        input=text or "",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-m", "slurmgpu", "check", *arguments]
+    return ready.run(command, environment, cwd=cwd, input=text or "")
 
 
 def test_our_own_scripts_have_no_error_and_no_warning(tmp_path: Path) -> None:

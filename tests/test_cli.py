@@ -14,26 +14,13 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from slurmgpu.cli.render import command as render
+from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def slurmgpu(cwd: Path, *arguments: str | bytes, **env: str) -> subprocess.CompletedProcess[str]:
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "XDG_CONFIG_HOME": str(cwd / "xdg"),
-        "SLURMGPU_SITE": str(cwd / "site"),
-        **env,
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "slurmgpu", *arguments],
-        cwd=cwd,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def slurmgpu(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return ready.slurmgpu(cwd, *arguments, env=env)
 
 
 def test_a_job_needs_no_file(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
+from tests import ready
 from tests.smi import smi_text
 
 GiB = 2**30
@@ -48,7 +48,7 @@ def found_here(folder: Path, *arguments: str) -> dict[str, dict[str, str]]:
     """The lines of the doctor on a machine without Slurm."""
     env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-m", "slurmgpu", "doctor", "--json", *arguments]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    done = ready.run(command, env, cwd=folder, timeout=300)
     assert done.returncode == 1, done.stderr
     return {line["check"]: line for line in json.loads(done.stdout)["lines"]}
 

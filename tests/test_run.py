@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import ready
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -26,14 +28,7 @@ def environment(cwd: Path) -> dict[str, str]:
 
 
 def run(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slurmgpu", "run", *arguments],
-        cwd=cwd,
-        env=environment(cwd) | env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return ready.slurmgpu(cwd, "run", *arguments, env=env, without=("SLURM_",))
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_NODE = {"SLURM_JOB_ID": "123", "SLURMD_NODENAME": "gpu7", "SLURM_GPUS_ON_NODE": "2"}
@@ -18,21 +19,7 @@ NO_MORE = "slurmgpu: stand-in: GPUs -> the CPU, with gloo in place of nccl betwe
 
 
 def run(cwd: Path, *arguments: str, sub: str = "run", **env: str) -> subprocess.CompletedProcess[str]:
-    dropped = ("SLURM", "CUDA_", "ROCR_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    places = {
-        "PYTHONPATH": str(ROOT),
-        "XDG_CONFIG_HOME": str(cwd / "xdg"),
-        "SLURMGPU_SITE": str(cwd / "site"),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "slurmgpu", sub, *arguments],
-        cwd=cwd,
-        env=inherited | places | env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return ready.slurmgpu(cwd, sub, *arguments, env=env, without=("SLURM", "CUDA_", "ROCR_"))
 
 
 def seen(done: subprocess.CompletedProcess[str]) -> list[str]:

@@ -28,6 +28,7 @@ from slurmgpu.rendering.render import render_script, render_shell
 from slurmgpu.rendering.shell import ShellValues, shell_plan
 from slurmgpu.slurm import hear, refusal
 from slurmgpu.slurm.salloc import command
+from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
 FULL = """
@@ -275,15 +276,7 @@ def home(tmp_path: Path) -> Path:
 
 def shell(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     env = environment(home, PATH=f"{home / 'bin'}:{os.environ['PATH']}", **more)
-    return subprocess.run(
-        [sys.executable, "-m", "slurmgpu", "shell", *words],
-        cwd=home / "work",
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return ready.run([sys.executable, "-m", "slurmgpu", "shell", *words], env, cwd=home / "work")
 
 
 def test_a_commands_output_and_exit_code_are_its_own_and_nothing_is_left(home: Path) -> None:

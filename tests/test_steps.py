@@ -24,6 +24,7 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import parse_python_script
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
+from tests import ready
 
 NODES = Cluster.model_validate(
     {
@@ -380,7 +381,7 @@ def test_a_local_run_starts_all_steps_each_with_a_log_in_the_run_directory(tmp_p
     )
     command = [sys.executable, "-m", "slurmgpu", "run", "--here", "job.yaml"]
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "XDG_CONFIG_HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    done = ready.run(command, env, cwd=tmp_path)
     assert done.returncode == 6, done.stderr
     assert "step bad failed (exit code 6), and the others are ended" in done.stderr
     (log,) = tmp_path.glob("runs/*/logs/*-one.out")

@@ -20,6 +20,7 @@ import pytest
 from slurmgpu.errors import RunFailed
 from slurmgpu.models.job import Job
 from slurmgpu.submission.run_directory import new_run_directory
+from tests import ready
 from tests.test_rendering_golden import golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,14 +59,7 @@ class Faulty:
             "NO_COLOR": "1",
             **(env or {}),
         }
-        return subprocess.run(
-            [sys.executable, "-m", "slurmgpu", *arguments],
-            cwd=self.work,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return ready.run([sys.executable, "-m", "slurmgpu", *arguments], environ, cwd=self.work)
 
     def submit(self, *options: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return self.slurmgpu("submit", "--gpus", "1", *options, "--", "python", "train.py", env=env)

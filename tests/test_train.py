@@ -24,6 +24,7 @@ from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.submission.preparing import Prepared
+from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
 Call = Callable[..., Result]
@@ -95,17 +96,7 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
 
 
 def slurmgpu(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    environ |= {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder / "xdg")}
-    environ |= {"SLURMGPU_SITE": str(folder / "site"), **env}
-    return subprocess.run(
-        [sys.executable, "-m", "slurmgpu", "train", *words],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return ready.slurmgpu(folder, "train", *words, env=env, without=("SLURM",))
 
 
 # The options

@@ -50,7 +50,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, screen)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(console.shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    monkeypatch.setattr(console.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((60, 24)))
     return screen
 
 
