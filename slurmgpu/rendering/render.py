@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateRuntimeError
@@ -53,23 +54,48 @@ def render_shell(
 def _laid_out(
     main: str, templates: Mapping[str, str], values: Mapping[str, Any], place: Callable[[str], str]
 ) -> str:
-    environment = SandboxedEnvironment(
-        loader=FunctionLoader(lambda name: _source(templates, name)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-        optimized=False,  # a template is laid out once
-        finalize=_printed,
-    )
-    environment.filters["indented"] = _indented
+    environment = _Environment(FunctionLoader(lambda name: _source(templates, name)))
     try:
         return environment.get_template(main).render(values)
     except (TemplateError, *_BY_AN_EXPRESSION) as error:
         from slurmgpu.rendering.mistakes import mistake  # only an error pays for it
 
         raise mistake(error, main, templates, place, environment.filters) from None
+
+
+class _Environment(SandboxedEnvironment):
+    """Jinja as the templates need it; it compiles a text once, for the servers that render the same templates again."""
+
+    def __init__(self, loader: FunctionLoader | None = None) -> None:
+        super().__init__(
+            loader=loader,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,
+            optimized=False,  # a command lays a template out once
+            finalize=_printed,
+        )
+        self.filters["indented"] = _indented
+
+    def compile(  # type: ignore[override]
+        self,
+        source: str,
+        name: str | None = None,
+        filename: str | None = None,
+        raw: bool = False,
+        defer_init: bool = False,
+    ) -> Any:
+        """Return the code of a template's text."""
+        if raw or defer_init:
+            return super().compile(source, name, filename, raw, defer_init)
+        return _compiled(source, name, filename)
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str, name: str | None, filename: str | None) -> Any:
+    return SandboxedEnvironment.compile(_Environment(), source, name, filename)
 
 
 # What Python raises of an expression in a template: a filter that is given the wrong values, a division by zero.
