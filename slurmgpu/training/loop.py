@@ -159,7 +159,7 @@ class Loop:
     def _cut_from_meta(self, cfg: Config, meta: MetaInit) -> torch.nn.Module:
         """Make the model without memory, cut it, and give what this process keeps its first values."""
         with meta.making():
-            model = make_model(self.task, cfg, self.settings, torch.device("meta"))
+            model = make_model(self.task, cfg, self.settings, None)
         model = self._cut(model, meta)
         if self.session.found is None:
             meta.require_values(load_pretrained_cut(model, self.settings, self.group, self.console))

@@ -73,7 +73,7 @@ class MetaInit:
                 raise
             raise TrainingError(
                 f"meta_device is true, and model(cfg) looks at the values of a tensor ({str(error).splitlines()[0]}): compute "
-                "them with Python's math or numpy, or set meta_device: false"
+                "it with Python's math or numpy, or set meta_device: false"
             ) from error
 
     def fill(self, model: nn.Module, part: Iterable[nn.Module]) -> list[_Filled]:
