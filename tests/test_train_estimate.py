@@ -20,5 +20,7 @@ def test_the_page_on_strategies_has_what_was_measured() -> None:
     page = (root / "docs" / "strategies.md").read_text()
     found = json.loads((root / "benchmarks" / "results" / "estimate.json").read_text())
     for name, case in found["cases"].items():
+        if "layers split" in name:
+            continue  # tensor_parallel, which has been removed
         estimated, measured = case["estimate"]["total"] / 2**20, case["measured"] / 2**20
         assert f"| {name} | {estimated:.0f} | {measured:.0f} | {case['ratio']:.2f} |" in page
