@@ -41,8 +41,7 @@ NEUTRAL = [name for name in example_names() if name not in OF_ONE_SITE]
 def clusters_for(name: str) -> list[str]:
     if name == "mig-slice":
         return list(SLICES)
-    of_16 = dict.fromkeys(("gpt2-16-nodes", "gpt2-split"), WITHOUT_16_NODES)
-    lacking = {"pipeline-prepare": WITHOUT_CPU_PARTITION, **of_16}.get(name, set())
+    lacking = {"pipeline-prepare": WITHOUT_CPU_PARTITION, "gpt2-16-nodes": WITHOUT_16_NODES}.get(name, set())
     return [one for one in CLUSTERS if one not in lacking]
 
 

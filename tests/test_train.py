@@ -231,8 +231,20 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
         ),
         ("task.py:Line --processes 3", "batch_size 32 does not divide by 3"),
         (
-            "task.py:Line --processes 4 --strategy fsdp2 --tensor-parallel 3",
-            "tensor_parallel is 3, and the job has 4",
+            "task.py:Line --processes 4 --strategy pipeline --pipeline-stages 3",
+            "pipeline_stages is 3, and the job has 4",
+        ),
+        (
+            "task.py:Line --set train.tensor_parallel=1",
+            "train.tensor_parallel: there is no such setting: it has been removed; start torchtitan or Megatron-LM as a",
+        ),
+        (
+            "task.py:Line --set train.stages_each=2",
+            "train.stages_each: there is no such setting: it has been removed, and each process of a pipeline has one stage",
+        ),
+        (
+            "task.py:Line --set train.pipeline_schedule=interleaved",
+            "train.pipeline_schedule: interleaved has been removed; write 1f1b or gpipe, or start torchtitan or Megatron",
         ),
         ("task.py", "the argument: train.task: 'task.py': must be FILE.py:CLASS"),
         ("job", "job: there is no such job file"),

@@ -15,6 +15,11 @@ __all__ = ["TRAIN_SCHEMA", "TrainSettings"]
 
 TRAIN_SCHEMA = "slurmgpu.train/1"
 
+_INSTEAD = (
+    "start torchtitan or Megatron-LM as a command: for that; of a long or wide model, strategy: fsdp2, "
+    "activation_checkpointing and strategy: pipeline share out or save memory"
+)
+
 
 class _Judged(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -51,7 +56,9 @@ class TrainSettings(BaseModel):
 
     ABSENT: ClassVar[Mapping[str, str]] = {
         "context_parallel": "torch 2.13 cuts sequences over processes in a prototype alone, whose causal attention runs on GPUs "
-        "only; for long sequences there are activation_checkpointing, micro_batch, tensor_parallel and strategy: pipeline"
+        "only; for long sequences there are activation_checkpointing, micro_batch and strategy: pipeline",
+        "tensor_parallel": f"it has been removed; {_INSTEAD}",
+        "stages_each": f"it has been removed, and each process of a pipeline has one stage; {_INSTEAD}",
     }
     """What one may look for and what is not there, each with the reason and what to do."""
 
@@ -80,32 +87,19 @@ class TrainSettings(BaseModel):
     )
     meta_device: bool = Field(
         False,
-        description="fsdp2, pipeline: whether the model is made without memory for its parameters, which get their first values "
-        "one after the other when it is cut, so that no process has all of them at a time; the values are the same.",
+        description="fsdp2, pipeline: whether the model is made on torch's meta device, without memory, so that no process has "
+        "all of it at a time. First values come from the task's init_weights(model), or from each module's reset_parameters().",
     )
-    tensor_parallel: int = Field(
-        1,
-        ge=1,
-        description="fsdp2: over how many processes each layer is split, as the task's parallelize(model, mesh) says; these have "
-        "the same samples. It must divide the number of processes.",
-    )
-    pipeline_schedule: Literal["gpipe", "1f1b", "interleaved"] = Field(
+    pipeline_schedule: Literal["gpipe", "1f1b"] = Field(
         "1f1b",
         description="pipeline: in which order a step's micro-batches go forward and back. gpipe: all forward, then all back; "
-        "1f1b: back as soon as it can be, with fewer activations in memory; interleaved: the same with several stages for each "
-        "process (stages_each), which wait less for each other.",
+        "1f1b: back as soon as it can be, with fewer activations in memory.",
     )
     pipeline_stages: int | None = Field(
         None,
         ge=2,
         description="pipeline: how many processes are one pipeline; null: all of them. It must divide the number of processes; "
         "the others are copies of it with samples of their own.",
-    )
-    stages_each: int = Field(
-        1,
-        ge=1,
-        description="pipeline, interleaved: how many stages a process has; the task's stages(model, count) is asked for so many "
-        "times the processes of a pipeline.",
     )
     device: Literal["auto", "cpu"] = Field(
         "auto",
@@ -413,6 +407,13 @@ class TrainSettings(BaseModel):
             )
         return task
 
+    @field_validator("pipeline_schedule", mode="before")
+    @classmethod
+    def _is_not_interleaved(cls, schedule: Any) -> Any:
+        if schedule == "interleaved":
+            raise ValueError(f"interleaved has been removed; write 1f1b or gpipe, or {_INSTEAD}")
+        return schedule
+
     @field_validator("static_graph")
     @classmethod
     def _is_not_beside_accumulate(cls, static_graph: bool, info: ValidationInfo) -> bool:
@@ -487,13 +488,13 @@ class TrainSettings(BaseModel):
         return config
 
     def copies(self, world_size: int) -> int:
-        """How many processes, or groups of them, take samples of their own: the others share those of their group.
+        """Return how many processes, or pipelines of them, take samples of their own.
 
-        Of ``tensor_parallel`` and pipelines, which the world size need not divide by here (``require_processes``).
+        The world size need not divide by the processes of a pipeline here (``require_processes``).
         """
         if self.strategy == "pipeline":
             return max(1, world_size // (self.pipeline_stages or world_size))
-        return max(1, world_size // self.tensor_parallel) if self.strategy == "fsdp2" else world_size
+        return world_size
 
     def samples_at_a_time(self, world_size: int) -> int:
         """Samples of one process in a micro-batch: batch_size / (copies * accumulate); with ``micro_batch``, at most.
@@ -529,60 +530,42 @@ class TrainSettings(BaseModel):
             raise PlanError(reason, hint=hint)
 
     def _clashes(self, world_size: int) -> Iterator[tuple[str, str]]:
-        strategy, over, stages = self.strategy, self.tensor_parallel, self.pipeline_stages
+        strategy, stages = self.strategy, self.pipeline_stages
         where = f"train.strategy is {strategy}"
         if self.meta_device and strategy not in ("fsdp2", "pipeline"):
             yield (
                 f"train.meta_device is true, and {where}, with which each process has the whole model",
                 "use strategy: fsdp2 or pipeline, or leave out meta_device",
             )
-        if over > 1 and strategy != "fsdp2":
-            yield (
-                f"train.tensor_parallel is {over}, and {where}",
-                "use strategy: fsdp2, with which layers can be split, or leave out tensor_parallel",
-            )
         if stages is not None and strategy != "pipeline":
             yield (
                 f"train.pipeline_stages is {stages}, and {where}",
                 "use strategy: pipeline, or leave out pipeline_stages",
             )
-        if self.stages_each > 1 and (strategy, self.pipeline_schedule) != ("pipeline", "interleaved"):
+        if world_size > 1 and stages is not None and world_size % stages:
             yield (
-                f"train.stages_each is {self.stages_each}, and {where}, pipeline_schedule {self.pipeline_schedule}",
-                "use strategy: pipeline with pipeline_schedule: interleaved, or leave out stages_each",
+                f"train.pipeline_stages is {stages}, and the job has {world_size} processes, which do not divide by it",
+                f"ask for a multiple of {stages} GPUs, or change pipeline_stages",
             )
-        if world_size > 1:
-            for name, cut in (("tensor_parallel", over), ("pipeline_stages", stages)):
-                if cut is not None and world_size % cut:
-                    yield (
-                        f"train.{name} is {cut}, and the job has {world_size} processes, which do not divide by it",
-                        f"ask for a multiple of {cut} GPUs, or change {name}",
-                    )
+        offload = " with cpu_offload true" if self.cpu_offload else ""
         for name, value, holds in self._not_together(world_size):
             if holds:
                 yield (
-                    f"train.{name} is {value}, and {where}{self._beside()}: the two are not done together yet",
+                    f"train.{name} is {value}, and {where}{offload}: the two are not done together yet",
                     f"change {name}, or the strategy",
                 )
 
     def _not_together(self, world_size: int) -> Iterator[tuple[str, object, bool]]:
         cut = world_size > 1
         pipeline, sharded = cut and self.strategy == "pipeline", cut and self.strategy == "fsdp2"
-        layers, split = self.strategy == "model_parallel", sharded and self.tensor_parallel > 1
-        yield "compile", "true", self.compile and (pipeline or layers or split)
-        yield "micro_batch", "auto", self.micro_batch == "auto" and (pipeline or layers or split)
+        layers = self.strategy == "model_parallel"
+        yield "compile", "true", self.compile and (pipeline or layers)
+        yield "micro_batch", "auto", self.micro_batch == "auto" and (pipeline or layers)
         yield "ema", self.ema, self.ema is not None and pipeline
         yield "precision", "fp16", self.precision == "fp16" and (pipeline or (sharded and self.cpu_offload))
         yield "nonfinite", "skip", self.nonfinite == "skip" and pipeline
         several = pipeline and self.copies(world_size) > 1
         yield "broadcast_buffers", "false", not self.broadcast_buffers and several
-
-    def _beside(self) -> str:
-        with_it = {
-            "tensor_parallel": self.tensor_parallel > 1 and self.tensor_parallel,
-            "cpu_offload": self.cpu_offload and "true",
-        }
-        return "".join(f" with {name} {value}" for name, value in with_it.items() if value)
 
     def without_effect(self) -> tuple[str, ...]:
         """A line for each setting that only another strategy looks at."""

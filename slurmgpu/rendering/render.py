@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from types import CodeType
 from typing import Any
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateRuntimeError
+from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined, TemplateError, TemplateRuntimeError
+from jinja2.bccache import Bucket
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmgpu.models.plan import Plan
@@ -54,7 +55,18 @@ def render_shell(
 def _laid_out(
     main: str, templates: Mapping[str, str], values: Mapping[str, Any], place: Callable[[str], str]
 ) -> str:
-    environment = _Environment(FunctionLoader(lambda name: _source(templates, name)))
+    environment = SandboxedEnvironment(
+        loader=FunctionLoader(lambda name: _source(templates, name)),
+        bytecode_cache=_COMPILED,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        optimized=False,  # a command lays a template out once
+        finalize=_printed,
+    )
+    environment.filters["indented"] = _indented
     try:
         return environment.get_template(main).render(values)
     except (TemplateError, *_BY_AN_EXPRESSION) as error:
@@ -63,39 +75,23 @@ def _laid_out(
         raise mistake(error, main, templates, place, environment.filters) from None
 
 
-class _Environment(SandboxedEnvironment):
-    """Jinja as the templates need it; it compiles a text once, for the servers that render the same templates again."""
+class _CompiledOnce(BytecodeCache):
+    """The code of each text, for the servers that lay out the same templates again."""
 
-    def __init__(self, loader: FunctionLoader | None = None) -> None:
-        super().__init__(
-            loader=loader,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-            autoescape=False,
-            optimized=False,  # a command lays a template out once
-            finalize=_printed,
-        )
-        self.filters["indented"] = _indented
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType] = {}
 
-    def compile(  # type: ignore[override]
-        self,
-        source: str,
-        name: str | None = None,
-        filename: str | None = None,
-        raw: bool = False,
-        defer_init: bool = False,
-    ) -> Any:
-        """Return the code of a template's text."""
-        if raw or defer_init:
-            return super().compile(source, name, filename, raw, defer_init)
-        return _compiled(source, name, filename)
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give a template its code, if its text has been compiled before."""
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the code of a template."""
+        if bucket.code is not None:
+            self._codes[bucket.key, bucket.checksum] = bucket.code
 
 
-@lru_cache(maxsize=256)
-def _compiled(source: str, name: str | None, filename: str | None) -> Any:
-    return SandboxedEnvironment.compile(_Environment(), source, name, filename)
+_COMPILED = _CompiledOnce()
 
 
 # What Python raises of an expression in a template: a filter that is given the wrong values, a division by zero.

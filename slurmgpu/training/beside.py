@@ -30,7 +30,7 @@ class Beside:
         self._modules = {name: each for name, each in _named(user).items() if id(each) not in own}
         for name, module in self._modules.items():
             tensors = (*module.parameters(), *module.buffers())
-            if any(type(each).__name__ == "FakeTensor" for each in tensors):
+            if any(each.is_meta for each in tensors):
                 raise TrainingError(
                     f"meta_device is true, and model(cfg) makes {name} beside the model, which then has no values: make it in "
                     "the task's __init__ or prepare, or set meta_device: false"

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import torch
@@ -28,7 +27,6 @@ from .session import Session
 from .settings import Config, Settings
 from .sharding.local import local, settle
 from .sharding.pipeline import Handed, Staged
-from .sharding.scores import over_pieces, whole
 from .task import Data, Scalar, Task
 from .watching.watch import Watch
 
@@ -233,11 +231,10 @@ class Evaluation:
     ) -> dict[str, tuple[float, float]]:
         """Sums and counts by name over this rank's batches of a set."""
         sums: dict[str, list[Scalar]] = {}
-        split = self._group.alike > 1
         with torch.no_grad():
             for batch, size in batches:
                 try:
-                    with self._precision.autocast(), self._over_pieces():
+                    with self._precision.autocast():
                         answer = self._task.evaluate(model, to_device(batch, self._group.device), size or 1)
                 except Handed:
                     continue  # the last stage has the answer
@@ -245,8 +242,6 @@ class Evaluation:
                     if isinstance(model, Staged):
                         model.finish()
                 self._watch.beats += 1
-                if split:
-                    answer = whole(answer)  # by all that share it, also of a stand-in
                 if not size:
                     continue
                 rows = {}
@@ -260,9 +255,6 @@ class Evaluation:
                 if rows:
                     outputs.add(rows)
         return {name: (float(total), float(count)) for name, (total, count) in sums.items()}
-
-    def _over_pieces(self) -> AbstractContextManager[object]:
-        return over_pieces(self._task.path) if self._group.alike > 1 else contextlib.nullcontext()
 
     def _conclude(
         self,

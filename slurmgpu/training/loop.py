@@ -40,8 +40,7 @@ from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
 from .sharding import fully, layers, pipeline
 from .sharding.local import settle
-from .sharding.unmade import Unmade
-from .split_step import SplitStep
+from .sharding.meta_init import MetaInit
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
@@ -55,7 +54,7 @@ from .watching.pace import Pace, forward_timer
 from .watching.phases import Phases
 from .watching.profiling import Profile
 from .watching.verifying import Verifier
-from .weights.loading import load_pretrained
+from .weights.loading import load_pretrained, load_pretrained_cut
 
 __all__ = ["Loop", "Position"]
 
@@ -141,19 +140,32 @@ class Loop:
         # A model that is sharded goes to the device piece by piece.
         layered = settings.strategy == "model_parallel"
         device = torch.device("cpu") if self.sharded or layered else group.device
-        unmade = Unmade(group, session.found is not None) if settings.meta_device and self.sharded else None
-        with unmade or contextlib.nullcontext():
-            model = make_model(task, cfg, settings, device)
+        if settings.meta_device and self.sharded:
+            return self._cut_from_meta(cfg, MetaInit(task, settings, group))
+        model = make_model(task, cfg, settings, device)
         if session.found is None:  # a checkpoint has all weights
-            within = unmade.with_weights() if unmade is not None else contextlib.nullcontext()
-            load_pretrained(model, settings, group, self.console, within)
-        if unmade is not None:
-            unmade.settle(model)
-        if staged:
-            self.staged = pipeline.staged(model, task, group, settings.stages_each, unmade)
-        elif self.sharded:
-            return fully.fully_sharded(model, task, settings, group, unmade)
+            load_pretrained(model, settings, group, self.console)
+        if self.sharded:
+            return self._cut(model)
         return layers.laid_out(model, task, layers.devices_of(group.device)) if layered else model
+
+    def _cut(self, model: torch.nn.Module, meta: Optional[MetaInit] = None) -> torch.nn.Module:
+        """Keep this process's stage of the model, or its pieces."""
+        if pipeline.is_asked_for(self.settings, self.group):
+            self.staged = pipeline.staged(model, self.task, self.group, meta)
+            return model
+        return fully.fully_sharded(model, self.task, self.settings, self.group, meta)
+
+    def _cut_from_meta(self, cfg: Config, meta: MetaInit) -> torch.nn.Module:
+        """Make the model without memory, cut it, and give what this process keeps its first values."""
+        with meta.making():
+            model = make_model(self.task, cfg, self.settings, None)
+        model = self._cut(model, meta)
+        if self.session.found is None:
+            meta.require_values(load_pretrained_cut(model, self.settings, self.group, self.console))
+        else:
+            meta.require_values(model.state_dict())  # all that the checkpoint puts back
+        return model
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""
@@ -172,7 +184,7 @@ class Loop:
         if is_stream(train):
             if self.group.data is not self.group.ranks:
                 raise SettingsError(
-                    f"several processes take the same samples (tensor_parallel, pipeline), and the training data are a stream "
+                    f"several processes take the same samples (pipeline), and the training data are a stream "
                     f"({type(train).__name__}): which processes read the same of it is not worked out yet; give samples by number"
                 )
             self.stream = self._make_stream(train)
@@ -222,7 +234,7 @@ class Loop:
             return OwnStep
         if self.staged is not None:
             return PipelineStep
-        return SplitStep if self.group.alike > 1 else Step
+        return Step
 
     def _look_at_bits(self, written: Optional[int], verified: Optional[int]) -> None:
         """From now on, some steps leave what ``slurmgpu checkpoint replay`` holds others against, and some are verified."""

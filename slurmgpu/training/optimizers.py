@@ -115,9 +115,6 @@ def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> Optimizer
         return task.optimizer(model, cfg)
     groups = task.parameter_groups(model, cfg) if task.has("parameter_groups") else _groups(model, cfg)
     trained = [parameter for group in groups for parameter in group["params"]]
-    if cfg.tensor_parallel > 1:
-        # What is split over two sets of processes and what over one cannot be worked on in one go.
-        return torch.optim.AdamW(groups, lr=cfg.lr, weight_decay=cfg.weight_decay, foreach=False, fused=False)
     fused = all(parameter.is_cuda and parameter.is_floating_point() for parameter in trained)
     return torch.optim.AdamW(groups, lr=cfg.lr, weight_decay=cfg.weight_decay, fused=fused or None)
 

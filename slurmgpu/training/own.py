@@ -106,7 +106,7 @@ class Run:
         time limit stop the run in good order.
 
         Models, optimizers, schedules and scalers are the same on all ranks, and rank 0 saves them; of a model's buffers,
-        and of everything else, each rank saves its own. Of sharded models (``fully_shard``, ``parallelize_module``) and their
+        and of everything else, each rank saves its own. Of sharded models (``fully_shard``) and their
         optimizers each rank saves its pieces, and they can be put back with another number of processes, or not sharded.
 
         Raises:

@@ -36,17 +36,15 @@ class PipelineStep(Step):
         began, known = time.perf_counter(), len(meter.counts)
         batches = [next(self.batches) for _ in rounds]
         meter.waited += time.perf_counter() - began
-        losses: dict[tuple[int, int], Optional[torch.Tensor]] = {}
-        schedule, parts = self.settings.pipeline_schedule, len(staged.parts)
-        for turn in turns(schedule, staged.number, staged.count, parts, len(rounds)):
-            place = turn.micro, turn.part
+        losses: dict[int, Optional[torch.Tensor]] = {}
+        for turn in turns(self.settings.pipeline_schedule, staged.number, staged.count, len(rounds)):
             if not turn.forward:
-                staged.backward(turn.part, losses.pop(place))
+                staged.backward(losses.pop(turn.micro))
                 continue
-            staged.part, self._value = turn.part, None
+            self._value = None
             with contextlib.suppress(Handed):
                 self._backward(batches[turn.micro], *rounds[turn.micro], size)
-            losses[place] = self._value
+            losses[turn.micro] = self._value
         staged.finish()
         self.group.average_copies(self._own_trained, round(self.settings.bucket_cap_mb * (1 << 20)))
         if not self._agreed:

@@ -29,7 +29,7 @@ _FREE = {
     "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin", "hang_timeout",
     "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
     "peak_flops", "timeout", "fit_head_room", "best", "early_stop", "checksum_steps", "verify_steps", "mismatch",
-    "pipeline_stages", "stages_each", "pipeline_schedule",
+    "pipeline_stages", "pipeline_schedule",
     "checkpoint_shared_steps", "checkpoint_node_folder", "meta_device",
 }  # fmt: skip
 
@@ -106,8 +106,9 @@ def _optimizer_state(loop: Loop, facts: Mapping[str, Any], common: Mapping[str, 
 
 def _stages_to_read(loop: Loop, facts: Mapping[str, Any]) -> range:
     """The processes of a pipeline whose optimizer's state is needed: this one's own, or all where they have others now."""
-    stages, each = facts.get("stages") or 0, facts.get("stages_each") or 1
-    if loop.staged is not None and (loop.staged.count, len(loop.staged.parts)) == (stages, each):
+    stages = facts.get("stages") or 0
+    # Earlier versions could give a process several stages.
+    if loop.staged is not None and loop.staged.count == stages and facts.get("stages_each", 1) == 1:
         return range(loop.staged.number, loop.staged.number + 1)
     return range(stages)
 

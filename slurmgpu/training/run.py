@@ -26,8 +26,8 @@ from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
-from .settings import Config, Settings, divided
-from .sharding import fully, layers, pipeline, unmade
+from .settings import REMOVED, Config, Settings, divided
+from .sharding import fully, layers, meta_init, pipeline
 from .sharding.pipeline import Staged
 from .task import Task, load
 from .versions import with_versions
@@ -56,10 +56,8 @@ def check_strategy(settings: Settings, world_size: int) -> None:
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
-    unmade.refuse(settings)
-    if settings.tensor_parallel > 1:
-        fully.require_mesh(settings, world_size)
-    if settings.pipeline_stages is not None or settings.stages_each > 1:
+    meta_init.refuse(settings)
+    if settings.pipeline_stages is not None:
         pipeline.require_stages(settings, world_size)
     if settings.strategy == "fsdp2" and world_size > 1:
         fully.require_torch()
@@ -150,8 +148,6 @@ class _Run:
             self.group.form_pipeline(stages)
         if self.settings.strategy == "model_parallel":
             layers.refuse(self.settings)
-        if self.settings.tensor_parallel > 1 and self.group.together:
-            self.group.split_layers(self.settings.tensor_parallel)
         if task.has("sample"):
             self._generated = self._lines("generated.jsonl")
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
@@ -312,6 +308,10 @@ class _Run:
                 f"warning: parameter_groups sets {', '.join(map(repr, unknown))}, which AdamW does not have: it changes "
                 "nothing; the options are lr, betas, eps, weight_decay, amsgrad, maximize"
             )
+        if loop.task.has("parallelize"):
+            self.console.say(
+                f"warning: nothing calls parallelize of the task: tensor_parallel {REMOVED['tensor_parallel']}"
+            )
         alone = lone_samples(loop.model, loop.sizes(), loop.micro, self.group.data.world_size)
         if alone is not None:
             self.console.say(alone)
@@ -376,7 +376,6 @@ class _Run:
             "order": loop.order_mark(),
             "settings": self.settings.as_dict(),
             "stages": None if loop.staged is None else loop.staged.count,
-            "stages_each": None if loop.staged is None else len(loop.staged.parts),
         }
 
     def _common(self) -> dict[str, object]:

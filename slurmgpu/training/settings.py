@@ -18,9 +18,22 @@ from typing import Annotated, Any, NamedTuple, Optional, Union, get_type_hints
 from .errors import SettingsError
 from .files import write_whole
 
-__all__ = ["SCHEMA", "Config", "Settings", "complete", "divided", "load", "micro_batch", "parse"]
+__all__ = ["REMOVED", "SCHEMA", "Config", "Settings", "complete", "divided", "load", "micro_batch", "parse"]
 
 SCHEMA = "slurmgpu.train/1"
+
+_INSTEAD = (
+    "start torchtitan or Megatron-LM as a command: for that; of a long or wide model, strategy: fsdp2, "
+    "activation_checkpointing and strategy: pipeline share out or save memory"
+)
+REMOVED = {
+    "tensor_parallel": f"has been removed; {_INSTEAD}",
+    "stages_each": f"has been removed, and each process of a pipeline has one stage; {_INSTEAD}",
+    "pipeline_schedule": f"interleaved has been removed; write 1f1b or gpipe, or {_INSTEAD}",
+}
+"""Settings and values that earlier versions had, and what to write instead."""
+_AS_NOW = {"tensor_parallel": 1, "stages_each": 1}
+"""What earlier versions wrote into each train.json, and what is done without it."""
 
 
 class _Rule(NamedTuple):
@@ -128,10 +141,8 @@ class Settings:
     reshard_after_forward: Annotated[bool, _SWITCH] = True
     cpu_offload: Annotated[bool, _SWITCH] = False
     meta_device: Annotated[bool, _SWITCH] = False
-    tensor_parallel: Annotated[int, _COUNT] = 1
-    pipeline_schedule: Annotated[str, _one_of("gpipe", "1f1b", "interleaved")] = "1f1b"
+    pipeline_schedule: Annotated[str, _one_of("gpipe", "1f1b")] = "1f1b"
     pipeline_stages: Annotated[Optional[int], _or_null(_whole(2))] = None
-    stages_each: Annotated[int, _COUNT] = 1
     device: Annotated[str, _one_of("auto", "cpu")] = "auto"
     precision: Annotated[str, _one_of("fp32", "bf16", "fp16")] = "fp32"
     epochs: Annotated[Optional[int], _or_null(_COUNT)] = None
@@ -248,6 +259,11 @@ def parse(document: object, source: str = "train.json") -> Settings:
     schema = values.pop("schema", None)
     if schema != SCHEMA:
         raise SettingsError(f"{source}: schema is {schema!r}; this entrypoint reads {SCHEMA!r}")
+    for name, usual in _AS_NOW.items():
+        if name in values and values.pop(name) != usual:
+            raise SettingsError(f"{source}: {name} {REMOVED[name]}")
+    if values.get("pipeline_schedule") == "interleaved":
+        raise SettingsError(f"{source}: pipeline_schedule {REMOVED['pipeline_schedule']}")
     for name, value in values.items():
         rule = _RULES.get(name)
         if rule is None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -35,8 +35,10 @@ def set_backends(settings: Settings) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device) -> torch.nn.Module:
-    """The task's model on the device, with what is to be frozen frozen."""
+def make_model(
+    task: Task, cfg: Config, settings: Settings, device: Optional[torch.device]
+) -> torch.nn.Module:
+    """Return the task's model on the device (None: where the task made it), with what is to be frozen frozen."""
     model = built(task, cfg, settings)
     if settings.channels_last:
         return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

@@ -197,7 +197,7 @@ class Step:
         counts = self.meter.counts[len(self.meter.counts) - rounds :]
         zero = torch.zeros((), dtype=torch.float64, device=device)
         total = self.group.sum(sum((on_device(each, device) for each in counts), zero))
-        factor = size * self.group.alike / total.clamp(min=1e-12)
+        factor = size / total.clamp(min=1e-12)
         for parameter in self._trained:
             if parameter.grad is not None:
                 piece = local(parameter.grad)

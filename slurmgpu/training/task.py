@@ -39,8 +39,8 @@ _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch
 _OPTIONAL = {
     "blocks": "(model)",
     "shards": "(model)",
-    "parallelize": "(model, mesh)",
     "stages": "(model, count)",
+    "init_weights": "(model)",
     "optimizer": "(model, cfg)",
     "optimizers": "(model, cfg)",
     "parameter_groups": "(model, cfg)",
@@ -391,17 +391,9 @@ class Task:
             raise self._wrong("stages", f"a list of {count} modules, one for each process", stages)
         return stages
 
-    def parallelize(self, model: torch.nn.Module, mesh: Any) -> torch.nn.Module:
-        """The model with its layers split over the processes of a mesh, by the task; it may do so in place."""
-        if not self.has("parallelize"):
-            raise TrainingError(
-                f"{self.path}: tensor_parallel needs a method parallelize(model, mesh) in {self._name}, which calls "
-                "torch.distributed.tensor.parallel.parallelize_module"
-            )
-        answer = self._user.parallelize(model, mesh)
-        if answer is not None and not isinstance(answer, torch.nn.Module):
-            raise self._wrong("parallelize", "the model, or None where it is changed in place", answer)
-        return model if answer is None else answer
+    def init_weights(self, model: torch.nn.Module) -> None:
+        """Let the task give the model first values (``meta_device``)."""
+        self._user.init_weights(model)
 
     def shards(self, model: torch.nn.Module) -> Optional[list[torch.nn.Module]]:
         """The modules whose parameters are gathered together (fsdp2), as the task says; None where it does not."""

@@ -34,7 +34,7 @@ SMALLER = {
     },
 }  # fmt: skip
 # Jobs for more nodes than there are here; tests/test_gallery.py plans them.
-TOO_LARGE = ("gpt2-16-nodes", "gpt2-pipeline", "gpt2-sharded", "gpt2-split", "resnet50-4-nodes")
+TOO_LARGE = ("gpt2-16-nodes", "gpt2-pipeline", "gpt2-sharded", "resnet50-4-nodes")
 # Those that start after another one.
 AFTER = {"pipeline-train": "pipeline-prepare"}
 

@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 
 from slurmgpu.training import files, run
 from slurmgpu.training.processes.group import Channel
-from slurmgpu.training.tasks import gpt2
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
@@ -464,7 +463,7 @@ class Layers(Restless):
 
 
 class Mlp(nn.Module):
-    """A block whose two layers may be split over processes, with what it is given added at the end."""
+    """A block of two layers, with what it is given added at the end."""
 
     def __init__(self):
         super().__init__()
@@ -475,19 +474,13 @@ class Mlp(nn.Module):
 
 
 class Split(Line):
-    """Blocks that can be split over processes, in a list."""
+    """Blocks in a list, which can be cut into stages."""
 
     def model(self, cfg):
         return nn.Sequential(nn.Linear(3, 8), nn.Sequential(Mlp(), Mlp()), nn.Linear(8, 1))
 
     def blocks(self, model):
         return list(model[1])
-
-    def parallelize(self, model, mesh):
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-        for block in model[1]:
-            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 
     def stages(self, model, count):
         blocks = [model[0], *model[1], model[2]]
@@ -504,45 +497,6 @@ class Stages(Weighted, Split):
         )
 
 
-class Classes(Split):
-    """Seven classes, one of which does not count; the scores stay split over the processes that a layer is split over."""
-
-    def model(self, cfg):
-        self.split = cfg.tensor_parallel > 1
-        return nn.Sequential(nn.Linear(3, 8), nn.Sequential(Mlp(), Mlp()), nn.Linear(8, 7))
-
-    def parallelize(self, model, mesh):
-        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-        super().parallelize(model, mesh)
-        parallelize_module(model, mesh, {"2": ColwiseParallel(use_local_output=False)})
-
-    def loss(self, model, batch):
-        x, _, number = batch
-        scores = model(x)
-        assert self.split == (type(scores) is not torch.Tensor and scores.to_local().shape[1] < 7)
-        total = nn.functional.cross_entropy(scores, number, reduction="sum", ignore_index=3)
-        return {"loss": (total, (number != 3).sum()), "total": (scores.sum(), len(x))}
-
-    def evaluate(self, model, batch):
-        x, _, number = batch
-        scores = model(x)
-        return {
-            "loss": (nn.functional.cross_entropy(scores, number, reduction="sum"), len(x)),
-            "scores": scores,
-        }
-
-    def finish(self, outputs):
-        return {"sum": float(sum(map(sum, outputs["scores"])))}
-
-
-class Words(gpt2.Task):
-    """GPT-2 with SGD, whose steps are linear in the gradients."""
-
-    def optimizer(self, model, cfg):
-        return torch.optim.SGD(model.parameters(), lr=cfg.lr, foreach=False)
-
-
 class Compiled(Split):
     """Traced by torch.compile, whose code is then run as it is: no compiler is needed."""
 
@@ -553,32 +507,53 @@ class Compiled(Split):
         return super().model(cfg)
 
 
-class WideMlp(nn.Module):
-    """A block whose weights are large enough to get their values later (``meta_device``), in more ways than one."""
+class Turned(nn.Module):
+    """A block with a table that no checkpoint has, and a mask that each has."""
 
     def __init__(self):
         super().__init__()
-        self.up, self.down = nn.Linear(130, 130), nn.Linear(130, 130)
-        nn.init.trunc_normal_(self.up.weight, std=0.02)
-        nn.init.orthogonal_(self.down.weight, gain=0.1)
-        self.register_buffer("table", torch.arange(130 * 130).float().cos().view(130, 130), persistent=False)
-        self.mask = torch.ones(130, 130).tril()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+        self.register_buffer("table", torch.empty(8, 8), persistent=False)
+        self.register_buffer("mask", torch.empty(8, 8))
+        # As of numpy: it is made with its values, on the CPU.
+        self.register_buffer("ones", torch.frombuffer(bytearray(b"\1" * 8), dtype=torch.uint8))
+        self.begin()
+
+    def begin(self):
+        self.table.copy_(torch.arange(64).float().cos().view(8, 8))
+        self.mask.copy_(torch.ones(8, 8).tril())
 
     def forward(self, x):
-        return x + self.down(torch.tanh(self.up(x @ (self.table * self.mask / 100))))
+        return self.ones * x + self.down(torch.tanh(self.up(x @ (self.table * self.mask / 9))))
 
 
-class Wide(Split):
-    """Large layers; ``config.tied``: the first and the last have their weight in common."""
+class Begun(Split):
+    """A task that fills its model itself (``meta_device``); ``config.tied``: first and last layer share a weight."""
 
     def model(self, cfg):
-        model = nn.Sequential(
-            nn.Sequential(nn.Linear(3, 130), nn.Linear(130, 130, bias=False)),
-            nn.Sequential(WideMlp(), WideMlp()),
-            nn.Sequential(nn.Linear(130, 130, bias=False), nn.Linear(130, 1)),
-        )
-        with torch.no_grad():
-            model[0][1].weight.mul_(torch.rand(130, 1)).add_(torch.eye(130))
+        first, last = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
         if cfg.tied:
-            model[2][0].weight = model[0][1].weight
-        return model
+            last.weight = first.weight
+        ends = nn.Sequential(nn.Linear(3, 8), first), nn.Sequential(last, nn.Linear(8, 1))
+        return nn.Sequential(ends[0], nn.Sequential(Turned(), nn.Dropout(0.1), Turned()), ends[1])
+
+    def init_weights(self, model):
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.3)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+                    module.bias.data[:1].fill_(0.5)
+            if isinstance(module, Turned):
+                module.begin()
+
+
+class HalfBegun(Begun):
+    """The same, but for the table of the last block, which is in the second of two stages."""
+
+    def init_weights(self, model):
+        table = model[1][2].table
+        model[1][2].table = None
+        model[1][2].begin = lambda: None
+        super().init_weights(model)
+        model[1][2].table = table

@@ -12,7 +12,7 @@ import torch.distributed.fsdp
 
 from slurmgpu.training import run
 from slurmgpu.training.errors import SettingsError
-from slurmgpu.training.settings import SCHEMA, Config, Settings, complete, load, micro_batch, parse
+from slurmgpu.training.settings import REMOVED, SCHEMA, Config, Settings, complete, load, micro_batch, parse
 from slurmgpu.training.sharding import fully, layers, pipeline
 from slurmgpu.training.task import Task
 
@@ -275,15 +275,36 @@ def test_a_task_reads_settings_and_its_own_config_as_attributes() -> None:
         cfg.hidden = 3
 
 
+def test_settings_of_earlier_versions_are_read_where_they_asked_for_nothing() -> None:
+    """As earlier versions wrote them into each train.json; other values are refused, with what to write instead."""
+    earlier = {
+        "schema": SCHEMA,
+        "task": "task.py:T",
+        "tensor_parallel": 1,
+        "stages_each": 1,
+        "strategy": "fsdp2",
+    }
+    assert parse(earlier) == Settings("task.py:T", strategy="fsdp2")
+    for name, value in {"tensor_parallel": 4, "stages_each": 2, "pipeline_schedule": "interleaved"}.items():
+        with pytest.raises(
+            SettingsError, match=f"x: {name} .*has been removed.*start torchtitan or Megatron-LM"
+        ):
+            parse({**earlier, name: value}, "x")
+
+
+@twin
+def test_the_entrypoint_and_the_command_line_say_the_same_of_what_has_been_removed() -> None:
+    absent = {name: why for name, why in TrainSettings.ABSENT.items() if name != "context_parallel"}
+    assert {name: f"it {REMOVED[name]}" for name in absent} == absent
+    with pytest.raises(ValidationError) as error:
+        TrainSettings.model_validate({"task": "task.py:T", "pipeline_schedule": "interleaved"})
+    assert error.value.errors()[0]["msg"].removeprefix("Value error, ") == REMOVED["pipeline_schedule"]
+
+
 CLASHES: list[tuple[dict[str, Any], int, str]] = [
-    ({"tensor_parallel": 2}, 2, "train.tensor_parallel is 2, and train.strategy is auto"),
-    ({"strategy": "fsdp2", "tensor_parallel": 3}, 2, "tensor_parallel is 3, and the job has 2 processes"),
     ({"strategy": "ddp", "meta_device": True}, 1, "train.meta_device is true, and train.strategy is ddp"),
     ({"strategy": "fsdp2", "pipeline_stages": 2}, 2, "pipeline_stages is 2, and train.strategy is fsdp2"),
     ({"strategy": "pipeline", "pipeline_stages": 3}, 4, "pipeline_stages is 3, and the job has 4 processes"),
-    ({"strategy": "pipeline", "stages_each": 2}, 2, "stages_each is 2, .* pipeline_schedule 1f1b"),
-    ({"strategy": "ddp", "stages_each": 2, "pipeline_schedule": "interleaved"}, 2, "stages_each is 2"),
-    ({"strategy": "fsdp2", "tensor_parallel": 2, "compile": True}, 4, "compile is true, .* fsdp2 with"),
     ({"strategy": "model_parallel", "compile": True}, 1, "compile is true, and train.strategy is model_"),
     ({"strategy": "model_parallel", "micro_batch": "auto"}, 1, "micro_batch is auto"),
     ({"strategy": "fsdp2", "cpu_offload": True, "precision": "fp16"}, 2, "precision is fp16, .* fsdp2 with"),
@@ -295,10 +316,10 @@ CLASHES: list[tuple[dict[str, Any], int, str]] = [
     ({"strategy": "pipeline", "pipeline_stages": 2, "broadcast_buffers": False}, 4, "broadcast_buffers is f"),
 ]
 TOGETHER: list[tuple[dict[str, Any], int]] = [
-    ({"strategy": "fsdp2", "tensor_parallel": 2, "meta_device": True}, 4),
+    ({"strategy": "fsdp2", "meta_device": True}, 4),
     ({"strategy": "fsdp2", "compile": True, "cpu_offload": True, "micro_batch": "auto"}, 2),
     ({"strategy": "fsdp2", "precision": "fp16", "ema": 0.9, "nonfinite": "skip"}, 2),
-    ({"strategy": "pipeline", "stages_each": 2, "pipeline_schedule": "interleaved"}, 2),
+    ({"strategy": "pipeline", "pipeline_schedule": "gpipe"}, 2),
     ({"strategy": "pipeline", "meta_device": True, "broadcast_buffers": False}, 2),
     ({"strategy": "pipeline", "ema": 0.9, "compile": True}, 1),
     ({"strategy": "ddp", "compile": True, "ema": 0.9, "precision": "fp16", "micro_batch": "auto"}, 8),
@@ -349,7 +370,6 @@ def test_what_the_entrypoint_takes_is_planned(values: dict[str, Any], world_size
     [
         ({"strategy": "pipeline"}, 1),
         ({"strategy": "pipeline", "pipeline_stages": 2}, 4),
-        ({"strategy": "fsdp2", "tensor_parallel": 4}, 2),
         ({"strategy": "fsdp2"}, 8),
     ],
 )

@@ -5,19 +5,17 @@ The tolerances are those of ``test_training_equality.py``: sums change their ord
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.export import export
@@ -31,7 +29,6 @@ from slurmgpu.training.saving.pieces import Pieces, own_region
 from slurmgpu.training.settings import Settings
 from slurmgpu.training.sharding import fully, layers, pipeline
 from slurmgpu.training.sharding.local import local
-from slurmgpu.training.sharding.scores import over_pieces, refuse_other_losses, whole
 from slurmgpu.training.task import load as load_task
 from slurmgpu.training.weights.reading import read_state
 
@@ -69,7 +66,6 @@ CUTS = [
     note([7, 3], [4], ["shard", 0]),
     note([2, 3], [4], ["shard", 0]),
     note([7, 5], [2, 2], ["shard", 0], ["shard", 1]),
-    note([9, 5], [2, 2], ["shard again", 0], ["shard", 0]),
     note([7, 3], [2, 2], ["whole"], ["shard", 0]),
     note([5], [3], ["whole"]),
 ]
@@ -131,13 +127,21 @@ def test_a_part_is_asked_of_those_alone_who_have_some_of_it(about: dict[str, Any
             assert ((rank, there) in found) or not common
 
 
+def test_what_tensor_parallel_has_saved_is_refused_and_not_misread(tmp_path: Path) -> None:
+    about = note([9, 5], [2, 2], ["shard again", 0], ["shard", 0])
+    with pytest.raises(
+        TrainingError, match=r"saved by processes of tensor_parallel.*the version that wrote it"
+    ):
+        Pieces(tmp_path).whole(about)
+
+
 def test_an_export_of_pieces_is_one_safetensors_file_with_the_whole_tensors(tmp_path: Path) -> None:
-    whole = torch.randn(9, 5)
-    written(tmp_path, whole, CUTS[3])
-    state = {"w": CUTS[3], "steps": torch.tensor(7), "half": torch.ones(3, dtype=torch.bfloat16)}
+    whole = torch.randn(7, 5)
+    written(tmp_path, whole, CUTS[2])
+    state = {"w": CUTS[2], "steps": torch.tensor(7), "half": torch.ones(3, dtype=torch.bfloat16)}
     torch.save(state, tmp_path / "model.pt")
     said = export(tmp_path, tmp_path / "one.safetensors")
-    assert (said["tensors"], said["values"]) == (3, 49)
+    assert (said["tensors"], said["values"]) == (3, 39)
     found = read_state(tmp_path / "one.safetensors")
     assert torch.equal(found["w"], whole)
     assert torch.equal(found["half"], state["half"])
@@ -170,12 +174,9 @@ def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"strategy": "ddp", "tensor_parallel": 2}, "tensor_parallel is 2, and strategy is ddp"),
-        ({"strategy": "fsdp2", "tensor_parallel": 3}, "tensor_parallel is 3, and there are 4 processes"),
         ({"strategy": "model_parallel"}, "strategy is model_parallel, but world size is 4"),
         ({"strategy": "pipeline", "pipeline_stages": 3}, "pipeline_stages is 3, and there are 4 processes"),
         ({"strategy": "ddp", "pipeline_stages": 2}, "pipeline_stages is 2, and strategy is ddp"),
-        ({"strategy": "pipeline", "stages_each": 2}, "stages_each is 2, and pipeline_schedule is 1f1b"),
     ],
 )
 def test_processes_that_cannot_be_laid_out_so_are_refused_before_they_meet(
@@ -271,95 +272,12 @@ def test_blocks_are_compiled_each_by_itself_and_nothing_around_them(monkeypatch:
         torch.distributed.destroy_process_group()
 
 
-def test_compiling_layers_that_are_split_over_processes_is_refused() -> None:
-    settings = Settings("task.py:T", strategy="fsdp2", compile=True, tensor_parallel=2)
-    with pytest.raises(SettingsError, match="compile is true and tensor_parallel is 2"):
-        fully.refuse(load_task(f"{SMALL}:Split"), settings)
-
-
-@pytest.mark.long
-@needs_fsdp2
-def test_layers_split_over_two_and_samples_over_two_learn_what_one_learns_and_go_on_to_the_bit(
-    tmp_path: Path,
-) -> None:
-    """A mesh of 2 x 2; its checkpoint is read by the same mesh, and by one process."""
-    settings = {**SETTINGS, "ema": 0.9, "strategy": "fsdp2", "tensor_parallel": 2}
-    straight, halted, alone = (new_run(tmp_path, name) for name in ("straight", "halted", "alone"))
-    for run, steps in ((straight, "99"), (halted, "3")):
-        run.write("Classes", **settings)
-        ended = run.ranks(4, SLURMGPU_MAX_STEPS=steps)
-        assert set(ended.codes) == {0}, ended.err
-    alone.write("Classes", **SETTINGS, ema=0.9)
-    alone.ranks()
-    assert_close(straight, alone)
-    assert_close_measures(straight, alone)
-    assert_same(going_on(tmp_path, halted, "same", 4), straight)
-    assert_close(going_on(tmp_path, halted, "one", 1, strategy="single", tensor_parallel=1), alone)
-
-
 def assert_close_measures(one: RunFolder, other: RunFolder) -> None:
     """What evaluations have found, and what the task has measured in training."""
     for kind in ("eval", "train"):
         for mine, others in zip(one.metrics(kind), other.metrics(kind), strict=True):
             for name in mine["values"].keys() & {"loss", "sum", "total"}:
                 assert mine["values"][name] == pytest.approx(others["values"][name], rel=1e-5), name
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    """A mesh of this process alone."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield torch.distributed.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
-LOSSES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str | None]] = {
-    "flat": (lambda scores, y: cross_entropy(scores.flatten(0, 1), y.flatten()), None),
-    "classes second": (lambda scores, y: cross_entropy(scores.transpose(1, 2), y), None),
-    "in two": (lambda scores, y: nll_loss(log_softmax(scores, 2).flatten(0, 1), y.flatten()), None),
-    "and more": (lambda scores, y: cross_entropy(scores[:, 0], y[:, 0]) + scores.logsumexp(2).mean(), None),
-    "entropy": (
-        lambda scores, _: (log_softmax(scores, 2) * scores.softmax(2)).sum(),
-        "log_softmax of scores that are split",
-    ),
-    "both": (
-        lambda scores, y: nll_loss((found := log_softmax(scores[:, 0], 1)), y[:, 0]) + found.mean(),
-        "log_softmax of scores that are split",
-    ),
-    "scaled": (
-        lambda scores, y: nll_loss(2 * log_softmax(scores[:, 0], 1), y[:, 0]),
-        "log_softmax of scores that are split",
-    ),
-    "smoothed": (
-        lambda scores, y: cross_entropy(scores.flatten(0, 1), y.flatten(), label_smoothing=0.1),
-        "cross_entropy, without label_smoothing",
-    ),
-    "mixed": (lambda scores, _: (scores * torch.ones(5)).sum(), r"take scores\.full_tensor\(\) first"),
-}
-
-
-@needs_fsdp2
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_of_split_scores_has_the_gradient_of_whole_ones_or_is_refused(mesh: Any, name: str) -> None:
-    """Where torch would return another gradient without a word, too. What comes before the scores is not looked at."""
-    from torch.distributed.tensor import DTensor, Shard
-
-    loss, refused = LOSSES[name]
-    y = torch.tensor([[1, 4, 0], [2, 2, 3]])
-    split, plain = (torch.linspace(-2, 2, 30).reshape(2, 3, 5).requires_grad_() for _ in range(2))
-    before = log_softmax(split, 2)
-    with (
-        contextlib.nullcontext() if refused is None else pytest.raises(TrainingError, match=refused),
-        over_pieces(Path("task.py")),
-    ):
-        value = whole(loss(DTensor.from_local(before, mesh, [Shard(2)]), y))
-        refuse_other_losses(value, Path("task.py"))
-        value.backward()
-    if refused is None:
-        loss(log_softmax(plain, 2), y).backward()
-        assert split.grad is not None
-        assert plain.grad is not None
-        torch.testing.assert_close(split.grad, plain.grad)
 
 
 @pytest.mark.parametrize(
@@ -375,12 +293,9 @@ def test_what_stages_cannot_do_yet_is_refused_by_its_name(refused: dict[str, Any
 
 def test_micro_batches_go_back_as_soon_as_they_can_or_all_at_the_end() -> None:
     for number, ahead in enumerate((4, 3, 2, 1)):
-        assert most_under_way(list(pipeline.turns("1f1b", number, 4, 1, 8))) == ahead
-        assert most_under_way(list(pipeline.turns("gpipe", number, 4, 1, 8))) == 8
-        assert most_under_way(list(pipeline.turns("1f1b", number, 4, 1, 2))) == min(2, ahead)
-    first = list(pipeline.turns("interleaved", 0, 2, 2, 4))
-    assert [(each.micro, each.part) for each in first if each.forward][:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert most_under_way(first) == 5
+        assert most_under_way(list(pipeline.turns("1f1b", number, 4, 8))) == ahead
+        assert most_under_way(list(pipeline.turns("gpipe", number, 4, 8))) == 8
+        assert most_under_way(list(pipeline.turns("1f1b", number, 4, 2))) == min(2, ahead)
 
 
 def most_under_way(found: list[pipeline.Turn]) -> int:
@@ -390,69 +305,48 @@ def most_under_way(found: list[pipeline.Turn]) -> int:
     return max(waiting)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_no_schedule_lets_processes_wait_for_each_other_for_ever_or_take_what_is_anothers(
     schedule: str,
 ) -> None:
     """Played through: a receive takes the oldest that was sent to it, whatever it is."""
-    for count, parts, rounds in itertools.product(
-        (2, 3, 4), (1, 2, 3) if schedule == "interleaved" else (1,), range(1, 13)
-    ):
-        left = [list(pipeline.turns(schedule, number, count, parts, rounds)) for number in range(count)]
-        assert all(len(set(each)) == len(each) == 2 * parts * rounds for each in left)
-        sent: dict[tuple[bool, int], list[tuple[int, int]]] = defaultdict(list)  # to whom, in which direction
+    for count, rounds in itertools.product((2, 3, 4), range(1, 13)):
+        left = [list(pipeline.turns(schedule, number, count, rounds)) for number in range(count)]
+        assert all(len(set(each)) == len(each) == 2 * rounds for each in left)
+        sent: dict[tuple[bool, int], list[int]] = defaultdict(list)  # to whom, in which direction
         while any(left):
             moved = False
             for number, own in enumerate(left):
-                while own and taken(own[0], number, count, parts, sent):
+                while own and taken(own[0], number, count, sent):
                     own.pop(0)
                     moved = True
-            assert moved, (count, parts, rounds)
+            assert moved, (count, rounds)
 
 
-def taken(
-    turn: pipeline.Turn,
-    number: int,
-    count: int,
-    parts: int,
-    sent: dict[tuple[bool, int], list[tuple[int, int]]],
-) -> bool:
-    """Take a turn, if what it needs has come; a micro-batch goes with the number of the stage that it is for."""
-    stage, last = turn.part * count + number, parts * count - 1
-    if stage != (0 if turn.forward else last):
+def taken(turn: pipeline.Turn, number: int, count: int, sent: dict[tuple[bool, int], list[int]]) -> bool:
+    """Take a turn of a stage, if the micro-batch that it needs has come."""
+    if number != (0 if turn.forward else count - 1):
         come = sent[turn.forward, number]
         if not come:
             return False
-        assert come.pop(0) == (turn.micro, stage)
-    step = 1 if turn.forward else -1
-    if 0 <= stage + step <= last:
-        sent[turn.forward, (number + step) % count].append((turn.micro, stage + step))
+        assert come.pop(0) == turn.micro
+    after = number + (1 if turn.forward else -1)
+    if 0 <= after < count:
+        sent[turn.forward, after].append(turn.micro)
     return True
 
 
 FSDP2: dict[str, Any] = {"strategy": "fsdp2", "ema": 0.9}
-TINY = {"size": "tiny", "context": 8, "samples": 128, "vocabulary": 259}
 STAGES: dict[str, Any] = {"strategy": "pipeline", "config": {"dropout": 0.0}}
-LATER: dict[str, Any] = {"meta_device": True, "lr": 1e-3, "config": {"tied": False}}
 WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "fsdp2 on 4": (4, "Traced", {**FSDP2, "accumulate": 3}),
-    "layers split over 4": (4, "Split", {**FSDP2, "tensor_parallel": 4}),
-    "fsdp2 on 4, made later": (4, "Wide", {**FSDP2, **LATER, "config": {"tied": True}}),
-    "2 x layers split over 2, made later": (4, "Wide", {**FSDP2, **LATER, "tensor_parallel": 2}),
     "4 stages": (4, "Split", {**STAGES, "accumulate": 6}),
     "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
     "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
     "fsdp2 on 2, compiled": (2, "Compiled", {**FSDP2, "compile": True}),
-    "layers split over 2": (2, "Split", {**FSDP2, "tensor_parallel": 2}),
-    "scores split over 2": (2, "Classes", {**FSDP2, "tensor_parallel": 2}),
-    "scores split over 2, twice": (4, "Classes", {**FSDP2, "tensor_parallel": 2, "accumulate": 3}),
-    "scores of gpt2 split over 2, twice": (4, "Words", {**FSDP2, "tensor_parallel": 2, "config": TINY}),
     "2 stages": (2, "Stages", {**STAGES, "accumulate": 3, "pipeline_schedule": "gpipe"}),
-    "2 x 2 stages, interleaved": (
-        2, "Stages", {**STAGES, "accumulate": 6, "pipeline_schedule": "interleaved", "stages_each": 2},
-    ),
 }  # fmt: skip
-"""Processes, task and settings. A mesh of fsdp2 and split layers goes on below; layers of one process are above."""
+"""Processes, task and settings."""
 
 
 @pytest.fixture(scope="module")
@@ -551,3 +445,21 @@ def test_a_sharded_checkpoint_goes_on_to_the_bit_and_on_other_processes_within_r
     halted.write("Line", **{**settings, "strategy": "ddp"})
     halted.ranks(2, SLURMGPU_MAX_STEPS="6")
     assert_close(going_on(tmp_path, halted, "back", 2, strategy="fsdp2"), expected)
+
+
+def test_a_task_that_still_has_parallelize_is_told_that_nothing_calls_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It trains all the same: a run of an earlier version goes on."""
+    (tmp_path / "split_task.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(SMALL.parent)!r})\nfrom small import Line\n\n"
+        "class Task(Line):\n    def parallelize(self, model, mesh):\n        raise AssertionError\n"
+    )
+    run = new_run(tmp_path, "run")
+    run.write(f"{tmp_path / 'split_task.py'}:Task", max_steps=1, tensor_parallel=1, stages_each=1)
+    run.here()
+    said = capsys.readouterr().out
+    assert (
+        "warning: nothing calls parallelize of the task: tensor_parallel has been removed; start torchtitan"
+        in said
+    )

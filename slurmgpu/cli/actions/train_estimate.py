@@ -96,13 +96,7 @@ def _lines(
     if any(row["strategy"] in ("fsdp2", "pipeline") for row in rows):
         yield (
             f"fsdp2, pipeline: at the start each process has {_gib(found['made'])} GiB of the model in the node's memory "
-            "(meta_device: true: one parameter at a time)"
-        )
-    if any(row["tensor_parallel"] > 1 for row in rows):
-        yield (
-            "tensor_parallel: parameters and activations as parallelize cuts them"
-            if found["split_by_the_task"]
-            else "tensor_parallel: taken as if the task cut all blocks into equal parts, and no activations"
+            "(meta_device: true: none, and on the device a block at a time)"
         )
     if any(row["strategy"] == "pipeline" for row in rows):
         yield "pipeline: of all stages the largest; activations taken as shared out equally"
@@ -113,7 +107,6 @@ def _lines(
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     name = row["strategy"]
-    name += f", tp {row['tensor_parallel']}" if row["tensor_parallel"] > 1 else ""
     name += ", cpu_offload" if row["cpu_offload"] else ""
     amounts = ("parameters", "gradients", "optimizer", "averages", "gathered", "activations", "total", "host")
     return (

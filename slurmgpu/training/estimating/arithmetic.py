@@ -9,15 +9,13 @@ What is counted, with P for parameters, G for gradients, S for the optimizer's s
   what is in no block; the gradients of a block before they are shared out, in both types; and a micro-batch. Without
   ``reshard_after_forward`` all blocks stay gathered.
 - cpu_offload: the same pieces in the memory of the node, and on the GPU only what is gathered.
-- tensor_parallel T: what was traced of a model that the task has split. Where that was not possible, what is in blocks is
-  taken as cut into T, activations as not cut: a guess.
 - pipeline: what the task's stages have, and the activations of as many micro-batches as wait for their backward pass, of which
   a stage is taken to have its equal share. Of all stages the largest counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from ..settings import Settings
@@ -34,7 +32,6 @@ class Row(NamedTuple):
 
     strategy: str
     gpus: int
-    tensor_parallel: int
     cpu_offload: bool
     micro_batch: int
     """Samples at a time."""
@@ -97,20 +94,12 @@ def samples_at_a_time(settings: Settings, processes: int) -> int:
 
 
 def made(facts: Facts, settings: Settings) -> int:
-    """Bytes of the model in the node's memory that each process has at the start, before it keeps its piece."""
-    return facts.buffers + (facts.largest if settings.meta_device else facts.parameters)
+    """Return the bytes of the model in the node's memory that each process has at the start, before it keeps its piece."""
+    return 0 if settings.meta_device else facts.buffers + facts.parameters
 
 
-def rows(
-    facts: Facts,
-    settings: Settings,
-    gpus: Sequence[int],
-    *,
-    on_gpu: bool,
-    own_step: bool,
-    split: Optional[Facts] = None,
-) -> list[Row]:
-    """Each strategy at each number of GPUs, a process each; ``split`` are the facts of one of ``tensor_parallel`` processes."""
+def rows(facts: Facts, settings: Settings, gpus: Sequence[int], *, on_gpu: bool, own_step: bool) -> list[Row]:
+    """Return a row for each strategy at each number of GPUs, with a process for each GPU."""
     found = []
     for count in sorted(set(gpus)):
         if count == 1:
@@ -118,23 +107,13 @@ def rows(
             continue
         found.append(_whole("ddp", facts, settings, count, on_gpu))
         if not own_step:
-            found += _sharded_rows(facts, settings, count, split)
+            found.append(_sharded(facts, settings, count, offload=False))
+            if settings.precision != "fp16":
+                found.append(_sharded(facts, settings, count, offload=True))
             stages = settings.pipeline_stages or count
             if stages in facts.stages and not count % stages:
                 found.append(_staged(facts, settings, count, facts.stages[stages]))
     return found
-
-
-def _sharded_rows(facts: Facts, settings: Settings, count: int, split: Optional[Facts]) -> Iterator[Row]:
-    cuts = {1}
-    if count % settings.tensor_parallel == 0:
-        cuts.add(settings.tensor_parallel)
-    for cut in sorted(cuts):
-        known = split if cut > 1 else None
-        of_one, left = (facts, cut) if known is None else (known, 1)
-        yield _sharded(of_one, settings, count, cut, left, offload=False)
-        if settings.precision != "fp16":
-            yield _sharded(of_one, settings, count, cut, left, offload=True)
 
 
 def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: bool) -> Row:
@@ -153,7 +132,7 @@ def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: 
         # The gradients come while the activations go, and are no more at the start of the next step.
         peak = max(first, activations, facts.gradients + beside)
     return Row(
-        strategy, count, 1, False, micro,
+        strategy, count, False, micro,
         facts.parameters, gradients, facts.optimizer, facts.averages, facts.buffers, 0,
         None if line is None else activations,
         kept + peak, 0,
@@ -162,39 +141,28 @@ def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: 
     )  # fmt: skip
 
 
-def _sharded(facts: Facts, settings: Settings, count: int, cut: int, left: int, *, offload: bool) -> Row:
-    """A process that has a piece of the model; each data group of ``count / cut`` processes takes the batch.
-
-    Blocks are yet to be cut into ``left``.
-    """
-    micro = samples_at_a_time(settings, count // cut)
+def _sharded(facts: Facts, settings: Settings, count: int, *, offload: bool) -> Row:
+    """Return the row of a process that has one of ``count`` pieces of the model."""
+    micro = samples_at_a_time(settings, count)
     in_blocks = min(facts.parameters, sum(facts.blocks))
     outside = facts.parameters - in_blocks
-    share = (in_blocks / left + outside) / max(
-        1, facts.parameters
-    )  # of the whole, before it is sharded over data
-    pieces = count // cut
-
-    def piece(size: int) -> int:
-        return round(size * share / pieces)
-
     elements = facts.parameters / max(1, facts.elements)
     narrow = 1.0 if settings.precision == "fp32" else 2 / elements
     # As large as a whole block, whatever holds how many of its parameters.
-    largest = max(facts.blocks, default=0) / left
+    largest = max(facts.blocks, default=0)
     rest = outside * narrow
     at_once = 2 * largest if settings.reshard_after_forward else in_blocks
-    computed = min(at_once, in_blocks / left) * narrow
+    computed = min(at_once, in_blocks) * narrow
     shared_out = largest * (narrow + _FP32 / elements) + rest
-    gathered = round(rest + computed + shared_out) if pieces > 1 else 0
+    gathered = round(rest + computed + shared_out)
     sizes = (facts.parameters, facts.gradients, facts.optimizer, facts.averages)
-    parameters, gradients, optimizer, averages = map(piece, sizes)
+    parameters, gradients, optimizer, averages = (round(size / count) for size in sizes)
     line = _line(facts.peaks_cast, first=False)
     activations = 0 if line is None else line.at(micro)
     kept = parameters + gradients + optimizer + averages
     on_device = (0 if offload else kept) + facts.buffers + gathered
     return Row(
-        "fsdp2", count, cut, offload, micro,
+        "fsdp2", count, offload, micro,
         parameters, gradients, optimizer, averages, facts.buffers, gathered,
         None if line is None else activations,
         on_device + activations, kept if offload else 0,
@@ -225,18 +193,17 @@ def _stage(
     line = _line(facts.peaks, first=False)
     size = sizes[number]
     part = size / max(1, facts.parameters)
-    schedule, each = settings.pipeline_schedule, settings.stages_each
     waiting = most = 0
-    for turn in turns(schedule, number, len(sizes), each, rounds):
+    for turn in turns(settings.pipeline_schedule, number, len(sizes), rounds):
         waiting += 1 if turn.forward else -1
         most = max(most, waiting)
-    held = most / (each * len(sizes))  # micro-batches, each of all the model
+    held = most / len(sizes)  # micro-batches, each of all the model
     gradients, optimizer = round(facts.gradients * part), round(facts.optimizer * part)
     activations = 0 if line is None else round(held * line.at(micro))
     buffers = round(facts.buffers * part)
     kept = size + gradients + optimizer + buffers
     return Row(
-        "pipeline", count, 1, False, micro,
+        "pipeline", count, False, micro,
         size, gradients, optimizer, 0, buffers, 0,
         None if line is None else activations,
         kept + activations, 0,

@@ -27,11 +27,9 @@ from ..precision import Precision
 from ..settings import Config, Settings
 from ..setup import built
 from ..sharding.fully import blocks_of
-from ..sharding.local import local
-from ..sharding.scores import over_pieces, whole
 from ..task import Task, is_stream
 
-__all__ = ["Facts", "Peak", "trace", "trace_split"]
+__all__ = ["Facts", "Peak", "trace"]
 
 _SIZES = (2, 4)
 """Samples of the two micro-batches that are traced; what others take lies on the line through both."""
@@ -74,8 +72,6 @@ class Facts(NamedTuple):
     """What is to be said of how this was found."""
     stages: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """By processes of a pipeline, the parameters that each has; of numbers that the task cuts its model into."""
-    largest: int = 0
-    """The largest parameter."""
 
 
 class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
@@ -89,8 +85,6 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None
     ) -> Any:
-        if any(each.__name__ == "DTensor" for each in types):
-            return NotImplemented  # what it does with its pieces comes by
         answer = function(*args, **(kwargs or {}))
         self.add(answer)
         return answer
@@ -139,41 +133,11 @@ def trace(task: Task, settings: Settings, processes: Sequence[int] = ()) -> Fact
     return _Traced(task, settings, fake=False).facts(note, processes)
 
 
-def trace_split(task: Task, settings: Settings) -> tuple[Optional[Facts], Optional[str]]:
-    """The same of the first of ``tensor_parallel`` processes, with the layers split by the task's own ``parallelize``.
-
-    The others are not there: torch's "fake" process group, for its own tests, answers for them. Its place may change; then,
-    and where the task cannot be traced so, there are no facts, and a note says why. Without such layers there is neither.
-    """
-    if settings.tensor_parallel < 2 or not task.has("parallelize"):
-        return None, None
-    try:
-        with _pretended(settings.tensor_parallel) as mesh:
-            return _Traced(task, settings, fake=True, mesh=mesh).facts(None, ()), None
-    except Exception as error:
-        said = (str(error).strip().splitlines() or [""])[0]
-        return None, f"what parallelize does was not found out ({type(error).__name__}: {said[:200]})"
-
-
-@contextlib.contextmanager
-def _pretended(processes: int) -> Iterator[Any]:
-    """A mesh of so many processes, of which this is the first, and the others are not there."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
-    try:
-        yield init_device_mesh("cpu", (processes,))
-    finally:
-        dist.destroy_process_group()
-
-
 class _Traced:
-    """A task's model, with fake tensors or with real ones; on a mesh, split over it."""
+    """A task's model, with fake tensors or with real ones."""
 
-    def __init__(self, task: Task, settings: Settings, *, fake: bool, mesh: Any = None) -> None:
-        self._settings, self._fake, self._split = settings, fake, mesh is not None
+    def __init__(self, task: Task, settings: Settings, *, fake: bool) -> None:
+        self._settings, self._fake = settings, fake
         self._mode: AbstractContextManager[Any] = contextlib.nullcontext()
         if fake:
             from torch._subclasses.fake_tensor import FakeTensorMode
@@ -182,8 +146,6 @@ class _Traced:
         self._task, self._cfg = task, Config(settings)
         with self._mode:
             self._model = built(self._task, self._cfg, settings)
-            if self._split:
-                self._model = task.parallelize(self._model, mesh)
         self._model.train()
         dataset = self._task.dataset(self._cfg)
         self._batches = [] if self._task.has("step") else list(_batches(self._task, dataset))
@@ -194,10 +156,10 @@ class _Traced:
         peaks = self._peaks()
         trained = [each for each in model.parameters() if each.requires_grad]
         state, step_peak = self._optimizer(trained)
-        wide = sum(local(each).numel() * max(4, each.element_size()) for each in trained)
+        wide = sum(each.numel() * max(4, each.element_size()) for each in trained)
         facts = Facts(
             parameters=_size(model.parameters()),
-            elements=sum(local(each).numel() for each in model.parameters()),
+            elements=sum(each.numel() for each in model.parameters()),
             buffers=_size(model.buffers()),
             gradients=_size(trained),
             optimizer=state,
@@ -208,7 +170,6 @@ class _Traced:
             peaks_cast=peaks,
             note=note,
             stages=self._stages(processes),
-            largest=max((each.numel() * each.element_size() for each in model.parameters()), default=0),
         )
         if settings.precision not in _HALF:
             return facts
@@ -223,25 +184,15 @@ class _Traced:
         for total in processes:
             count = self._settings.pipeline_stages or total
             with self._mode, contextlib.suppress(Exception):  # it may have fewer layers than these
-                stages = self._task.stages(self._model, count * self._settings.stages_each)
-                found[count] = tuple(
-                    _size(each for stage in stages[number::count] for each in stage.parameters())
-                    for number in range(count)
-                )
+                stages = self._task.stages(self._model, count)
+                found[count] = tuple(_size(each.parameters()) for each in stages)
         return found
 
     def _peaks(self) -> tuple[Peak, ...]:
         return tuple(self._peak(samples, batch) for samples, batch in self._batches)
 
     def _peak(self, samples: int, batch: object) -> Peak:
-        """What a micro-batch takes, without gradients that are there before and with them."""
-        found = self._passes(batch)
-        if self._split:
-            found = self._passes(batch)  # the first time, torch tried each operation on whole tensors, too
-        return Peak(samples, *found)
-
-    def _passes(self, batch: object) -> list[int]:
-        """The peaks of two micro-batches, one after the other."""
+        """Return what a micro-batch takes, without gradients that are there before and with them."""
         found = []
         with self._mode, _Storages() as storages:
             storages.add([*self._model.parameters(), *self._model.buffers()])
@@ -251,7 +202,7 @@ class _Traced:
                 found.append(storages.peak - before)
         for each in self._model.parameters():
             each.grad = None
-        return found
+        return Peak(samples, *found)
 
     def _taken(self, value: object) -> object:
         if not isinstance(value, torch.Tensor):
@@ -260,12 +211,11 @@ class _Traced:
 
     def _back(self, batch: object, storages: _Storages) -> None:
         storages.add(batch)
-        with over_pieces(self._task.path) if self._split else contextlib.nullcontext():
-            with Precision(self._settings.precision, _CPU, 1.0).autocast():
-                value = self._task.checked_loss(whole(self._task.raw_loss(self._model, batch)))[0]
-            if not value.requires_grad:
-                self._task.refuse_constant(value)
-            value.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        with Precision(self._settings.precision, _CPU, 1.0).autocast():
+            value = self._task.loss(self._model, batch)[0]
+        if not value.requires_grad:
+            self._task.refuse_constant(value)
+        value.backward()  # type: ignore[no-untyped-call, unused-ignore]
 
     def _optimizer(self, trained: list[nn.Parameter]) -> tuple[int, int]:
         """Bytes of the optimizers' state, and of what is beside it at the peak of their steps."""
@@ -306,11 +256,10 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _tensors(values: object) -> list[torch.Tensor]:
-    """The tensors among these, and of those that are split this process's pieces."""
-    return [local(each) for each in tree_flatten(values)[0] if isinstance(each, torch.Tensor)]
+    return [each for each in tree_flatten(values)[0] if isinstance(each, torch.Tensor)]
 
 
 def _size(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of these, each storage once."""
-    storages = [local(each).untyped_storage() for each in tensors]
+    storages = [each.untyped_storage() for each in tensors]
     return sum({id(each): each.nbytes() for each in storages}.values())

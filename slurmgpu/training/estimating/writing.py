@@ -11,7 +11,7 @@ from ..files import write_json
 from ..settings import Settings
 from ..task import load
 from .arithmetic import at, made, rows
-from .tracing import trace, trace_split
+from .tracing import trace
 
 __all__ = ["NAME", "write"]
 
@@ -27,10 +27,7 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
     """
     task = load(settings.task)
     facts = trace(task, settings, gpus)
-    split, note = trace_split(task, settings)
-    found = rows(
-        facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"), split=split
-    )
+    found = rows(facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"))
     write_json(
         folder / NAME,
         {
@@ -42,8 +39,7 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
             "micro_batch_to_be_found": settings.micro_batch == "auto",
             "activations": {str(size): at(facts.peaks, size) for size in _SIZES},
             "made": made(facts, settings),
-            "split_by_the_task": split is not None,
-            "note": "; ".join(filter(None, (facts.note, note))) or None,
+            "note": facts.note,
             "rows": [each._asdict() for each in found],
         },
     )

@@ -62,11 +62,6 @@ def find(settings: Settings, task: Task, session: Session) -> Settings:
         TrainingError: on every rank, where not even one sample fits, or a try has failed for another reason.
     """
     group = session.group
-    if group.alike > 1:
-        raise TrainingError(
-            f"micro_batch is auto and tensor_parallel is {settings.tensor_parallel}: a try without the other processes cannot "
-            "split layers yet; give micro_batch a number"
-        )
     budget = budget_of(group.device, settings.fit_head_room, group.ranks)
     group.barrier()  # all look at what is free before one of them takes some
     search_of = _Search(settings, task, session, budget)

@@ -44,11 +44,9 @@ class Group:
         self.ranks = ranks
         self.device = device
         self.data = ranks
-        """This process's place among those that have other samples; with tensor parallelism several have the same."""
+        """This process's place among those that have other samples; the stages of a pipeline have the same."""
         self.pieces = ranks.world_size
         """Over how many processes a model is sharded; a trial of one process alone pretends to have others."""
-        self.alike = 1
-        """How often each sample is in what all processes add up."""
         self.apart = False
         """Whether each process has a stage of the model, and no buffer is for those with other stages."""
         self.stages = ranks.world_size
@@ -58,15 +56,9 @@ class Group:
 
     @property
     def heads(self) -> range:
-        """The ranks whose evaluations count: of those with the same samples one, and of a pipeline the last."""
+        """The ranks whose evaluations count: all, or the last one of each pipeline."""
         world = self.ranks.world_size
-        return range(self.stages - 1, world, self.stages) if self.apart else range(0, world, self.alike)
-
-    def split_layers(self, over: int) -> None:
-        """From now on ``over`` processes, one after the other, have the same samples: a layer is split over them."""
-        ranks = self.ranks
-        self.data = replace(ranks, rank=ranks.rank // over, world_size=ranks.world_size // over)
-        self.alike = over
+        return range(self.stages - 1, world, self.stages) if self.apart else range(world)
 
     def form_pipeline(self, stages: int) -> None:
         """From now on so many processes, one after the other, are a pipeline: they take the same samples.
@@ -199,12 +191,15 @@ class Group:
 
     def share_buffers(self, model: torch.nn.Module) -> None:
         """Give every rank the buffers of rank 0, or of the first copy of its stage, so that all evaluate the same model."""
-        if not self.apart:
+        if self.apart:
+            self.share_copies(model.buffers())
+        else:
             self._share(model.buffers())
-        elif self._copies is not None:
-            for each in model.buffers():
-                if not each.is_meta:
-                    dist.broadcast(each, src=self.ranks.rank % self.stages, group=self._copies)
+
+    def share_copies(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give every copy of a stage the first copy's values."""
+        if self._copies is not None:
+            self._broadcast(tensors, self.ranks.rank % self.stages, self._copies)
 
     def send(self, tensor: torch.Tensor) -> None:
         """Give every rank rank 0's values of a tensor, which is there on each."""
@@ -212,14 +207,17 @@ class Group:
 
     def _share(self, tensors: Iterable[torch.Tensor]) -> None:
         if self.together:
-            for tensor in tensors:
-                if tensor.is_meta:
-                    continue
-                whole = tensor.to(self.device).contiguous()  # nccl takes no other
-                dist.broadcast(whole, src=0)
-                if whole is not tensor:
-                    with torch.no_grad():
-                        tensor.copy_(whole)
+            self._broadcast(tensors, 0)
+
+    def _broadcast(self, tensors: Iterable[torch.Tensor], source: int, among: Optional[Any] = None) -> None:
+        for tensor in tensors:
+            if tensor.is_meta:
+                continue
+            whole = tensor.detach().to(self.device).contiguous()  # nccl takes no other
+            dist.broadcast(whole, src=source, group=among)
+            if whole.data_ptr() != tensor.data_ptr():
+                with torch.no_grad():
+                    tensor.copy_(whole)
 
     def on_first(self, act: Callable[[], T]) -> T:
         """Run ``act`` on rank 0 and return its result on every rank; if it fails, every rank raises and none waits."""

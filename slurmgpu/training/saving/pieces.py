@@ -27,6 +27,7 @@ __all__ = [
     "Owned",
     "Pieces",
     "Region",
+    "cut_like",
     "fit_model",
     "fit_optimizer",
     "is_note",
@@ -140,9 +141,7 @@ def _coordinate_of(note: Mapping[str, Any], rank: int) -> Optional[tuple[int, ..
 def _kind(placement: Any, where: str) -> list[Any]:
     if placement.is_replicate():
         return ["whole"]
-    if type(placement).__name__ == "_StridedShard":
-        return ["shard again", placement.dim]
-    if placement.is_shard():
+    if placement.is_shard() and type(placement).__name__ != "_StridedShard":
         return ["shard", placement.dim]
     raise TrainingError(
         f"{where} is cut over the ranks as {placement}, which a checkpoint cannot hold: only shards and whole copies can be "
@@ -151,21 +150,17 @@ def _kind(placement: Any, where: str) -> list[Any]:
 
 
 def _region(note: Mapping[str, Any], coordinate: Sequence[int]) -> Region:
-    """The part of the tensor at a place of the mesh: in each dimension the first take one more where it does not divide.
-
-    Those that are cut again (FSDP2 of what is cut by tensor parallelism already) come last, as they did when they were cut.
-    """
+    """Return the part of the tensor at a place of the mesh: each dimension is cut into pieces of one size, the last shorter."""
     offsets, sizes = [0] * len(note["shape"]), list(note["shape"])
-    for kind in ("shard", "shard again"):
-        for place, count, placement in zip(coordinate, note["mesh"], note["placements"]):
-            if placement[0] != kind:
-                continue
-            dim = placement[1]
-            piece = -(-sizes[dim] // count)
-            start = min(place * piece, sizes[dim])
-            stop = min(start + piece, sizes[dim])
-            offsets[dim] += start
-            sizes[dim] = stop - start
+    for place, count, placement in zip(coordinate, note["mesh"], note["placements"]):
+        if placement[0] == "whole":
+            continue
+        dim = placement[1]
+        piece = -(-sizes[dim] // count)
+        start = min(place * piece, sizes[dim])
+        stop = min(start + piece, sizes[dim])
+        offsets[dim] += start
+        sizes[dim] = stop - start
     return Region(tuple(offsets), tuple(sizes))
 
 
@@ -186,7 +181,12 @@ def _writes(note: Mapping[str, Any], coordinate: Sequence[int]) -> bool:
 def _written(note: Mapping[str, Any], wanted: Optional[Region] = None) -> Iterator[tuple[int, Region]]:
     """The parts of a tensor, each with the rank that has written it; those alone that have something of what is wanted."""
     kinds = [placement[0] for placement in note["placements"]]
-    cuts = [at for kind in ("shard", "shard again") for at, each in enumerate(kinds) if each == kind]
+    if "shard again" in kinds:
+        raise TrainingError(
+            f"{note[_MARK]} was saved by processes of tensor_parallel, which this version cannot put together: export the "
+            "checkpoint with the version that wrote it (checkpoint export), and begin from that file (pretrained)"
+        )
+    cuts = [at for at, each in enumerate(kinds) if each == "shard"]
     coordinate, offsets, sizes = [0] * len(kinds), [0] * len(note["shape"]), list(note["shape"])
 
     def cut(number: int) -> Iterator[tuple[int, Region]]:
@@ -340,12 +340,21 @@ def _like(name: str, value: Any, target: Any, pieces: Pieces, rank: int) -> Any:
 
 def _cut(value: Any, target: Any, pieces: Pieces, rank: int) -> torch.Tensor:
     """The tensor, cut as the target is."""
+    region, _ = own_region(note_of(target, ""), rank)
+    return _as_piece_of(target, pieces.part(value, region))
+
+
+def cut_like(whole: torch.Tensor, target: Any, rank: int) -> torch.Tensor:
+    """Return this rank's piece of a whole tensor, cut as the target is, and of its type."""
+    region, _ = own_region(note_of(target, ""), rank)
+    return _as_piece_of(target, whole[_slices(region)].to(target.dtype).clone())
+
+
+def _as_piece_of(target: Any, piece: torch.Tensor) -> torch.Tensor:
     from torch.distributed.tensor import DTensor
 
-    region, _ = own_region(note_of(target, ""), rank)
-    piece = pieces.part(value, region).to(target.device)
     return DTensor.from_local(
-        piece,
+        piece.to(target.device),
         target.device_mesh,
         target.placements,
         run_check=False,

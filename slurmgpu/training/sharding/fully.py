@@ -16,14 +16,13 @@ from ..errors import SettingsError, TrainingError
 from ..processes.group import Group
 from ..settings import Settings
 from ..task import Task
-from .unmade import Unmade
+from .meta_init import MetaInit
 
 __all__ = [
     "blocks_of",
     "fully_sharded",
     "is_asked_for",
     "refuse",
-    "require_mesh",
     "require_torch",
     "require_torch_of",
 ]
@@ -64,24 +63,6 @@ def require_torch_of(device: torch.device) -> None:
         )
 
 
-def require_mesh(settings: Settings, world_size: int) -> None:
-    """Refuse a number of processes over which layers cannot be split.
-
-    Raises:
-        SettingsError: the message names both numbers.
-    """
-    over = settings.tensor_parallel
-    if settings.strategy != "fsdp2":
-        raise SettingsError(
-            f"tensor_parallel is {over}, and strategy is {settings.strategy}: layers are split over processes with "
-            "strategy fsdp2"
-        )
-    if world_size % over:
-        raise SettingsError(
-            f"tensor_parallel is {over}, and there are {world_size} processes, which it must divide: start a multiple of {over}"
-        )
-
-
 def refuse(task: Task, settings: Settings) -> None:
     """Refuse what cannot be done with a sharded model.
 
@@ -93,10 +74,6 @@ def refuse(task: Task, settings: Settings) -> None:
             "strategy fsdp2 shares gradients where the model's own forward is called, and the task's step calls what it "
             "likes: use strategy ddp"
         )
-    if settings.compile and settings.tensor_parallel > 1:
-        raise SettingsError(
-            f"compile is true and tensor_parallel is {settings.tensor_parallel}: the two are not done together yet; leave out one"
-        )
     if settings.cpu_offload and settings.precision == "fp16":
         raise SettingsError(
             "cpu_offload is true and precision is fp16: a scaler looks for gradients that are not finite on the GPU; "
@@ -105,11 +82,11 @@ def refuse(task: Task, settings: Settings) -> None:
 
 
 def fully_sharded(
-    model: nn.Module, task: Task, settings: Settings, group: Group, unmade: Optional[Unmade] = None
+    model: nn.Module, task: Task, settings: Settings, group: Group, meta: Optional[MetaInit] = None
 ) -> nn.Module:
     """Shard the model, in place: its blocks first, then what is left; rank 0's parameters are what is shared out.
 
-    Those of an ``unmade`` model get their values when all is cut.
+    ``meta`` gives a model on the meta device its first values.
 
     The blocks are those that the task's ``shards(model)`` returns, or else its ``blocks(model)``; or else the modules in each
     outermost ``ModuleList``, or, where there is none, the model's children.
@@ -118,13 +95,7 @@ def fully_sharded(
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     group.share(model)
-    over = settings.tensor_parallel
-    mesh = init_device_mesh(
-        group.device.type, (group.pieces // over, over), mesh_dim_names=("data", "tensor")
-    )
-    if over > 1:
-        model = task.parallelize(model, mesh["tensor"])
-    options: dict[str, Any] = {"mesh": mesh["data"]}
+    options: dict[str, Any] = {"mesh": init_device_mesh(group.device.type, (group.pieces,))}
     if settings.precision != "fp32":
         options["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=_DTYPES[settings.precision], reduce_dtype=torch.float32
@@ -141,6 +112,8 @@ def fully_sharded(
             if norm is not model:
                 fully_shard(norm, **{**options, "mp_policy": MixedPrecisionPolicy(cast_forward_inputs=False)})
         blocks = [each for each in blocks if each not in norms]
+    if meta is not None:
+        meta.fill_blocks(model, blocks)
     for block in blocks:
         if settings.compile:
             _compile(block, blocks)
@@ -150,8 +123,8 @@ def fully_sharded(
         fully_shard(model, **options)
     except ValueError as error:
         raise TrainingError(f"strategy fsdp2: torch cannot shard {type(model).__name__}: {error}") from error
-    if unmade is not None:
-        unmade.fill(model, torch.device("cpu") if settings.cpu_offload else group.device)
+    if meta is not None:
+        meta.place_pieces(model, torch.device("cpu") if settings.cpu_offload else group.device)
     return model
 
 

@@ -52,35 +52,17 @@ def norm(gradients: Sequence[torch.Tensor], device: torch.device) -> torch.Tenso
 
     ``torch.nn.utils.get_total_norm`` takes those of one mesh alone, and none on a CPU beside GPUs that talk by NCCL.
     """
-    sums: dict[Any, tuple[Any, list[torch.Tensor]]] = {}
+    squares: dict[Any, list[torch.Tensor]] = {}
     for each in gradients:
-        placements, mesh = getattr(each, "placements", ()), getattr(each, "device_mesh", None)
-        dims = tuple(dim for dim, place in enumerate(placements) if not place.is_replicate())
-        if any(place.is_partial() for place in placements):
-            each, dims = each.redistribute(placements=_whole(placements)), _sharded_dims(placements)  # type: ignore[attr-defined]
-        key = (None, ()) if mesh is None else (mesh, dims)
         square = torch.linalg.vector_norm(local(each), dtype=torch.float32).square().to(device)
-        sums.setdefault(key, (mesh, []))[1].append(square)
+        squares.setdefault(getattr(each, "device_mesh", None), []).append(square)
     total = torch.zeros((), device=device)
-    for (_, dims), (mesh, squares) in sums.items():
-        part = torch.stack(squares).sum()
-        for dim in dims:
-            dist.all_reduce(part, group=mesh.get_group(dim))
+    for mesh, own in squares.items():
+        part = torch.stack(own).sum()
+        if mesh is not None:  # each process has the squares of its pieces
+            dist.all_reduce(part, group=mesh.get_group())
         total = total + part
     return total.sqrt()
-
-
-def _whole(placements: Sequence[Any]) -> list[Any]:
-    """The placements, with each sum that is yet to be taken taken."""
-    from torch.distributed.tensor import Replicate
-
-    return [Replicate() if each.is_partial() else each for each in placements]
-
-
-def _sharded_dims(placements: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(
-        dim for dim, each in enumerate(placements) if not each.is_replicate() and not each.is_partial()
-    )
 
 
 def scale_down(gradients: Sequence[torch.Tensor], total: torch.Tensor, clip: Optional[float]) -> None:

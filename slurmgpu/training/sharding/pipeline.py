@@ -1,10 +1,9 @@
-"""``strategy: pipeline``: each process has a stage of the model or several, and micro-batches go from stage to stage.
+"""``strategy: pipeline``: each process has a stage of the model, and micro-batches go from stage to stage.
 
 A step's micro-batches are those of ``accumulate``. GPipe takes all of them forward and then all backward; 1F1B goes back as soon
-as it can, and keeps no more activations than there are stages behind it. Interleaved 1F1B deals several shorter stages out to
-each process, so that they wait less for each other (all: Narayanan et al. 2021, arXiv 2104.04473). The stages send each other
-activations and their gradients themselves: torch.distributed.pipelining calls a loss once more on tensors that are none to learn
-the shapes, and wants all micro-batches alike.
+as it can, and keeps no more activations than there are stages behind it (both: Narayanan et al. 2021, arXiv 2104.04473). The
+stages send each other activations and their gradients themselves: torch.distributed.pipelining calls a loss once more on tensors
+that are none to learn the shapes, and wants all micro-batches alike.
 
 With fewer stages than processes there are several copies of the pipeline, with other samples; each stage's gradients are averaged
 over its copies.
@@ -23,7 +22,7 @@ from ..errors import SettingsError, TrainingError
 from ..processes.group import Group
 from ..settings import Settings
 from ..task import Task
-from .unmade import Unmade
+from .meta_init import MetaInit
 
 __all__ = ["Handed", "Staged", "Turn", "is_asked_for", "refuse", "require_stages", "staged", "turns"]
 
@@ -41,25 +40,21 @@ def is_asked_for(settings: Settings, group: Group) -> bool:
 
 
 def require_stages(settings: Settings, world_size: int) -> None:
-    """Refuse a number of processes that cannot be laid out in pipelines, and settings that speak of none.
+    """Refuse a number of processes that cannot be laid out in pipelines, and ``pipeline_stages`` without a pipeline.
 
     Raises:
         SettingsError: the message names the setting and the numbers.
     """
-    count, each = settings.pipeline_stages, settings.stages_each
+    count = settings.pipeline_stages
+    if count is None:
+        return
     if settings.strategy != "pipeline":
-        name, value = ("pipeline_stages", count) if count is not None else ("stages_each", each)
         raise SettingsError(
-            f"{name} is {value}, and strategy is {settings.strategy}: stages are those of strategy pipeline"
+            f"pipeline_stages is {count}, and strategy is {settings.strategy}: stages are those of strategy pipeline"
         )
-    if count is not None and world_size % count:
+    if world_size % count:
         raise SettingsError(
             f"pipeline_stages is {count}, and there are {world_size} processes, which it must divide: start a multiple of {count}"
-        )
-    if each > 1 and settings.pipeline_schedule != "interleaved":
-        raise SettingsError(
-            f"stages_each is {each}, and pipeline_schedule is {settings.pipeline_schedule}: several stages of a process go with "
-            "pipeline_schedule interleaved"
         )
 
 
@@ -89,111 +84,73 @@ def refuse(task: Task, settings: Settings, copies: bool = False) -> None:
 
 
 class Turn(NamedTuple):
-    """What a process does next: a micro-batch forward or back, through one of its stages."""
+    """A micro-batch that a process takes forward or back through its stage."""
 
     forward: bool
     micro: int
-    part: int
-    """Which of the process's own stages, from 0 on."""
 
 
-def turns(schedule: str, number: int, count: int, parts: int, rounds: int) -> Iterator[Turn]:
-    """The turns of process ``number`` of ``count``, each with ``parts`` stages, in a step of ``rounds`` micro-batches.
+def turns(schedule: str, number: int, count: int, rounds: int) -> Iterator[Turn]:
+    """Return the turns of stage ``number`` of ``count`` in a step of ``rounds`` micro-batches.
 
-    All processes take micro-batches in the same order, so that what one sends is what the next one waits for.
+    All stages take micro-batches in the same order, so that what one sends is what the next one waits for.
     """
-    onward = [
-        (micro, part)
-        for start in range(0, rounds, count)
-        for part in range(parts)
-        for micro in range(start, min(start + count, rounds))
-    ]
-    back = [(micro, parts - 1 - part) for micro, part in onward]
-    ahead = len(onward)
-    if schedule != "gpipe" and parts == 1:
-        ahead = min(rounds, count - number)
-    elif schedule != "gpipe" and not rounds % count:
-        # As Megatron-LM does; with a number of micro-batches that does not divide, all go forward first.
-        ahead = min(ahead, 2 * (count - number - 1) + (parts - 1) * count + 1)
-    done = 0
-    for place, (micro, part) in enumerate(onward):
-        yield Turn(True, micro, part)
-        if place + 1 - done == ahead:
-            yield Turn(False, *back[done])
-            done += 1
-    for micro, part in back[done:]:
-        yield Turn(False, micro, part)
+    ahead = rounds if schedule == "gpipe" else min(rounds, count - number)
+    for micro in range(rounds):
+        yield Turn(True, micro)
+        if micro + 1 >= ahead:
+            yield Turn(False, micro + 1 - ahead)
+    for micro in range(rounds - ahead + 1, rounds):
+        yield Turn(False, micro)
 
 
 class Staged(nn.Module):
-    """The model as the task calls it: its forward pass is a stage of this process, and a link to those beside it.
+    """The model as the task calls it: its forward pass is this process's stage, and a link to those beside it.
 
     The first stage takes what the task gives. The others take what comes from the stage before, whatever they are called
     with. The last one's answer is the model's; on all others the call ends with ``Handed``.
 
     Args:
         whole: The model; what of it is other processes' is on no device (``meta``).
-        parts: This process's stages, parts of it, in their order.
+        stage: This process's part of it.
         owners: For each entry of the model's state_dict the process of a pipeline that has it.
     """
 
-    def __init__(
-        self, whole: nn.Module, parts: Sequence[nn.Module], owners: dict[str, int], group: Group
-    ) -> None:
+    def __init__(self, whole: nn.Module, stage: nn.Module, owners: dict[str, int], group: Group) -> None:
         super().__init__()
-        self.whole, self.parts = whole, nn.ModuleList(parts)
+        self.whole, self.stage = whole, stage
         self.owners = owners
-        ranks = group.ranks
-        self.number, self.count = ranks.rank % group.stages, group.stages
+        rank = group.ranks.rank
+        self.number, self.count = rank % group.stages, group.stages
         """Which process of its pipeline this is, of how many."""
-        self.part = 0
-        """Through which of its stages the next forward pass for a backward pass goes."""
+        self.first, self.last = not self.number, self.number == self.count - 1
         self._device = group.device
-        before, after = (self.number - 1) % self.count, (self.number + 1) % self.count
-        self._before, self._after = (ranks.rank - self.number + each for each in (before, after))
-        # One for each direction: what waits in one must not hold up the other. From the last process to the first goes
-        # what has others of its own to go through.
-        onward, back, around, around_back = (dist.new_group() for _ in range(4))
-        about, about_around = (dist.new_group(backend="gloo") for _ in range(2))
-        ends = self.number == self.count - 1
-        self._to = (about_around, around) if ends else (about, onward)
-        self._from = (about_around, around) if not self.number else (about, onward)
-        self._back_to = around_back if not self.number else back
-        self._back_from = around_back if ends else back
+        self._before, self._after = rank - 1, rank + 1
+        # One for each direction: what waits in one must not hold up the other.
+        self._onward, self._back = dist.new_group(), dist.new_group()
+        self._about = dist.new_group(backend="gloo")
         self._sent: list[tuple[Any, torch.Tensor]] = []
-        self._inputs: list[list[torch.Tensor]] = [[] for _ in parts]
-        self._outputs: list[list[torch.Tensor]] = [[] for _ in parts]
-
-    @property
-    def last(self) -> bool:
-        """Whether this process has the last stage."""
-        return self.number == self.count - 1
-
-    def _is_first(self, part: int) -> bool:
-        return not self.number and not part
-
-    def _is_last(self, part: int) -> bool:
-        return self.last and part == len(self.parts) - 1
+        self._inputs: list[torch.Tensor] = []
+        self._outputs: list[torch.Tensor] = []
 
     def forward(self, *inputs: Any) -> torch.Tensor:
-        """The stage's answer to what is its to take; without a backward pass to come, that of all stages of this process."""
+        """Return the last stage's answer; send that of any other stage to the next one, and raise ``Handed``."""
         trained = torch.is_grad_enabled()
-        for part in [self.part] if trained else range(len(self.parts)):
-            given = self._given(inputs) if self._is_first(part) else self._receive()
-            answer = self.parts[part](given)
-            if trained:
-                self._inputs[part].append(given)
-            if self._is_last(part):
-                found: torch.Tensor = answer
-                return found
-            if not isinstance(answer, torch.Tensor):
-                raise TrainingError(
-                    f"stage {part * self.count + self.number} of the pipeline returns a {type(answer).__name__}: what goes "
-                    "from stage to stage is one tensor"
-                )
-            if trained:
-                self._outputs[part].append(answer)
-            self._send(answer.detach().contiguous(), part)
+        given = self._given(inputs) if self.first else self._receive()
+        answer = self.stage(given)
+        if trained:
+            self._inputs.append(given)
+        if self.last:
+            found: torch.Tensor = answer
+            return found
+        if not isinstance(answer, torch.Tensor):
+            raise TrainingError(
+                f"stage {self.number} of the pipeline returns a {type(answer).__name__}: what goes from stage to stage is one "
+                "tensor"
+            )
+        if trained:
+            self._outputs.append(answer)
+        self._send(answer.detach().contiguous())
         raise Handed
 
     def _given(self, inputs: Sequence[Any]) -> torch.Tensor:
@@ -204,40 +161,40 @@ class Staged(nn.Module):
         found: torch.Tensor = inputs[0]
         return found
 
-    def _send(self, tensor: torch.Tensor, part: int) -> None:
+    def _send(self, tensor: torch.Tensor) -> None:
         if tensor.dim() > _MOST_DIMS or tensor.dtype not in _DTYPES:
             raise TrainingError(
-                f"stage {part * self.count + self.number} of the pipeline returns {tensor.dtype} {list(tensor.shape)}"
+                f"stage {self.number} of the pipeline returns {tensor.dtype} {list(tensor.shape)}"
             )
         about = torch.tensor(
             [tensor.dim(), _DTYPES.index(tensor.dtype), *tensor.shape, *[0] * (_MOST_DIMS - tensor.dim())]
         )
-        for sent, group in zip((about, tensor), self._to):
+        for sent, group in ((about, self._about), (tensor, self._onward)):
             self._sent.append((dist.isend(sent, self._after, group=group), sent))
 
     def _receive(self) -> torch.Tensor:
         about = torch.empty(2 + _MOST_DIMS, dtype=torch.int64)
-        dist.recv(about, self._before, group=self._from[0])
+        dist.recv(about, self._before, group=self._about)
         dims, kind, *sizes = about.tolist()
         found = torch.empty(sizes[:dims], dtype=_DTYPES[kind], device=self._device)
-        dist.recv(found, self._before, group=self._from[1])
+        dist.recv(found, self._before, group=self._onward)
         return found.requires_grad_(found.is_floating_point() and torch.is_grad_enabled())
 
-    def backward(self, part: int, loss: Optional[torch.Tensor]) -> None:
-        """The backward pass of a stage's oldest micro-batch that has had none; ``loss`` on the last stage alone."""
-        given = self._inputs[part].pop(0)
-        if self._is_last(part):
+    def backward(self, loss: Optional[torch.Tensor]) -> None:
+        """Take the oldest micro-batch that has not gone back through the stage; ``loss`` on the last stage alone."""
+        given = self._inputs.pop(0)
+        if self.last:
             assert loss is not None
             loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
         else:
-            output = self._outputs[part].pop(0)
+            output = self._outputs.pop(0)
             gradient = torch.empty_like(output, memory_format=torch.contiguous_format)
-            dist.recv(gradient, self._after, group=self._back_from)
+            dist.recv(gradient, self._after, group=self._back)
             if output.requires_grad:
                 output.backward(gradient)  # type: ignore[no-untyped-call, unused-ignore]
-        if not self._is_first(part):
+        if not self.first:
             gradient = torch.zeros_like(given) if given.grad is None else given.grad.contiguous()
-            self._sent.append((dist.isend(gradient, self._before, group=self._back_to), gradient))
+            self._sent.append((dist.isend(gradient, self._before, group=self._back), gradient))
 
     def finish(self) -> None:
         """Wait until all that was sent has been taken."""
@@ -246,19 +203,17 @@ class Staged(nn.Module):
         self._sent.clear()
 
 
-def staged(
-    model: nn.Module, task: Task, group: Group, each: int = 1, unmade: Optional[Unmade] = None
-) -> Staged:
-    """Keep this process's stages of the model, ``each`` of them, on its device; rank 0's parameters are what all begin with.
+def staged(model: nn.Module, task: Task, group: Group, meta: Optional[MetaInit] = None) -> Staged:
+    """Keep this process's stage of the model on its device; rank 0's parameters are what all begin with.
 
-    Those of an ``unmade`` model get their values when it is cut into stages.
+    ``meta`` gives a model on the meta device its first values.
 
     Raises:
         TrainingError: the stages do not share out the model's parameters and buffers.
     """
     group.share(model)
     count, number = group.stages, group.ranks.rank % group.stages
-    stages = task.stages(model, count * each)
+    stages = task.stages(model, count)
     owners: dict[int, int] = {}
     for place, stage in enumerate(stages):
         for tensor in (*stage.parameters(), *stage.buffers()):
@@ -278,12 +233,11 @@ def staged(
                 f"no stage of the pipeline has {name}, which the model has: stages(model, count) must "
                 "share out all"
             )
-        names[name] = owners[id(tensor)] % count
-    if unmade is not None:
-        own = [
-            each for place, stage in enumerate(stages) if place % count == number for each in stage.modules()
-        ]
-        unmade.fill_whole(model, own)
+        names[name] = owners[id(tensor)]
+    if meta is not None:
+        meta.fill(model, stages[number].modules())
+        group.share_copies(stages[number].parameters())
+        group.share_buffers(stages[number])
     for place, stage in enumerate(stages):
-        stage.to(group.device if place % count == number else "meta")
-    return Staged(model, stages[number::count], names, group)
+        stage.to(group.device if place == number else "meta")
+    return Staged(model, stages[number], names, group)

@@ -145,35 +145,21 @@ class Task:
             {"params": [each for each in trained if each.dim() > 1]},
             {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
         ]
-        several = cfg.tensor_parallel > 1  # meshes, whose tensors torch cannot work on together
-        fused = (all(each.is_cuda for each in trained) and not several) or None
+        fused = all(each.is_cuda for each in trained) or None
         return torch.optim.AdamW(
-            groups,
-            lr=cfg.lr,
-            betas=(0.9, 0.95),
-            weight_decay=cfg.weight_decay,
-            fused=fused,
-            foreach=False if several else None,
+            groups, lr=cfg.lr, betas=(0.9, 0.95), weight_decay=cfg.weight_decay, fused=fused
         )
 
     def blocks(self, model: Gpt2) -> list[nn.Module]:
         """What ``activation_checkpointing`` computes again."""
         return list(model.blocks)
 
-    def parallelize(self, model: Gpt2, mesh: Any) -> None:
-        """Each block's small network over the processes of the mesh, and the scores by token; attention stays whole."""
-        from torch.distributed.tensor import Replicate
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-        for block in model.blocks:
-            parallelize_module(block, mesh, {"wide": ColwiseParallel(), "narrow": RowwiseParallel()})
-        ends: dict[str, Any] = {"scores": ColwiseParallel(use_local_output=False)}
-        tied = model.scores.weight is model.tokens.weight
-        if tied:
-            ends["tokens"] = RowwiseParallel(input_layouts=Replicate())
-        parallelize_module(model, mesh, ends)
-        if tied:
-            model.scores.weight = model.tokens.weight  # each has got one of its own
+    def init_weights(self, model: Gpt2) -> None:
+        """First values where ``meta_device`` has made the model without any."""
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        model.apply(model._begin)
 
     def stages(self, model: Gpt2, count: int) -> list[nn.Module]:
         """The blocks in as many equal parts; the first begins with the embeddings, the last ends with the scores."""

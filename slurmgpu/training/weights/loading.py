@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,14 @@ import torch
 
 from ..errors import TrainingError
 from ..processes.group import Group
+from ..saving.pieces import cut_like
 from ..settings import Settings
+from ..sharding.local import is_sharded, local
 from ..versions import with_versions
 from ..watching.console import Console
 from .reading import read_state
 
-__all__ = ["Fit", "load_into", "load_pretrained", "new_name"]
+__all__ = ["Fit", "load_into", "load_pretrained", "load_pretrained_cut", "new_name"]
 
 _SHOWN = 8  # names of each kind: the whole fits on a screen
 
@@ -31,6 +31,8 @@ class Fit:
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
+    filled: list[str] = field(default_factory=list)
+    """Names of the model's weights that have values of the file."""
 
     @property
     def whole(self) -> bool:
@@ -57,11 +59,8 @@ def load_pretrained(
     settings: Settings,
     group: Group,
     console: Console,
-    within: AbstractContextManager[Any] = contextlib.nullcontext(),  # noqa: B008
 ) -> None:
     """Put the weights that the settings name into the model, on all ranks; rank 0 alone reads them.
-
-    ``within`` is entered while they are put into it.
 
     Raises:
         TrainingError: on every rank, where they cannot be read, or do not fit.
@@ -69,15 +68,59 @@ def load_pretrained(
     if settings.pretrained is None:
         return
     path = Path(settings.pretrained).expanduser()
-    fit = group.on_first(lambda: _load(model, path, settings, within))
+    fit = group.on_first(
+        lambda: _fitted(model, path, settings, _renamed(read_state(path), settings.pretrained_rename))
+    )
     group.share(model)
     console.say(f"pretrained {path}: {fit.describe()}")
 
 
-def _load(model: torch.nn.Module, path: Path, settings: Settings, within: AbstractContextManager[Any]) -> Fit:
-    state = _renamed(read_state(path), settings.pretrained_rename)
-    with within:
-        fit = load_into(model, state)
+def load_pretrained_cut(
+    model: torch.nn.Module, settings: Settings, group: Group, console: Console
+) -> frozenset[str]:
+    """Do the same with a model of which each rank has a piece, and return the names of the weights that are loaded.
+
+    Rank 0 alone reads them, and sends one after the other.
+    """
+    if settings.pretrained is None:
+        return frozenset()
+    path = Path(settings.pretrained).expanduser()
+    read: Mapping[str, Any] = {}
+
+    def read_and_describe() -> dict[str, Any]:
+        nonlocal read
+        read = _renamed(read_state(path), settings.pretrained_rename)
+        described = {
+            name: each.to("meta") if isinstance(each, torch.Tensor) else each for name, each in read.items()
+        }
+        return with_versions(described, read)
+
+    described = group.on_first(read_and_describe)
+    own = model.state_dict()
+    state: dict[str, Any] = dict(described)
+    for name, each in described.items():
+        if isinstance(each, torch.Tensor):
+            whole = read[name].to(group.device) if read else torch.empty_like(each, device=group.device)
+            group.send(whole)
+            state[name] = _like(whole, own.get(name), group.ranks.rank)
+    fit = _fitted(model, path, settings, with_versions(state, described))
+    console.say(f"pretrained {path}: {fit.describe()}")
+    return frozenset(fit.filled)
+
+
+def _like(whole: torch.Tensor, own: Any, rank: int) -> torch.Tensor:
+    """Return the weight as the model has its own: cut, on the meta device, or whole."""
+    if not isinstance(own, torch.Tensor):
+        return whole.cpu()
+    if own.shape != whole.shape:
+        return whole
+    if own.is_meta:
+        return own
+    return cut_like(whole, own, rank) if is_sharded(own) else whole
+
+
+def _fitted(model: torch.nn.Module, path: Path, settings: Settings, state: Mapping[str, Any]) -> Fit:
+    fit = load_into(model, state)
     if settings.pretrained_strict and not fit.whole:
         raise TrainingError(
             f"pretrained: {path} does not fit the model: {fit.describe().replace('taken', 'would fit', 1)}\n"
@@ -126,7 +169,13 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Any]) -> Fit:
     except (RuntimeError, ValueError, KeyError) as error:
         raise TrainingError(f"pretrained: the model does not take the weights: {error}") from error
     absent = [name for name in result.missing_keys if name in missing]
-    return Fit(len(own.keys() & fits.keys()), absent, list(result.unexpected_keys), list(different.values()))
+    return Fit(
+        len(own.keys() & fits.keys()),
+        absent,
+        list(result.unexpected_keys),
+        list(different.values()),
+        [name for name in own if name not in missing and name not in different],
+    )
 
 
 def _tied(own: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -134,7 +183,8 @@ def _tied(own: Mapping[str, Any]) -> dict[str, set[str]]:
     groups: dict[object, set[str]] = {}
     for name, value in own.items():
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
-            memory = (value.untyped_storage()._cdata, value.storage_offset(), value.shape, value.stride())
+            piece = local(value)
+            memory = (piece.untyped_storage()._cdata, piece.storage_offset(), value.shape, value.stride())
             groups.setdefault(memory, set()).add(name)
     return {name: names for names in groups.values() for name in names}
 
