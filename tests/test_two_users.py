@@ -95,6 +95,7 @@ def job(one: Person, number: int, **fields: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("below", ["", "a/b"])
+@pytest.mark.chosen
 def test_settings_of_mallorys_in_the_scratch_above_do_not_count(
     world: World, ada: Person, mallory: Person, below: str
 ) -> None:
@@ -351,6 +352,7 @@ def test_a_forged_exit_code_does_not_change_what_status_says(
 
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("command", ["cancel", "status"])
+@pytest.mark.chosen
 def test_a_record_of_mallorys_does_not_stand_for_adas_job(
     world: World, ada: Person, mallory: Person, command: str, link: bool
 ) -> None:
@@ -475,6 +477,7 @@ sys.exit(export.main([{folder!r}, {target!r}, "model"]))
 """
 
 
+@pytest.mark.chosen
 def test_a_pickle_of_mallorys_in_a_checkpoint_runs_nothing(
     world: World, ada: Person, mallory: Person
 ) -> None:
@@ -549,6 +552,7 @@ def test_python_files_beside_do_not_run_in_an_export(
         ("cluster", "list"),
     ],
 )
+@pytest.mark.chosen
 def test_python_files_in_the_current_folder_do_not_run(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]
 ) -> None:
@@ -707,6 +711,7 @@ def test_a_secret_of_the_environment_stands_in_no_file(
     assert SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.chosen
 def test_a_secret_of_a_file_stands_in_no_file_that_mallory_can_read(
     world: World, ada: Person, mallory: Person, project: Path
 ) -> None:
@@ -716,6 +721,7 @@ def test_a_secret_of_a_file_stands_in_no_file_that_mallory_can_read(
     assert not can_read(mallory, world.folder, SECRET)
 
 
+@pytest.mark.chosen
 def test_a_secret_is_not_shown_by_ps_while_its_job_runs(
     world: World, ada: Person, mallory: Person, project: Path
 ) -> None:
@@ -850,6 +856,7 @@ def theirs(world: World, ada: Person, mallory: Person) -> Iterator[tuple[subproc
 
 
 @pytest.mark.parametrize("words", [("exec", "--", "env"), ("env",), ("status",), ("logs",)])
+@pytest.mark.chosen
 def test_a_sandbox_of_mallorys_is_not_talked_to(
     ada: Person, theirs: tuple[subprocess.Popen[str], Path], words: tuple[str, ...]
 ) -> None:

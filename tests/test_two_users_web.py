@@ -115,6 +115,7 @@ PAGES = ["/", "/runs", "/runs/rows", "/run?job=71", "/run/log?job=71", "/run/gra
          "/run/ask?job=71&verb=cancel", "/static/../app.py", "/..%2f..%2fetc/passwd", "//etc/passwd"]  # fmt: skip
 
 
+@pytest.mark.chosen
 def test_over_loopback_another_user_is_told_nothing_and_nothing_runs(world: World) -> None:
     ada, mallory = world.ada, world.mallory
     with serving(ada) as (process, address):
@@ -188,6 +189,7 @@ for kind in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
 
 
 @pytest.mark.parametrize("where", ["scratch/web", "scratch/adas/web", "ada/web"])
+@pytest.mark.chosen
 def test_a_unix_socket_is_not_even_opened_by_another_user(world: World, where: str) -> None:
     path = world.folder / where
     world.ada.home.chmod(0o755)

@@ -58,6 +58,7 @@ def page(browser: Any, address: str) -> Any:
 # What the generator shows: tests/test_web_forms.py.
 
 
+@pytest.mark.chosen
 def test_typing_alone_leads_from_the_first_field_to_a_submitted_job(page: Any, fake: Fake) -> None:
     page.get(page.current_url + "?cluster=uva-afton")
     page.find_element("id", "command").click()
@@ -97,6 +98,7 @@ def test_typing_alone_leads_from_the_first_field_to_a_submitted_job(page: Any, f
     assert len(fake.submitted) == 1
 
 
+@pytest.mark.chosen
 def test_no_page_has_an_error_of_scripts_or_is_wider_than_a_phone(page: Any, address: str) -> None:
     page.set_window_size(1400, 1000)
     page.get_log("browser")  # what other tests have left
@@ -114,6 +116,7 @@ def test_no_page_has_an_error_of_scripts_or_is_wider_than_a_phone(page: Any, add
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.chosen
 def test_axe_finds_nothing(page: Any, address: str, scheme: str) -> None:
     page.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}

@@ -252,6 +252,7 @@ def real(away: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_opened_from_a_disk_the_page_shows_what_render_prints(
     real: Path, away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

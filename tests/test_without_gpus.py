@@ -30,7 +30,7 @@ def python(folder: Path, script: str, **more: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+@pytest.mark.parametrize("backend", ["nccl", pytest.param("cpu:gloo,cuda:nccl", marks=pytest.mark.long)])
 def test_a_backend_that_is_named_nccl_is_gloo(tmp_path: Path, free_port: int, backend: str) -> None:
     done = python(tmp_path, GROUP.format(backend=backend, port=free_port))
     assert done.returncode == 0, done.stderr
@@ -39,6 +39,7 @@ def test_a_backend_that_is_named_nccl_is_gloo(tmp_path: Path, free_port: int, ba
     assert f"slurmgpu: no GPU here: backend '{backend}' is gloo" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_gloos_threads_have_a_moment_to_end_before_python_does(
     tmp_path: Path, free_port: int, backend: str
@@ -77,7 +78,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("variable", ["SLURM_GPUS_ON_NODE", "SLURMGPU_PRETENDED_GPUS"])
+@pytest.mark.parametrize(
+    "variable", ["SLURM_GPUS_ON_NODE", pytest.param("SLURMGPU_PRETENDED_GPUS", marks=pytest.mark.long)]
+)
 def test_a_script_that_spawns_starts_a_process_for_each_pretended_gpu(tmp_path: Path, variable: str) -> None:
     done = python(tmp_path, SPAWNS, **{variable: "2"})
     assert done.returncode == 0, done.stderr

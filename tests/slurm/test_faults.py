@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.long]
 FLAWS = ("duplicates", "lost", "wrong_reports", "waits_ended_by_a_read_error", "no_job_said")
 
 
+@pytest.mark.chosen
 def test_a_handful_of_faults_breaks_no_promise(tmp_path: Path) -> None:
     need_slurm()
     figures = tmp_path / "faults.json"

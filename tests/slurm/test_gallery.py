@@ -234,6 +234,7 @@ EXPECTED: dict[str, list[Callable[[Gallery, str, str], None]]] = {
 
 
 @pytest.mark.parametrize("name", example_names())
+@pytest.mark.chosen
 def test_a_copied_job_runs_to_its_end_and_every_rank_is_seen(name: str, gallery: Gallery) -> None:
     if missing(name):
         pytest.skip(f"{name} is not installed here: pip install {name}")

@@ -142,6 +142,7 @@ def test_submit_render_and_run_give_the_digits_job_the_same_script(digits: Digit
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_the_digits_task_trains_under_torchrun_on_two_nodes(tool: Tool, slurm: ThrowawaySlurm) -> None:
     file = copy_digits(tool) / "job.yaml"
     job = tool.submit(str(file), "--launch", "torchrun", "--set", "train.epochs=1", "--wait")

@@ -299,6 +299,7 @@ def assert_as_if(case: Case, run: RunFolder, losses: list[str]) -> None:
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.chosen
 def test_a_training_with_a_limit_of_a_minute_ends_by_itself_as_if_undisturbed(
     cases: Cases, tmp_path: Path
 ) -> None:
@@ -325,6 +326,7 @@ def test_each_task_of_an_array_is_requeued_by_itself(cases: Cases, tmp_path: Pat
         assert_as_if(case, *expected)
 
 
+@pytest.mark.chosen
 def test_a_preempted_training_is_requeued_once_by_slurm_and_loses_nothing(
     cases: Cases, tmp_path: Path
 ) -> None:

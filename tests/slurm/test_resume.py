@@ -60,6 +60,7 @@ def wait_for_text(path: Path, text: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_a_cancelled_training_goes_on_and_then_further(tool: Tool) -> None:
     tool.file("slow.py", SLOW)
     tool.file("job.yaml", JOB)

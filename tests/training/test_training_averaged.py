@@ -146,6 +146,7 @@ def test_an_average_of_other_parameters_is_refused(run: RunFolder) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_two_processes_with_an_average_and_buffers_of_their_own_resume_to_the_bit(run: RunFolder) -> None:
     """The last steps are taken twice: by an undisturbed training, and by one that begins at the checkpoint before them."""
     run.write("Buffered", ema=0.9, broadcast_buffers=False, evaluate_steps=2, max_steps=5, **EVERY)

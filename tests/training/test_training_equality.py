@@ -92,6 +92,7 @@ def test_processes_that_accumulate_learn_what_one_learns(train: Train) -> None:
     assert_close(train("Traced", 2, accumulate=2), train("Traced"))
 
 
+@pytest.mark.chosen
 def test_two_processes_compute_the_bits_of_two_micro_batches(train: Train) -> None:
     """A sum of two terms has one order, and halving is exact; the short last step is weighed by thirds."""
     losses = train("Traced", 2).losses()
@@ -127,6 +128,7 @@ def samples(run: RunFolder, processes: int, known: set[Path]) -> list[int]:
     return [int(index) for row in zip(*lines) for part in row for index in part.split()]
 
 
+@pytest.mark.chosen
 def test_a_resume_with_other_numbers_of_processes_keeps_the_order_of_samples(tmp_path: Path) -> None:
     """1, 2, 4 and 1 again: the samples of each step in the order of the straight run, each once an epoch."""
     settings = {**SETTINGS, "epochs": 2, "batch_size": 12}

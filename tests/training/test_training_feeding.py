@@ -97,6 +97,7 @@ def test_a_task_makes_its_own_batches(tmp_path: Path, workers: int) -> None:
 
 @pytest.mark.parametrize("task", ["Weighted", "Bucketed", "Ordered"])
 @pytest.mark.parametrize(("processes", "workers"), [(1, 0), (1, 2), two_processes])
+@pytest.mark.chosen
 def test_other_orders_survive_a_stop(tmp_path: Path, task: str, processes: int, workers: int) -> None:
     assert_stops_change_nothing(tmp_path, task, processes, workers=workers, epochs=4)
 
@@ -110,6 +111,7 @@ def streaming(stream: str, **settings: Any) -> dict[str, Any]:
     ("processes", "workers", "accumulate"),
     [(1, 0, 1), (1, 2, 3), pytest.param(2, 2, 1, marks=pytest.mark.long)],
 )
+@pytest.mark.chosen
 def test_a_stream_goes_on_behind_the_batch_last_trained_on(
     tmp_path: Path, stream: str, processes: int, workers: int, accumulate: int
 ) -> None:

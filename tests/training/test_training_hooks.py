@@ -136,6 +136,7 @@ def test_a_task_s_own_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_each_rank_has_its_own_state_back_after_kills_and_stops(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

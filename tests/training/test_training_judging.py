@@ -93,6 +93,7 @@ def test_without_a_finite_value_no_checkpoint_is_the_best(run: RunFolder) -> Non
 
 
 @pytest.mark.parametrize("stop", [4, 9, 11, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.chosen
 def test_a_resumed_training_keeps_the_best_that_an_uninterrupted_one_keeps(tmp_path: Path, stop: int) -> None:
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")
     for each in (run, other):

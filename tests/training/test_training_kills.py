@@ -41,6 +41,7 @@ def soaked(tmp_path: Path, *amounts: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.chosen
 def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
     """Losses in hex, parameters and samples are the undisturbed run's, over single and ddp, with workers."""
     results = soaked(tmp_path, "--kills", "12", "--damages", "2", "--flips", "40")
@@ -54,6 +55,7 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
+@pytest.mark.chosen
 def test_a_few_kills_of_sharded_processes_leave_no_trace(tmp_path: Path) -> None:
     """Weights, the optimizer's state and random states of each rank, in files of each rank, are the undisturbed run's."""
     sharded = ["--strategy", "fsdp2", "--kinds", "averaged"]
@@ -76,6 +78,7 @@ def own_mounts() -> list[str]:
     return command
 
 
+@pytest.mark.chosen
 def test_a_disk_that_is_really_full_costs_checkpoints_and_not_the_training(tmp_path: Path) -> None:
     """A tmpfs of a few checkpoints, full from the third step to the seventh; each step is to be saved."""
     alone, full = own_mounts(), new_run(tmp_path, "full")

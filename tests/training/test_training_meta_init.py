@@ -336,6 +336,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.long
 @needs_fsdp2
+@pytest.mark.chosen
 def test_two_processes_begin_alike_each_time_and_go_on_from_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
     runs: dict[tuple[str, str], RunFolder] = {}
     for name, (task, settings) in WAYS.items():

@@ -48,6 +48,7 @@ def alike(one: RunFolder, other: RunFolder) -> None:
     "precision",
     ["fp32", pytest.param("bf16", marks=pytest.mark.long), pytest.param("fp16", marks=pytest.mark.long)],
 )
+@pytest.mark.chosen
 def test_two_optimizers_stopped_and_killed_end_bit_for_bit_as_undisturbed(
     tmp_path: Path, precision: str
 ) -> None:

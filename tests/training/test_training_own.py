@@ -52,6 +52,7 @@ def test_the_example_adds_at_most_ten_lines_to_a_plain_script() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_a_plain_loop_killed_and_stopped_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
     slow = tmp_path / "train.py"
     text = (FOLDER / "train.py").read_text()
@@ -143,6 +144,7 @@ run.save()
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO)
@@ -272,6 +274,7 @@ print([value.hex() for value in model[0].weight.full_tensor().flatten().tolist()
 
 @pytest.mark.long
 @pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
+@pytest.mark.chosen
 def test_a_sharded_model_of_ones_own_loop_goes_on_to_the_bit_and_in_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

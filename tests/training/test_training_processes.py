@@ -53,6 +53,7 @@ def assert_close(one: RunFolder, other: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.chosen
 def test_two_processes_learn_what_one_learns(tmp_path: Path, launcher: str) -> None:
     """Steps of 32 from 300 samples, counted losses, clipping; the test split of 37 does not divide by two."""
     one, two = new_run(tmp_path, "one"), new_run(tmp_path, "two")
@@ -104,6 +105,7 @@ def test_a_run_whose_checkpoints_were_taken_over_ends_on_all_ranks(run: RunFolde
     assert saved <= {"step-1", "step-2"}
 
 
+@pytest.mark.chosen
 def test_a_rank_killed_mid_epoch_ends_all_and_the_run_resumes_exactly(tmp_path: Path) -> None:
     settings = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
     undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
@@ -151,6 +153,7 @@ def test_a_stop_that_cannot_leave_its_marker_says_that_nobody_starts_the_job_aga
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT"])
+@pytest.mark.chosen
 def test_a_signal_stops_a_run_in_good_order_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
@@ -173,6 +176,7 @@ def test_a_signal_stops_a_run_in_good_order_and_nothing_is_lost(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.chosen
 def test_a_signal_to_torchrun_alone_stops_all_ranks_in_good_order(run: RunFolder, name: str) -> None:
     """As the script starts it; torchrun ends with 1 whatever its ranks say, so the marker is what counts."""
     template = (ROOT / "templates" / "launcher" / "torchrun.sh.j2").read_text()
@@ -241,6 +245,7 @@ def test_a_signal_before_the_training_ends_it_at_once(run: RunFolder) -> None:
     assert (run.stop()["reason"], run.stop()["requeue"]) == ("SIGTERM", False)
 
 
+@pytest.mark.chosen
 def test_a_rank_that_hangs_says_where_and_ends_the_job(run: RunFolder) -> None:
     run.write("Hanging", epochs=2, batch_size=20, hang_timeout=8)
     ended = run.ranks(2)

@@ -338,6 +338,7 @@ def test_each_rank_has_a_copy_on_the_next_node(hosts: list[str], expected: list[
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_a_lost_node_costs_no_step_where_another_one_has_a_copy(tmp_path: Path) -> None:
     """Two processes on two pretend nodes, each with a folder of its own; both are killed, and one folder is gone."""
     undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")

@@ -683,6 +683,7 @@ def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_a_compiled_training_stops_goes_on_and_saves_plain_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

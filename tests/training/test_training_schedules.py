@@ -59,6 +59,7 @@ def test_the_learning_rate_takes_the_course_that_is_set(
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_a_course_goes_on_after_a_stop_and_a_kill_as_if_there_had_been_none(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 3, "accumulate": 2}
     settings |= {

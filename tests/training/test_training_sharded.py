@@ -388,6 +388,7 @@ def test_processes_that_share_a_model_learn_what_one_learns(trained: dict[str, R
 
 
 @pytest.mark.long
+@pytest.mark.chosen
 def test_a_pipeline_goes_on_to_the_bit_and_in_one_process_within_rounding(tmp_path: Path) -> None:
     """Saved by 2 stages, with the state of AdamW; gone on with by 2 that draw, and by one process and 4 stages that do not."""
     settings = {**SETTINGS, "accumulate": 3, "strategy": "pipeline"}
@@ -415,6 +416,7 @@ def going_on(tmp_path: Path, run: RunFolder, name: str, processes: int, **settin
 
 @pytest.mark.long
 @needs_fsdp2
+@pytest.mark.chosen
 def test_a_sharded_checkpoint_goes_on_to_the_bit_and_on_other_processes_within_rounding(
     tmp_path: Path,
 ) -> None:
