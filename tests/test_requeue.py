@@ -285,7 +285,7 @@ def test_a_training_that_must_not_start_twice_ends_with_its_own_code(tmp_path: P
 def signalled(training: Batch, number: signal.Signals, **environment: str) -> tuple[int, str]:
     """Run the script, and send a signal to the shell alone while the training runs."""
     training.marker(reason="REASON")
-    process = training.start(WAIT="400", **environment)
+    process = training.start(WAIT="4000", **environment)
     while not (training.folder / "started").exists():
         time.sleep(0.02)
     process.send_signal(number)

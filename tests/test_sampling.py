@@ -35,7 +35,10 @@ DEADLINE = 120
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    whole, _, _ = (
+        path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+    )  # a line may be on its way
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def until(what: Any) -> Any:

@@ -44,7 +44,7 @@ def test_a_term_just_after_its_pipe_closed_does_not_keep_it_from_cleaning_up(tmp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert not folder.exists()
