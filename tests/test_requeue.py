@@ -133,9 +133,7 @@ def batch(tmp_path: Path, **values: Any) -> Batch:
     programs = tmp_path / "bin"
     programs.mkdir()
     # The real time-outs are long; the programs are the same.
-    shorter = (
-        '#!/bin/sh\nshift\n[ "$(cat how 2>/dev/null)" != hang ] || exec /usr/bin/timeout 1 "$@"\nexec "$@"\n'
-    )
+    shorter = '#!/bin/sh\nshift\n[ "$(cat how 2>/dev/null)" != hang ] || exec /usr/bin/timeout 0.1 "$@"\nexec "$@"\n'
     for name, text in (("scontrol", SCONTROL), ("python3", PYTHON), ("timeout", shorter)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
