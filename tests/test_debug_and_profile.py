@@ -222,7 +222,7 @@ def test_a_signal_reaches_the_command_once_which_saves_before_its_report_is_writ
         number = getattr(signal, name)
         (os.kill if whom == "the wrapper alone" else os.killpg)(task.pid, number)
         assert json.loads(task.stdout.readline()) == [name]
-        assert task.wait(20) == 5
+        assert task.wait(120) == 5
     assert reports(tmp_path) == ["7.0-rank0.nsys-rep"]
 
 
@@ -232,5 +232,5 @@ def test_a_command_that_handles_no_signal_ends_at_term(tmp_path: Path, env: dict
         assert task.stdout is not None
         task.stdout.readline()
         task.terminate()
-        assert task.wait(20) != 0
+        assert task.wait(120) != 0
     assert reports(tmp_path) == ["7.0-rank0.nsys-rep"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -28,8 +31,11 @@ class cuda:
     device_count = staticmethod(lambda: int(os.environ["TORCH_SEES"]))
     get_device_name = staticmethod(lambda number: "NVIDIA H100")
 """
-# The nodes find each other sooner than on a real cluster.
-RUN = "import sys, slurmgpu.doctor.probe as p; p.MEETING_SECONDS = 4.0; sys.exit(p.main(sys.argv[1:]))"
+# A node that does not answer is given up after MEETING seconds.
+RUN = (
+    "import os, sys, slurmgpu.doctor.probe as p; p.MEETING_SECONDS = float(os.environ.get('MEETING', 120)); "
+    "sys.exit(p.main(sys.argv[1:]))"
+)
 SCONTROL = """\
 #!/bin/sh
 case "$*" in
@@ -114,7 +120,7 @@ def in_namespace(kind: str, script: str) -> tuple[str, ...]:
     user = () if os.getuid() == 0 else ("-r",)
     words = ("unshare", *user, kind, "sh", "-ec", f'{script}\nexec "$@"', "sh")
     try:
-        tried = subprocess.run([*words, "true"], capture_output=True, text=True, timeout=20, check=False)
+        tried = subprocess.run([*words, "true"], capture_output=True, text=True, timeout=120, check=False)
     except OSError:
         pytest.skip("unshare is not here")
     if tried.returncode:
@@ -240,16 +246,27 @@ def test_a_slow_disk_is_found(node: Node, faults: str) -> None:
 # Two nodes
 
 
+def job_with_free_ports() -> str:
+    """The id of a job on whose two ports nobody listens: the nodes meet on ports that follow from the id."""
+    while True:
+        job = str(secrets.randbelow(10**6))
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for number in range(2):
+                held.enter_context(socket.socket()).bind(("", probe.first_port(job) + number))
+            return job
+
+
 @pytest.fixture
 def two(node: Node) -> Callable[..., tuple[Mapping[str, str], Mapping[str, str]]]:
-    """The environments of two nodes, which Slurm knows by an address; ``shift``: by which the second's clock is ahead."""
+    """The environments of two nodes of a job, which Slurm knows by an address."""
     scontrol = node.bin / "scontrol"
     scontrol.write_text(SCONTROL)
     scontrol.chmod(0o755)
 
-    def made(job: str, **more: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def made(**more: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
         both = {
-            "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": job, "ADDRESS": "127.0.0.1",
+            "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": job_with_free_ports(),
+            "ADDRESS": "127.0.0.1",
         } | more  # fmt: skip
         return both, both | {"SLURM_NODEID": "1", "SLURMD_NODENAME": "n2.invalid"}
 
@@ -257,29 +274,29 @@ def two(node: Node) -> Callable[..., tuple[Mapping[str, str], Mapping[str, str]]
 
 
 def test_two_nodes_that_reach_each_other_are_well(node: Node, two: Any) -> None:
-    first, second = two("101")
+    first, second = two()
     found = node.lines(node.start(first), node.start(second))
     assert {found[check].level for check in ("net.ports", "net.names", "net.clock")} == {"ok"}
 
 
 @pytest.mark.long
 def test_a_dead_port_between_two_nodes_is_named_with_both_ends(node: Node, two: Any) -> None:
-    first, second = two("102")
+    first, second = two(MEETING="4")
     alone = in_namespace("-n", ":")
     found = node.lines(node.start(first), node.start(second, alone))
-    port = probe.first_port("102")
+    port = probe.first_port(first["SLURM_JOB_ID"])
     assert found["net.ports"].level == "failure"
     assert f"n2.invalid -> n1.invalid (127.0.0.1:{port}): " in found["net.ports"].found
 
 
 def test_a_node_whose_name_leads_nowhere_is_found(node: Node, two: Any) -> None:
-    first, second = two("103", ADDRESS="")
+    first, second = two(ADDRESS="", MEETING="0.2")
     line = node.lines(node.start(first), node.start(second))["net.names"]
     assert (line.level, "n2.invalid" in line.found) == ("failure", True)
 
 
 def test_a_clock_that_is_off_between_two_nodes_is_found(node: Node, two: Any, faults: str) -> None:
-    first, second = two("104")
+    first, second = two()
     ahead = {**second, "LD_PRELOAD": faults, "CLOCK_SHIFT": "500"}
     line = node.lines(node.start(first), node.start(ahead))["net.clock"]
     assert (line.level, "500.0 s off" in line.found) == ("failure", True), line

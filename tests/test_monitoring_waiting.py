@@ -171,9 +171,10 @@ def test_who_asks_again_and_again_is_told_once_what_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "squeue"
-    program.write_text("#!/bin/sh\nsleep 0.3\n")
+    program.write_text("#!/bin/sh\nsleep 600\n")
     program.chmod(0o755)
     monkeypatch.setattr("slurmgpu.slurm.commands.PATIENCE", 0.05)
+    monkeypatch.setattr("slurmgpu.slurm.commands._WAITED_FOR", set())
     for _ in range(3):
-        call(["squeue"], timeout=5, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        assert call(["squeue"], timeout=0.1, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}).rc is None
     assert capfd.readouterr().err.count("waiting for squeue to answer") == 1

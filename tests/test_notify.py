@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,7 @@ from typing import Any, get_args
 import pytest
 
 from slurmgpu.cli.group import run
+from slurmgpu.diagnosis import webhooks
 from slurmgpu.diagnosis.webhooks import FORMS, Message, Unsent, address_of, form_of, send
 from slurmgpu.models.notify import Notify
 from tests.test_causes import RANKED, Ended, printing, run_dir
@@ -244,16 +246,30 @@ def test_what_cannot_be_sent_is_one_line_in_the_log_and_no_exit_code(run_dir: Pa
     assert len(hook.received) == 3
 
 
+def replace_in_reader(run_dir: Path, name: str, old: str, new: str) -> None:
+    """Change a module of the reader that the job has."""
+    file = run_dir / "code" / "slurmgpu_diagnosis.zip"
+    with zipfile.ZipFile(file) as packed:
+        texts = {one: packed.read(one).decode() for one in packed.namelist()}
+    assert texts[f"slurmgpu_diagnosis/{name}"].count(old) == 1
+    texts[f"slurmgpu_diagnosis/{name}"] = texts[f"slurmgpu_diagnosis/{name}"].replace(old, new)
+    with zipfile.ZipFile(file, "w") as packed:
+        for one, text in texts.items():
+            packed.writestr(one, text)
+
+
 @pytest.mark.parametrize("how", ["server", "python", "no python", "no reader", "broken settings"])
 def test_what_hangs_or_is_missing_ends_within_its_bound(run_dir: Path, hook: Webhook, how: str) -> None:
     asked(run_dir)
     script = run_dir / "code" / "at_end.sh"
     text = script.read_text()
     said = {
-        "server": "no answer within 4 s", "python": "no answer within 15 s", "broken settings": "JSONDecodeError",
+        "server": "no answer within 1 s", "python": "no answer within 15 s", "broken settings": "JSONDecodeError",
     }.get(how, "no Python 3.9 or newer here can send it")  # fmt: skip
     if how == "server":
         hook.hangs = True
+        assert webhooks.SECONDS == 4.0
+        replace_in_reader(run_dir, "webhooks.py", "SECONDS = 4.0", "SECONDS = 1.0")
     elif how == "python":
         text = text.replace("by_python 15 ", "by_python 1 ").replace(
             "import sys\nif", "import time, sys; time.sleep(100)\nif"

@@ -209,7 +209,7 @@ def test_every_plan_renders_to_bash_whose_options_are_the_plans(
     if planned is None:
         return
     script = render_script(planned[1], read_templates())
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=120)
     read = [
         line.removeprefix("#SBATCH ").replace('"', "") for line in script.splitlines() if "#SBATCH" in line
     ]

@@ -489,3 +489,35 @@ def test_the_fastest_micro_batch_that_fits_is_taken_if_it_is_worth_a_change() ->
     assert best(1, {1: Tried(False)}) is None
     assert best(4, {4: Tried(True, 1.0, 0.5), 2: Tried(True, 0.5, 0.98)}) == 4
     assert best(1, {1: Tried(False), 2: Tried(True, 1.0, 0.98)}) == 2
+
+
+@pytest.mark.parametrize("command", ["probe", "doctor"])
+def test_ctrl_c_in_the_moment_in_which_it_is_offered_cancels_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    from slurmgpu.cli.actions import doctor_on_nodes, probe_waiting
+    from slurmgpu.slurm import Slurm
+
+    cancelled: list[str] = []
+
+    def note(text: str) -> None:
+        if "Ctrl-C cancels it" in text:
+            raise KeyboardInterrupt
+
+    def cancel(_: Slurm, selections: list[Any], **__: Any) -> list[Any]:
+        cancelled.extend(str(one.run.job_id) for one in selections)
+        return []
+
+    for module in (doctor_on_nodes, probe_waiting):
+        monkeypatch.setattr(module, "note", note)
+    monkeypatch.setattr(probe_waiting, "cancel", cancel)
+    monkeypatch.setattr(Slurm, "cancel", lambda _, jobs: cancelled.extend(jobs))
+    slurm = Slurm(env={})
+    run = Run.model_construct(run_dir=str(tmp_path), job_id=7, cluster=None)
+    waits = {
+        "probe": probe_waiting.Wait(slurm, run, None).until_its_end,
+        "doctor": lambda: doctor_on_nodes._ended(slurm, run, "", 60),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        waits[command]()
+    assert cancelled == ["7"]

@@ -133,9 +133,7 @@ def batch(tmp_path: Path, **values: Any) -> Batch:
     programs = tmp_path / "bin"
     programs.mkdir()
     # The real time-outs are long; the programs are the same.
-    shorter = (
-        '#!/bin/sh\nshift\n[ "$(cat how 2>/dev/null)" != hang ] || exec /usr/bin/timeout 1 "$@"\nexec "$@"\n'
-    )
+    shorter = '#!/bin/sh\nshift\n[ "$(cat how 2>/dev/null)" != hang ] || exec /usr/bin/timeout 0.1 "$@"\nexec "$@"\n'
     for name, text in (("scontrol", SCONTROL), ("python3", PYTHON), ("timeout", shorter)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -285,7 +283,7 @@ def test_a_training_that_must_not_start_twice_ends_with_its_own_code(tmp_path: P
 def signalled(training: Batch, number: signal.Signals, **environment: str) -> tuple[int, str]:
     """Run the script, and send a signal to the shell alone while the training runs."""
     training.marker(reason="REASON")
-    process = training.start(WAIT="400", **environment)
+    process = training.start(WAIT="4000", **environment)
     while not (training.folder / "started").exists():
         time.sleep(0.02)
     process.send_signal(number)

@@ -35,7 +35,10 @@ DEADLINE = 120
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    whole, _, _ = (
+        path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+    )  # a line may be on its way
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def until(what: Any) -> Any:
@@ -61,7 +64,7 @@ class Job:
         self.scripts: list[subprocess.Popen[str]] = []
 
     def start(
-        self, told: str = "1 0", then: str = "sleep 60", env: Mapping[str, str] = {}
+        self, told: str = "0.2 0", then: str = "sleep 60", env: Mapping[str, str] = {}
     ) -> subprocess.Popen[str]:
         """Start a batch script with the very line of the template, and more after it."""
         line = LINE.replace("{{ sample }}", told)
@@ -181,7 +184,9 @@ def test_nvml_tells_use_memory_power_and_trouble_of_each_gpu(job: Job, nvml: Pat
 
 
 def test_an_old_driver_and_a_gpu_off_the_bus_are_not_measured_rather_than_zero(job: Job, nvml: Path) -> None:
-    job.start("1 2", env={"LD_LIBRARY_PATH": str(nvml), "NVML_GPUS": "2", "NVML_LOST": "1", "NVML_OLD": "1"})
+    job.start(
+        "0.2 2", env={"LD_LIBRARY_PATH": str(nvml), "NVML_GPUS": "2", "NVML_LOST": "1", "NVML_OLD": "1"}
+    )
     job.samples(3)
     found = summary(job.run_dir, job.id)
     assert found is not None
@@ -195,7 +200,7 @@ def test_an_old_driver_and_a_gpu_off_the_bus_are_not_measured_rather_than_zero(j
 
 
 def test_only_the_jobs_own_gpus_are_sampled(job: Job, nvml: Path) -> None:
-    job.start("1 2", env={"LD_LIBRARY_PATH": str(nvml), "CUDA_VISIBLE_DEVICES": "2,5"})
+    job.start("0.2 2", env={"LD_LIBRARY_PATH": str(nvml), "CUDA_VISIBLE_DEVICES": "2,5"})
     assert [gpu["index"] for gpu in job.samples()[0]["gpus"]] == [2, 5]
 
 
@@ -293,7 +298,7 @@ def test_a_sampler_that_has_ended_before_the_script_lets_go_of_it_leaves_the_job
 
 def test_a_sampler_that_is_killed_leaves_the_job_alone(job: Job) -> None:
     os.mkfifo(job.run_dir / "go")
-    script = job.start("1 0", 'read -r _ <"$SLURMGPU_RUN_DIR/go"; sleep 0; wait; echo done; exit 3')
+    script = job.start("0.2 0", 'read -r _ <"$SLURMGPU_RUN_DIR/go"; sleep 0; wait; echo done; exit 3')
     job.samples()
     for pid in job.samplers():
         os.kill(pid, signal.SIGKILL)
@@ -315,7 +320,7 @@ def test_it_does_not_begin_when_what_started_it_has_gone_already(job: Job) -> No
     """Its parent would be process 1, which never goes."""
     start = job.run_dir / "code" / "slurmgpu_sampling" / "start.sh"
     start.write_text(start.read_text().replace('"$gpus" "$PPID"', '"$gpus" 1'))
-    script = job.start("1 0", 'wait "$!"; echo "$?"')
+    script = job.start("0.2 0", 'wait "$!"; echo "$?"')
     output, _ = script.communicate(timeout=DEADLINE)
     assert output == "0\n"
     assert not job.file.exists()
@@ -332,7 +337,7 @@ def test_signals_that_ask_a_job_to_save_do_not_end_it(job: Job) -> None:
 def test_its_exit_code_is_0_whatever_ends_it(job: Job) -> None:
     os.mkfifo(job.run_dir / "go")
     script = job.start(
-        "1 0", 'pid=$!; read -r _ <"$SLURMGPU_RUN_DIR/go"; kill "$pid"; wait "$pid"; echo "$?"'
+        "0.2 0", 'pid=$!; read -r _ <"$SLURMGPU_RUN_DIR/go"; kill "$pid"; wait "$pid"; echo "$?"'
     )
     job.samples()
     (job.run_dir / "go").write_text("now\n")

@@ -187,7 +187,7 @@ def test_the_shell_has_the_jobs_environment_whatever_the_users_bashrc_does(tmp_p
     env = environment(
         tmp_path,
         SLURM_JOB_ID="7",
-        SLURM_JOB_END_TIME=str(int(time.time()) + 3660),
+        SLURM_JOB_END_TIME=str(int(time.time()) + 3930),
         SLURMGPU_RUN_DIR=str(tmp_path),
     )
     done = subprocess.run(
@@ -207,14 +207,26 @@ def test_the_shell_has_the_jobs_environment_whatever_the_users_bashrc_does(tmp_p
 
 
 def test_the_end_of_the_allocation_is_announced_in_advance(tmp_path: Path) -> None:
-    plan = planned("resources: {gpus: 1}", ("sleep", "4")).model_copy(update={"work_dir": str(tmp_path)})
+    until = 'until grep -q "job 7 ends in 1 min" said; do sleep 0.05; done'
+    plan = planned("resources: {gpus: 1}", ("sh", "-c", until)).model_copy(update={"work_dir": str(tmp_path)})
     (tmp_path / SCRIPT_NAME).write_text(script_of(plan))
-    end = str(int(time.time()) + 62)
-    env = environment(tmp_path, SLURM_JOB_ID="7", SLURM_JOB_END_TIME=end, SLURMGPU_RUN_DIR=str(tmp_path))
-    done = subprocess.run(
-        ["bash", SCRIPT_NAME], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "date").write_text("#!/bin/sh\necho 1000000000\n")  # 61 s before the end
+    (tmp_path / "bin" / "date").chmod(0o755)
+    env = environment(
+        tmp_path,
+        PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        SLURM_JOB_ID="7",
+        SLURM_JOB_END_TIME="1000000061",
+        SLURMGPU_RUN_DIR=str(tmp_path),
     )
-    assert (done.returncode, "slurmgpu: job 7 ends in 1 min" in done.stderr) == (0, True), done.stderr
+    with (tmp_path / "said").open("w") as said:
+        done = subprocess.run(["bash", SCRIPT_NAME], cwd=tmp_path, env=env, stderr=said, timeout=120)
+    lines = (tmp_path / "said").read_text().split("\n")
+    assert (done.returncode, lines.count("slurmgpu: job 7 ends in 1 min: save what you need")) == (0, 1), (
+        lines
+    )
+    assert not any("ends in 5 min" in line for line in lines)
 
 
 # What Slurm says

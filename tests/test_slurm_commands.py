@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.slurm import Slurm, scancel
+from slurmgpu.slurm import Slurm, commands, scancel
 from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
 from slurmgpu.slurm.commands import call, reading_env, submission_env
 from tests.recorded import Replay, said
@@ -64,13 +66,32 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_command_that_never_ends_is_ended_with_its_children(tmp_path: Path) -> None:
+def until_there(path: Path) -> None:
+    for _ in range(1200):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} is not there")
+
+
+def test_a_command_that_never_ends_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = tmp_path / "pid"
-    env = program(tmp_path, "squeue", f"echo started; sleep 600 & echo $! > {pid}; wait")
-    answer = call(["squeue"], timeout=10, env=env)
+    env = program(
+        tmp_path, "squeue", f"echo started; sleep 600 & echo $! >{pid}.new; mv {pid}.new {pid}; wait"
+    )
+    real = commands._answer_of
+
+    def once_it_has_started(*given: Any) -> tuple[bytes, bytes]:
+        until_there(pid)
+        return real(*given)
+
+    monkeypatch.setattr(commands, "_answer_of", once_it_has_started)
+    answer = call(["squeue"], timeout=0.2, env=env)
     assert answer.rc is None
     assert answer.stdout == "started\n"
-    assert "no answer in 10 s" in answer.stderr
+    assert "no answer in 0.2 s" in answer.stderr
     assert gone(int(pid.read_text()))
 
 
@@ -110,11 +131,24 @@ def test_what_is_no_signal_is_refused(signal: str) -> None:
         scancel.command(["7"], signal)
 
 
+def slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of an squeue that answers once somebody is told that it is waited for."""
+    told, real = folder / "told", commands._doubt_about_configuration
+
+    def tell(env: Mapping[str, str]) -> str:
+        told.touch()
+        return real(env)
+
+    monkeypatch.setattr(commands, "_doubt_about_configuration", tell)
+    monkeypatch.setattr(commands, "PATIENCE", 0.05)
+    monkeypatch.setattr(commands, "_WAITED_FOR", set())
+    return program(folder, "squeue", f"until [ -e {told} ]; do sleep 0.01; done; echo done")
+
+
 def test_a_person_who_waits_is_told_for_what_and_stdout_stays_clean(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmgpu.slurm.commands.PATIENCE", 0.05)
-    answer = call(["squeue"], timeout=20, env=program(tmp_path, "squeue", "sleep 0.5; echo done"))
+    answer = call(["squeue"], timeout=20, env=slow(tmp_path, monkeypatch))
     assert (answer.rc, answer.stdout) == (0, "done\n")
     said = capsys.readouterr()
     assert said.err == "slurmgpu: waiting for squeue to answer, 20 s at most ...\n"
@@ -124,15 +158,14 @@ def test_a_person_who_waits_is_told_for_what_and_stdout_stays_clean(
 def test_nothing_is_said_of_a_command_that_answers_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmgpu.slurm.commands.PATIENCE", 15)
-    call(["squeue"], timeout=20, env=program(tmp_path, "squeue", "echo done"))
+    monkeypatch.setattr("slurmgpu.slurm.commands.PATIENCE", 100)
+    call(["squeue"], timeout=200, env=program(tmp_path, "squeue", "echo done"))
     assert capsys.readouterr().err == ""
 
 
 def test_a_wait_that_a_wrong_slurm_conf_explains_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmgpu.slurm.commands.PATIENCE", 0.05)
-    env = program(tmp_path, "squeue", "sleep 0.5") | {"SLURM_CONF": str(tmp_path / "none.conf")}
+    env = slow(tmp_path, monkeypatch) | {"SLURM_CONF": str(tmp_path / "none.conf")}
     call(["squeue"], timeout=20, env=env)
     assert f"(SLURM_CONF is {tmp_path}/none.conf, and no such file is here)" in capsys.readouterr().err

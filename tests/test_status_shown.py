@@ -322,7 +322,7 @@ def test_who_ends_a_look_at_a_silent_slurm_leaves_none_of_its_commands_behind(tm
     look.terminate()
     assert look.wait() == 128 + signal.SIGTERM
     for pid in pids:
-        for _ in range(500):
+        for _ in range(5000):
             if not (alive := _is_alive(pid.read_text().strip())):
                 break
             time.sleep(0.02)

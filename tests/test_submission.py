@@ -19,6 +19,7 @@ import pytest
 
 from slurmgpu.errors import RunFailed
 from slurmgpu.models.job import Job
+from slurmgpu.submission import submitting
 from slurmgpu.submission.run_directory import new_run_directory
 from tests import ready
 from tests.test_rendering_golden import golden_plan
@@ -171,13 +172,21 @@ def test_after_a_lost_reply_the_jobs_of_this_user_are_looked_through_whatever_us
 
 def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_directory(faulty: Faulty) -> None:
     faulty.command("sbatch", LOST)
-    done = faulty.submit()
+    done = faulty.submit(env=without_pauses(faulty.folder))
     assert done.returncode == 3
     assert done.stdout == ""
-    assert faulty.count("sbatch") == 1
+    assert (faulty.count("sbatch"), faulty.count("squeue")) == (1, len(submitting._LOOKS))
     (run,) = faulty.runs
     assert json.loads((run / "run.json").read_text())["state"] == "unknown"
     assert str(run) in done.stderr
+
+
+def without_pauses(folder: Path) -> dict[str, str]:
+    """Variables with which a lost job is looked for as often, and at once."""
+    (folder / "sitecustomize.py").write_text(
+        "from slurmgpu.submission import submitting\nsubmitting._LOOKS = (0.0,) * len(submitting._LOOKS)\n"
+    )
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
 
 @pytest.mark.parametrize(
@@ -322,10 +331,12 @@ def test_a_wait_that_a_signal_ends_says_that_the_job_goes_on(faulty: Faulty, num
 
 
 def test_what_nohup_ignores_stays_ignored(faulty: Faulty) -> None:
-    faulty.command("sbatch", "sleep 2; echo 7")
+    go = faulty.folder / "go"
+    faulty.command("sbatch", f"until [ -e {go} ]; do sleep 0.05; done; echo 7")
     process = started(faulty, hangup=signal.SIG_IGN)
     until(lambda: faulty.count("sbatch") == 1)
     process.send_signal(signal.SIGHUP)
+    go.touch()
     out, said = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "7\n"), said
 

@@ -13,6 +13,7 @@ import pytest
 
 from slurmgpu.sandbox import starting, supervisor
 from slurmgpu.sandbox.keeper import Keeper, launch
+from slurmgpu.sandbox.programs import SandboxFailed
 from slurmgpu.sandbox.shape import default_shape
 
 # Its pipe is closed, and TERM comes in the instant before it would be ignored.
@@ -44,7 +45,7 @@ def test_a_term_just_after_its_pipe_closed_does_not_keep_it_from_cleaning_up(tmp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert not folder.exists()
@@ -116,3 +117,18 @@ def test_a_port_is_its_daemons_and_nobody_elses_while_the_daemon_is_down() -> No
 def test_a_port_that_somebody_has_is_no_door() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="in use"):
         supervisor.Door(server.getsockname()[1])
+
+
+def test_a_daemon_that_is_too_busy_to_answer_is_asked_again_until_the_start_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hang(argv: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(argv, 60)
+
+    monkeypatch.setattr(starting, "program", str)
+    monkeypatch.setattr(subprocess, "run", hang)
+    start = object.__new__(starting._Start)
+    start.env = {}
+    assert not start._succeeds("scontrol", "ping")
+    with pytest.raises(SandboxFailed, match="sacctmgr -i add cluster c: no answer in 60 s"):
+        start._account("add", "cluster", "c")

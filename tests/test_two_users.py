@@ -916,7 +916,8 @@ for kind in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
 
 
 def test_mallory_reaches_no_stand_in_of_a_local_run(world: World, ada: Person, mallory: Person) -> None:
-    look = 'dirname "$(command -v srun)"; sleep 2'
+    tried_it = ada.home / "tried"
+    look = f'dirname "$(command -v srun)"; until [ -e {tried_it} ]; do sleep 0.05; done'
     words = ["run", "--here", "--cpu", "--processes", "1", "--gpus", "1", "--", "bash", "-c", look]
     code = "from slurmgpu.cli import main; main()"
     process = ada.start(ada.tool.python, "-c", code, *words, cwd=world.in_scratch())
@@ -925,6 +926,7 @@ def test_mallory_reaches_no_stand_in_of_a_local_run(world: World, ada: Person, m
     tried = mallory.run(
         "sh", "-c", f"ls {folder} || touch {folder}/srun || mv {Path(folder).parent} /tmp/x", cwd=mallory.home
     )
+    tried_it.touch()
     process.communicate()
     assert folder.endswith("/bin")
     assert tried.stderr.count("ermission") + tried.stderr.count("not permitted") == 3, tried

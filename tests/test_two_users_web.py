@@ -79,7 +79,7 @@ def serving(ada: Person, *words: str | Path) -> Iterator[tuple[subprocess.Popen[
         yield process, address
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def asked(one: Person, place: object, requests: list[tuple[str, int]]) -> list[str]:
@@ -196,7 +196,7 @@ def test_a_unix_socket_is_not_even_opened_by_another_user(world: World, where: s
     with serving(world.ada, "--socket", path) as (_, address):
         token = token_of(address)
         request = [(get(f"/?token={token}"), 0)]
-        for _ in range(100):
+        for _ in range(1000):
             if asked(world.ada, str(path), request)[0].startswith("HTTP/1.1 200"):
                 break
             time.sleep(0.1)

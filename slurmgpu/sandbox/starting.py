@@ -269,14 +269,19 @@ class _Start:
         return self._ask(*argv).returncode == 0
 
     def _ask(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program(command), *arguments],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        """Run one of Slurm's commands; one that does not end has failed, as on a machine that is very busy."""
+        argv = [program(command), *arguments]
+        try:
+            return subprocess.run(
+                argv,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(argv, 1, "", "no answer in 60 s")
 
     def _daemon(self, daemon: str, *arguments: str, name: str | None = None, port: int | None = None) -> None:
         self.keeper.start(name or daemon, [program(daemon), *arguments], port)

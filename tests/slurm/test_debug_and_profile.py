@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.test_resume import JOB, SLOW, wait_for_text
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
@@ -20,7 +20,7 @@ import json, os, resource, signal, sys, time
 told = []
 for one in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(one, lambda number, frame: told.append(signal.Signals(number).name))
-rank, until = os.environ.get("RANK", "0"), time.time() + (60 if "wait" in sys.argv else 0)
+rank, until = os.environ.get("RANK", "0"), time.time() + (300 if "wait" in sys.argv else 0)
 open(f"here-{rank}", "w").close()
 while not told and time.time() < until:
     time.sleep(0.05)
@@ -88,10 +88,7 @@ def test_a_signal_from_slurm_reaches_profiled_ranks_and_their_reports_are_writte
         "-t", "5", "--gpus", "2", "--launch", "srun", "--profile", "nsys", "--profile-ranks", "all",
         "--", "python3", "show.py", "wait",
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not all((tool.work / f"here-{rank}").exists() for rank in range(2)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: all((tool.work / f"here-{rank}").exists() for rank in range(2)))
     tool.slurm.run(["scancel", "--signal=USR1", str(job.job_id)])
     assert tool.slurm.wait_for(job.job_id) == "COMPLETED", job.log
     assert all(json.loads((tool.work / f"{rank}.json").read_text())["told"] for rank in range(2))

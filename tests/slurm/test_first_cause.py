@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +72,7 @@ def test_the_rank_that_failed_first_of_eight_on_two_nodes_is_named(
 
 def test_a_job_that_was_cancelled_is_not_said_to_have_failed_by_itself(tool: Tool) -> None:
     made = tool.submit("--gpus=1", "-t", "10", "--", "bash", "-c", "echo begun; sleep 600")
-    tool.wait_for_state(made.job_id, "RUNNING")
-    deadline = time.monotonic() + 120
-    while "begun" not in made.log:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    made.wait_for_log("begun")
     tool("cancel", str(made.job_id))
     tool.slurm.wait_for(made.job_id)
     jobs, *_ = Slurm(env=tool.env).queue(None)

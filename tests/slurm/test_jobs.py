@@ -386,13 +386,12 @@ def test_srun_hands_each_task_its_cpus(tool: Tool, slurm: ThrowawaySlurm) -> Non
     assert job.code == 0
     assert job.log.splitlines() == ["cpus 4", "cpus 4"]
     slurm.wait_for(job.job_id, complete_row=True)
-    ask = ["sacct", "-n", "-P", "-j", f"{job.job_id}.0", "-o"]
-    assert slurm.run([*ask, "NTasks,AllocCPUS"]).stdout.strip() == "2|8"
+    assert slurm.wait_for_steps(job.job_id, ["0"], "NTasks,AllocCPUS") == {"0": "2|8"}
     # The tasks above inherit the variable from the job anyway; srun itself counts only what it is told.
     script = (job.run_dir / "script.sbatch").read_text()
     told = next(line for line in script.splitlines() if line.split()[:1] == ["srun"])
     if slurm.release >= (21, 8):  # before, accounting does not keep the line
-        told = slurm.run([*ask, "SubmitLine"]).stdout
+        told = slurm.wait_for_steps(job.job_id, ["0"], "SubmitLine")["0"]
     assert "--cpus-per-task=4" in told.split()
 
 

@@ -19,7 +19,8 @@ from tests.slurm.tool import Submitted, Tool
 
 pytestmark = pytest.mark.slurm
 
-# Burns a core, and writes down how much of it the kernel gave: on a busy machine that is less than all.
+# Burns a core until its time is up or there is a file "enough", and writes down how much of it the kernel gave: on a busy
+# machine that is less than all.
 BURN = """\
 import os, sys, time
 seconds, code = float(sys.argv[1]), int(sys.argv[2]) if os.environ.get("SLURM_PROCID", "0") == "1" else 0
@@ -33,6 +34,8 @@ def used():
 with open(f"used-{os.environ['SLURMD_NODENAME']}-{os.getpid()}", "w") as file:
     while time.time() < end:
         if time.time() > look:
+            if os.path.exists("enough"):
+                break
             print(time.time(), used(), file=file, flush=True)
             look = time.time() + 0.1
 if code:
@@ -165,11 +168,13 @@ def check_untouched(job: Submitted, slurm: ThrowawaySlurm) -> None:
 def test_it_ends_with_the_job_and_changes_nothing_of_its_end(
     how: str, tool: Tool, slurm: ThrowawaySlurm, steps_elsewhere: bool
 ) -> None:
-    job = burning(tool, 120 if how == "cancel" else 5, 3 if how == "failing rank" else 0)
+    job = burning(tool, DEADLINE, 3 if how == "failing rank" else 0)
     hosts = 2 if steps_elsewhere else 1
+    until(lambda: len(files(job)) == hosts and len(list(tool.work.glob("used-*"))) == 2)
     if how == "cancel":
-        until(lambda: len(files(job)) == hosts and len(list(tool.work.glob("used-*"))) == 2)
         slurm.run(["scancel", str(job.job_id)])
+    else:
+        tool.file("enough", "")
     state = slurm.wait_for(job.job_id)
     assert state == {"normal end": "COMPLETED", "cancel": "CANCELLED", "failing rank": "FAILED"}[how], job.log
     check_untouched(job, slurm)
@@ -205,7 +210,11 @@ def test_a_job_that_is_not_to_be_sampled_has_no_word_of_it(tool: Tool, slurm: Th
 @pytest.mark.long
 def test_steps_with_shares_of_their_own_start_beside_it(tool: Tool, slurm: ThrowawaySlurm) -> None:
     """Each has GPUs that it alone sees, though the sampler's step sees them all."""
-    tool.file("show.sh", 'sleep 8; echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >"gpus-$SLURM_STEP_ID"\n')
+    tool.file(
+        "show.sh",
+        'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >"gpus-$SLURM_STEP_ID"\n'
+        "until [ $(ls gpus-* | wc -l) = 4 ]; do sleep 0.1; done\n",  # all four at the same time
+    )
     steps = "".join(f"  {name}: {{command: [bash, show.sh], gpus: 1}}\n" for name in "abcd")
     tool.file("job.yaml", f"resources: {{nodes: 2, gpus_per_node: 2, time: 5}}\nsample: 1\nsteps:\n{steps}")
     job = tool.submit("job.yaml")
@@ -217,6 +226,22 @@ def test_steps_with_shares_of_their_own_start_beside_it(tool: Tool, slurm: Throw
     check_untouched(job, slurm)
 
 
+# What steps do until the test has seen enough.
+ENOUGH = "until [ -e enough ]; do sleep 0.1; done"
+
+
+def seconds(job: Submitted, name: str) -> float:
+    """From the first to the last sample in a file."""
+    taken = samples(job.run_dir / "samples" / name)
+    return float(taken[-1]["time"] - taken[0]["time"]) if taken else 0.0
+
+
+def enough(tool: Tool, job: Submitted, hosts: int) -> None:
+    """Let the job end once several samples of so many hosts are there."""
+    until(lambda: len(files(job)) == hosts and all(seconds(job, name) > 3 for name in files(job)))
+    tool.file("enough", "")
+
+
 @pytest.mark.long
 def test_every_component_of_a_heterogeneous_job_is_sampled(
     tool: Tool, slurm: ThrowawaySlurm, steps_elsewhere: bool
@@ -225,9 +250,10 @@ def test_every_component_of_a_heterogeneous_job_is_sampled(
         "job.yaml",
         "resources: {nodes: 1, gpus_per_node: 1, time: 5}\nsample: 1\n"
         "components: [{resources: {nodes: 2, gpus_per_node: 1}}]\n"
-        "steps:\n  a: {command: [sleep, 10]}\n  b: {command: [sleep, 10], component: 1}\n",
+        f"steps:\n  a: {{command: [bash, -c, '{ENOUGH}']}}\n  b: {{command: [bash, -c, '{ENOUGH}'], component: 1}}\n",
     )
     job = tool.submit("job.yaml")
+    enough(tool, job, 3 if steps_elsewhere else 1)
     assert slurm.wait_for(job.job_id) == "COMPLETED", job.log
     found = summary(job.run_dir, job.job_id)
     assert found is not None
@@ -247,7 +273,7 @@ partitions:
 """
 
 
-SHOW = 'echo "$SLURMD_NODENAME: $CUDA_VISIBLE_DEVICES"; sleep 12'
+SHOW = f'echo "$SLURMD_NODENAME: $CUDA_VISIBLE_DEVICES"; {ENOUGH}'
 
 
 @pytest.mark.long
@@ -258,6 +284,7 @@ def test_where_srun_alone_asks_for_gpus_each_nodes_sampler_sees_them_all(
     tool.file("here.yaml", BY_SRUN)
     words = ("--cluster", "./here.yaml", "-N", "2", "--gpus-per-node", "4", "-t", "5", "--exclusive")
     job = tool.submit(*words, "--launch", "srun", "--set", "sample=1", "--", "bash", "-c", SHOW)
+    enough(tool, job, 2 if steps_elsewhere else 1)
     assert slurm.wait_for(job.job_id) == "COMPLETED", job.log
     script = (job.run_dir / "script.sbatch").read_text()
     assert "--gpus-per-task=4" in script  # what the sampler's step asks for, since it has one task on a node
@@ -276,7 +303,10 @@ def test_where_srun_alone_asks_for_gpus_each_nodes_sampler_sees_them_all(
 def test_every_task_of_an_array_and_every_start_of_a_requeued_job_is_sampled(
     tool: Tool, slurm: ThrowawaySlurm
 ) -> None:
-    tool.file("again.sh", 'sleep 6; [ "${SLURM_RESTART_COUNT:-0}" = 1 ] || sleep 600\n')
+    tool.file(
+        "again.sh",
+        '[ "${SLURM_RESTART_COUNT:-0}" = 1 ] || sleep 600; until [ -e again-enough ]; do sleep 0.1; done\n',
+    )
     again = tool.submit(
         "--gpus=1",
         "-t",
@@ -290,16 +320,19 @@ def test_every_task_of_an_array_and_every_start_of_a_requeued_job_is_sampled(
         "again.sh",
     )
     until(lambda: files(again))
-    array = tool.submit(
-        "-a", "0-1", "--gpus=1", "-t", "5", "--set", "sample=1", "--", "python3", "burn.py", "20", "0"
-    )
+    burner = ("python3", "burn.py", str(DEADLINE), "0")
+    array = tool.submit("-a", "0-1", "--gpus=1", "-t", "5", "--set", "sample=1", "--", *burner)
     slurm.run(["scontrol", "requeue", str(again.job_id)])
+    until(lambda: len(files(array)) == 2 and all(seconds(array, name) > 16 for name in files(array)))
+    tool.file("enough", "")
     assert slurm.wait_for(array.job_id, timeout=DEADLINE) == "COMPLETED"
     told = json.loads(tool("report", f"{array.job_id}_0", f"{array.job_id}_1", "--json").stdout)["jobs"]
     for one in told:
         assert one["used"]["memory_peak_source"] == "samples", one
         assert one["used"]["sampled_seconds"] > 15
     assert len(files(array)) == 2
+    until(lambda: len(files(again)) == 2 and seconds(again, files(again)[1]) > 6)
+    tool.file("again-enough", "")
     assert slurm.wait_for(again.job_id, timeout=DEADLINE) == "COMPLETED", again.log
     assert [name.split("-")[0] for name in files(again)] == [
         f"{again.job_id}.{restart}" for restart in (0, 1)

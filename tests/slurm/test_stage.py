@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
 
@@ -83,23 +83,16 @@ def test_complete_results_take_the_place_of_earlier_ones_which_are_kept(tool: To
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_cancelled_job_still_brings_its_results_back(tool: Tool, end: str, nodes: int) -> None:
     run = tool.submit(job(tool, f"echo at work; {end}", nodes=nodes))
-    tool.wait_for_state(run.job_id, "RUNNING")
-    wait_for(run, "at work", nodes)
+    run.wait_for_log("at work", nodes)
     subprocess.run(["scancel", str(run.job_id)], env=tool.env, check=True)
     tool.wait_for_state(run.job_id, "CANCELLED")
+    run.wait_for_exit_code()
     names = [f".n{node}" for node in (1, 2)] if nodes > 1 else [""]
     kept, on_disk = left(tool)
     partial = [path for path in kept if path.endswith("/y")]
     assert len(partial) == len(names), (kept, run.log)
     assert all(f".partial-{run.job_id}" in path for path in partial)
     assert on_disk == []
-
-
-def wait_for(run: Submitted, text: str, times: int) -> None:
-    deadline = time.monotonic() + 60
-    while run.log.count(text) < times:
-        assert time.monotonic() < deadline, run.log
-        time.sleep(0.2)
 
 
 SLOW_COPY = """\
@@ -118,19 +111,14 @@ def test_a_job_that_ends_while_its_data_is_copied_brings_nothing_back(tool: Tool
     tool.file("programs/cp", SLOW_COPY).chmod(0o755)
     tool.env["PATH"] = f"{tool.work}/programs:{tool.env['PATH']}"
     run = tool.submit(job(tool, "true", {"in": ["data"], "out": ["data"]}, nodes=nodes))
-    deadline = time.monotonic() + 120
-    while len(list(Path(tool.env["TMPDIR"]).rglob("data/*"))) < 4 * nodes:
-        assert time.monotonic() < deadline, run.log
-        time.sleep(0.2)
+    wait_until(lambda: len(list(Path(tool.env["TMPDIR"]).rglob("data/*"))) >= 4 * nodes)
     subprocess.run(["scancel", str(run.job_id)], env=tool.env, check=True)
     tool.wait_for_state(run.job_id, "CANCELLED")
-    code = run.run_dir / f"exit_code.{run.job_id}"
-    while left(tool)[1] or not code.exists():  # the script writes it when it has cleared away
-        assert time.monotonic() < deadline, (left(tool), run.log)
-        time.sleep(0.2)
+    code = run.wait_for_exit_code()
+    assert left(tool)[1] == [], run.log
     assert [path.name for path in tool.work.glob("data*")] == ["data"]
     assert len(list((tool.work / "data").iterdir())) == 61
-    assert code.read_text() == "143\n"
+    assert code == 143
 
 
 def test_tasks_of_an_array_bring_back_each_its_own(tool: Tool) -> None:

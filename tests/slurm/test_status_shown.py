@@ -131,6 +131,7 @@ def test_what_an_ended_job_used_is_shown_and_what_was_not_measured_is_not_zero(t
     short = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "true").job_id
     for one in (job, short):
         tool.slurm.wait_for(one)
+        tool.slurm.wait_for_steps(one, ["batch"], "MaxRSS")
     (used,) = (one["used"] for one in tool.status(job))
     assert used["max_rss"] > 200 << 20
     assert 0 < used["average_cpus"] < 1.5

@@ -41,8 +41,8 @@ def whole_nodes(slurm: ThrowawaySlurm) -> Iterator[ThrowawaySlurm]:
     slurm.run(["scontrol", "update", "PartitionName=gpu", "OverSubscribe=NO"])
 
 
-def environments(slurm: ThrowawaySlurm, folder: Path, **job: Any) -> tuple[list[dict[str, str]], str]:
-    """The environment of each process of a job that ran, by rank, and what its steps were given."""
+def environments(slurm: ThrowawaySlurm, folder: Path, **job: Any) -> tuple[str, list[dict[str, str]]]:
+    """Return the id of a job that ran, and the environment of each of its processes, by rank."""
     (folder / "show.py").write_text(
         "import json, os, torch.distributed\n"
         "name = f\"{os.environ.get('SLURM_STEP_ID', 'batch')}-{os.environ.get('SLURM_PROCID', '0')}.json\"\n"
@@ -68,13 +68,17 @@ def environments(slurm: ThrowawaySlurm, folder: Path, **job: Any) -> tuple[list[
     job_id = sent.stdout.strip()
     assert slurm.wait_for(job_id) == "COMPLETED", (folder / "log").read_text()
     found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    steps = slurm.run(["sacct", "-n", "-P", "-j", f"{job_id}.0", "-o", "AllocTRES"]).stdout
-    return sorted(found, key=lambda one: int(one.get("SLURM_PROCID", 0))), steps
+    return job_id, sorted(found, key=lambda one: int(one.get("SLURM_PROCID", 0)))
+
+
+def given_to_step(slurm: ThrowawaySlurm, job_id: str) -> str:
+    """Return what the job's first step was given."""
+    return slurm.wait_for_steps(job_id, ["0"], "AllocTRES")["0"]
 
 
 def test_each_rank_gets_a_gpu_of_its_own(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
-    ranks, given = environments(whole_nodes, tmp_path, resources={"nodes": 2, "gpus_per_node": 4})
-    assert "gres/gpu=8" in given
+    job_id, ranks = environments(whole_nodes, tmp_path, resources={"nodes": 2, "gpus_per_node": 4})
+    assert "gres/gpu=8" in given_to_step(whole_nodes, job_id)
     assert [one["RANK"] for one in ranks] == [str(rank) for rank in range(8)]
     by_script, by_entrypoint = set(), set()
     for one in ranks:
@@ -94,15 +98,15 @@ def test_each_rank_gets_a_gpu_of_its_own(whole_nodes: ThrowawaySlurm, tmp_path: 
 def test_one_task_a_node_gets_all_gpus_of_it(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
     """As torchrun does, and a script that starts its own processes."""
     resources = {"nodes": 2, "gpus_per_node": 4, "tasks_per_node": 1}
-    nodes, given = environments(whole_nodes, tmp_path, resources=resources, launch="srun")
-    assert "gres/gpu=8" in given
+    job_id, nodes = environments(whole_nodes, tmp_path, resources=resources, launch="srun")
+    assert "gres/gpu=8" in given_to_step(whole_nodes, job_id)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in nodes] == ["0,1,2,3"] * 2
 
 
 def test_a_command_without_srun_sees_the_gpus_of_its_node(
     whole_nodes: ThrowawaySlurm, tmp_path: Path
 ) -> None:
-    (only,), _ = environments(whole_nodes, tmp_path, resources={"gpus": 1})
+    _, (only,) = environments(whole_nodes, tmp_path, resources={"gpus": 1})
     assert only["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
 
 
@@ -111,7 +115,7 @@ def test_steps_side_by_side_have_the_gpus_that_they_ask_for(
 ) -> None:
     show = {"command": ["python3", "show.py"]}
     steps = {"many": {**show, "gpus": 3, "launch": "srun"}, "one": {**show, "gpus": 1}}
-    found, _ = environments(whole_nodes, tmp_path, steps=steps, resources={"gpus": 4})
+    _, found = environments(whole_nodes, tmp_path, steps=steps, resources={"gpus": 4})
     many = {
         gpu for one in found if one["SLURM_NTASKS"] == "3" for gpu in one["CUDA_VISIBLE_DEVICES"].split(",")
     }

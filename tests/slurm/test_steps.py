@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.inside.test_stopping import GRACE, left_of
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
-from tests.slurm.tool import Submitted, Tool
+from tests.slurm.tool import Submitted, Tool, free_port
 
 pytestmark = pytest.mark.slurm
 
@@ -96,10 +97,7 @@ def test_steps_run_at_the_same_time_on_gpus_and_cpus_of_their_own(tool: Tool) ->
     gpus = [one["env"].get("CUDA_VISIBLE_DEVICES", "") for one in steps.values()]
     assert sorted(",".join(gpus[:3]).split(",")) == ["0", "1", "2", "3"]
     assert gpus[3] == ""
-    rows = tool.slurm.run(
-        ["sacct", "-n", "-P", "-j", str(job.job_id), "-o", "JobName,AllocCPUS"]
-    ).stdout.split()
-    given = dict(row.split("|") for row in rows)
+    given = tool.slurm.wait_for_steps(job.job_id, steps, "AllocCPUS")
     assert [int(given[name]) for name in steps] == [2, 2, 3, 1]
     assert "one is here" in own_log(job, "one")
     assert "is here" not in job.log
@@ -149,10 +147,10 @@ def test_a_step_that_is_killed_is_told_with_its_signal(tool: Tool) -> None:
 
 
 CLIENT = """\
-import os, time, urllib.request
-for attempt in range(100):
+import os, sys, time, urllib.request
+for attempt in range(1000):
     try:
-        print(urllib.request.urlopen(f"http://{os.environ['SLURMGPU_NODE_SERVER']}:18123/hello").read().decode())
+        print(urllib.request.urlopen(f"http://{os.environ['SLURMGPU_NODE_SERVER']}:{sys.argv[1]}/hello").read().decode())
         break
     except OSError:
         time.sleep(0.2)
@@ -164,16 +162,21 @@ else:
 def test_a_client_finds_a_server_on_another_node_which_ends_with_it(tool: Tool) -> None:
     tool.file("client.py", CLIENT)
     tool.file("hello", "hello from the server")
+    port = free_port()
     job = submit(
         tool,
         "resources: {nodes: 2, cpus_per_task: 2, time: 5}\n"
         "steps:\n"
-        "  server: {command: [python, -m, http.server, 18123], cpus_per_task: 2, background: true}\n"
-        "  client: {command: [python, client.py], cpus_per_task: 2}\n",
+        f"  server: {{command: [python, -m, http.server, '{port}'], cpus_per_task: 2, background: true}}\n"
+        f"  client: {{command: [python, client.py, '{port}'], cpus_per_task: 2}}\n",
     )
     assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
     assert "hello from the server" in own_log(job, "client")
     assert "GET /hello" in own_log(job, "server")
+
+
+# Bounded by the job's time limit.
+UNTIL_IT_IS_TOLD = 'until grep -q "ended early" "$SLURMGPU_RUN_DIR/logs/$SLURM_JOB_ID.out"; do sleep 0.1; done; echo it is told'
 
 
 def test_a_server_that_fails_early_is_told_and_the_others_go_on(tool: Tool) -> None:
@@ -182,10 +185,11 @@ def test_a_server_that_fails_early_is_told_and_the_others_go_on(tool: Tool) -> N
         "resources: {gpus: 2, cpus_per_task: 2, time: 5}\n"
         "steps:\n"
         "  server: {command: [python, show.py, server, 0, 4], gpus: 1, background: true}\n"
-        "  work: {command: [python, show.py, work, 5], gpus: 1}\n",
+        f"  work: {{command: [bash, -c, '{UNTIL_IT_IS_TOLD}'], gpus: 1}}\n",
     )
     assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
     assert "step server ended early (exit code 4), and the others go on" in job.log
+    assert own_log(job, "work") == "it is told\n"
 
 
 @pytest.mark.long
@@ -195,8 +199,8 @@ def test_a_monitor_shares_the_gpus_of_the_others(tool: Tool) -> None:
         "resources: {gpus: 2, cpus_per_task: 2, time: 5}\n"
         "steps:\n"
         "  watch: {command: [python, show.py, watch, 300], overlap: true, background: true}\n"
-        "  one: {command: [python, show.py, one, 10], gpus: 1}\n"
-        "  two: {command: [python, show.py, two, 10], gpus: 1}\n",
+        "  one: {command: [python, show.py, one, 100, 0, two, watch], gpus: 1}\n"
+        "  two: {command: [python, show.py, two, 100, 0, one, watch], gpus: 1}\n",
     )
     assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
     watch, one, two = seen(tool, "watch"), seen(tool, "one"), seen(tool, "two")
@@ -232,7 +236,8 @@ def test_signals_to_the_batch_script_reach_every_step(tool: Tool) -> None:
     job = submit(tool, LASTING)
     seen(tool, "long", 1), seen(tool, "server")
     tool.slurm.run(["scancel", "--batch", "--signal=USR1", str(job.job_id)])
-    time.sleep(3)
+    for step in ("server", "long"):
+        wait_until(lambda step=step: "SIGUSR1" in seen(tool, step)["told"])
     tool.slurm.run(["scancel", "--batch", "--signal=TERM", str(job.job_id)])
     state, _ = ended(tool, job)
     assert state == "FAILED", job.log

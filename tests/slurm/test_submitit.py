@@ -140,7 +140,8 @@ class Count(Checkpointable):
 def test_a_preempted_function_goes_on_with_what_it_saved(slurm: ThrowawaySlurm, project: Path) -> None:
     job = submit(Count(), gpus=1, time="0:30:00")
     deadline = time.monotonic() + 180
-    while not (project / "started").exists() and time.monotonic() < deadline:
+    while not (project / "started").exists():
+        assert time.monotonic() < deadline, job.stdout()
         time.sleep(0.1)
     slurm.run(["scancel", "--signal=USR2", job.job_id])
     while "REQUEUED" not in slurm.run(["sacct", "-D", "-X", "-n", "-j", job.job_id, "-o", "State"]).stdout:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
@@ -147,7 +148,7 @@ def test_keys_hold_release_requeue_and_resume_and_logs_and_causes_are_read(tool:
     tmux.keys("q")
     act("runs", "Q", f"Requeue job {runs} (runs), RUNNING?")
     tmux.wait_for("Slurm was asked to requeue it")
-    assert field(runs, "Restarts") == "1"
+    wait_until(lambda: field(runs, "Restarts") == "1")  # counted when the first start has ended
 
     act("ends", "enter", "No module named 'nosuchmodule'")  # its details: there, y is no key, either
     tmux.wait_for("How it ended", "exit code 1")

@@ -42,7 +42,7 @@ class Box:
 
     def as_mallory(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command of mallory's with a copy of the sandbox's configuration and a munge key of another's."""
-        return self.mallory.run("timeout", "20", *words, cwd=self.mallory.home)
+        return self.mallory.run("timeout", "100", *words, cwd=self.mallory.home)
 
     @property
     def processes(self) -> list[int]:

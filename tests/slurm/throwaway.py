@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -108,16 +109,40 @@ class ThrowawaySlurm:
         deadline = time.monotonic() + timeout
         ask = ["sacct", "-X", "-n", "-P", "-j", str(job_id), "-o", "State,Partition"]
         while time.monotonic() < deadline:
-            queued = self.run(["squeue", "-h", "-j", str(job_id), "-t", "all", "-o", "%T"]).stdout.split()
+            queue = self.run(["squeue", "-h", "-j", str(job_id), "-t", "all", "-o", "%T"])
+            # A controller that is too busy to answer has not forgotten the job.
+            answered = queue.returncode == 0 or "Invalid job id" in queue.stderr
             rows = [row.split("|") for row in self.run(ask).stdout.splitlines()]
             # sacct may say "CANCELLED by 1000"; squeue's COMPLETING means that processes still live.
             states = [state.split()[0] for state, _ in rows if state]
-            complete = all(partition for _, partition in rows) or not complete_row
-            if states and complete and set(states) <= _TERMINAL and set(queued) <= _TERMINAL:
+            complete = answered and (all(partition for _, partition in rows) or not complete_row)
+            if states and complete and set(states) <= _TERMINAL and set(queue.stdout.split()) <= _TERMINAL:
                 return states[0]
             time.sleep(0.2)
         job = self.run(["scontrol", "show", "job", str(job_id)])
         raise TimeoutError(f"job {job_id} did not end within {timeout} s\n{job.stdout}{job.stderr}")
+
+    def wait_for_steps(
+        self, job_id: str | int, steps: Iterable[str], field: str, timeout: float = 180
+    ) -> dict[str, str]:
+        """Wait until accounting knows how these steps of an ended job ended; their values of a field.
+
+        A step is named by its name or its number. Accounting may hear of a step's end later than of its job's.
+        """
+        deadline = time.monotonic() + timeout
+        ask = ["sacct", "-n", "-P", "-j", str(job_id), "-o", f"JobID,JobName,State,{field}"]
+        while True:
+            found: dict[str, str] = {}
+            for number, name, state, value in (
+                row.split("|", 3) for row in self.run(ask).stdout.splitlines()
+            ):
+                if state and state.split()[0] in _TERMINAL and "." in number:
+                    found |= {name: value, number.partition(".")[2]: value}
+            if set(steps) <= set(found):
+                return {step: found[step] for step in steps}
+            if time.monotonic() > deadline:
+                raise TimeoutError(self.run(ask).stdout)
+            time.sleep(0.2)
 
     def wait_until_idle(self, timeout: float = 180) -> None:
         """Wait until no job of an earlier test holds a node."""

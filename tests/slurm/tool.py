@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import socket
 import subprocess
 import sys
 import time
@@ -30,7 +33,36 @@ class Submitted:
     @property
     def log(self) -> str:
         """What the job printed, in the run directory's log."""
-        return (self.run_dir / "logs" / f"{self.job_id}.out").read_text()
+        return self.log_file.read_text()
+
+    @property
+    def log_file(self) -> Path:
+        """The run directory's log, which is there a moment after the controller calls the job running."""
+        return self.run_dir / "logs" / f"{self.job_id}.out"
+
+    def wait_for_log(self, text: str, times: int = 1) -> None:
+        """Wait until the log is there and has the text so many times."""
+        deadline = time.monotonic() + 180
+        while not self.log_file.exists() or self.log.count(text) < times:
+            assert time.monotonic() < deadline, self.log if self.log_file.exists() else self.log_file
+            time.sleep(0.1)
+
+    def wait_for_exit_code(self) -> int:
+        """Wait until the batch script has cleared away and written its exit code, the last that it does."""
+        file, deadline = self.run_dir / f"exit_code.{self.job_id}", time.monotonic() + 180
+        while not file.exists() or not file.read_text().endswith("\n"):
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.1)
+        return int(file.read_text())
+
+
+def free_port() -> int:
+    """One below those that the kernel gives to whoever names none: it must still be free when it is used."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Tool:

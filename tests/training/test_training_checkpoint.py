@@ -384,7 +384,7 @@ def test_a_checkpoint_is_written_while_the_training_goes_on(
     real: Callable[..., Any] = checkpoint.write_part
 
     def slow(*arguments: Any) -> Any:
-        assert trained.wait(10)
+        assert trained.wait(120)
         return real(*arguments)
 
     monkeypatch.setattr(checkpoint, "write_part", slow)

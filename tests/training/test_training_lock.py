@@ -142,7 +142,7 @@ def test_the_heart_beats(tmp_path: Path, said: list[str], quick: None) -> None:
     lock = locked(tmp_path, said)
     path = tmp_path / "lock" / "owner.json"
     os.utime(path, (1, 1))
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while path.stat().st_mtime == 1 and time.monotonic() < end:
         time.sleep(0.02)
     assert path.stat().st_mtime > 1

@@ -47,7 +47,7 @@ class Shared:
 
     def get(self, name: str) -> Any:
         with self._changed:
-            assert self._changed.wait_for(lambda: name in self.values, timeout=20)
+            assert self._changed.wait_for(lambda: name in self.values, timeout=120)
             return self.values[name]
 
     def drop(self, name: str) -> None:

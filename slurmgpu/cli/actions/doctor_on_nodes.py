@@ -57,8 +57,8 @@ def probe_nodes(loaded: LoadedJob, given: Mapping[str, object], within: float) -
     slurm = Slurm()
     health = slurm.health(current_user())
     had_runs = prepared.runs.exists()
-    run = _submitted(prepared, slurm)
-    ended, states = _ended(slurm, run, within)
+    run, said = _submitted(prepared, slurm)
+    ended, states = _ended(slurm, run, said, within)
     nodes = _told(Path(run.run_dir), run, prepared.plan.nodes if ended else 0)
     gpu_memory = loaded.job.resources.gpu_memory
     asked = on_nodes.Asked(
@@ -73,7 +73,7 @@ def probe_nodes(loaded: LoadedJob, given: Mapping[str, object], within: float) -
     return Probed(run.job_id, lines, {one["node"]: one for one in nodes})
 
 
-def _submitted(prepared: Prepared, slurm: Slurm) -> Run:
+def _submitted(prepared: Prepared, slurm: Slurm) -> tuple[Run, str]:
     folders = {
         "home": "$HOME",
         "work": str(prepared.folder or Path.cwd()),
@@ -91,15 +91,14 @@ def _submitted(prepared: Prepared, slurm: Slurm) -> Run:
         files=on_nodes.files(prepared.plan, folders),
     )
     with as_interrupts():
-        run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
-    if said:
-        note(said)
-    note(f"job {run.job_id} on cluster {run.cluster or 'unknown'} probes the nodes; Ctrl-C cancels it")
-    return run
+        return submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
 
 
-def _ended(slurm: Slurm, run: Run, within: float) -> tuple[Ended | None, str]:
-    """How the job ended, and its last state; None: it did not in time, and is cancelled."""
+def _ended(slurm: Slurm, run: Run, notice: str, within: float) -> tuple[Ended | None, str]:
+    """How the job ended, and its last state; None: it did not in time, and is cancelled.
+
+    ``notice`` is what Slurm said when it took the job.
+    """
     deadline = time.monotonic() + within
     said = ["it was submitted"]
 
@@ -114,6 +113,11 @@ def _ended(slurm: Slurm, run: Run, within: float) -> tuple[Ended | None, str]:
 
     try:
         with as_interrupts():
+            if notice:
+                note(notice)
+            note(
+                f"job {run.job_id} on cluster {run.cluster or 'unknown'} probes the nodes; Ctrl-C cancels it"
+            )
             ended = wait_for(
                 slurm, Selection(text=run.run_dir, run=run), Onlooker(current_user(), say), pause=pause
             )

@@ -69,14 +69,15 @@ class Wait:
 
     def until_its_end(self) -> JobStatus:
         """The job as it ended; SlurmGpuError where it did not start in time, OutcomeUnknown where nobody tells."""
-        run, asked = self._run, shared()
-        if asked.shelf is not None:
-            asked.shelf.only_from_now()
-        note("Ctrl-C cancels it")
-        onlooker = Onlooker(current_user(), self._say, see=self._see)
-        selection = Selection(text=run.run_dir, run=run)
+        run = self._run
         try:
             with as_interrupts():
+                asked = shared()
+                if asked.shelf is not None:
+                    asked.shelf.only_from_now()
+                note("Ctrl-C cancels it")
+                onlooker = Onlooker(current_user(), self._say, see=self._see)
+                selection = Selection(text=run.run_dir, run=run)
                 ended = wait_for(asked, selection, onlooker, pause=self._pause)
             self._line.clear()
         except _TooLong:
