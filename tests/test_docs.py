@@ -145,7 +145,6 @@ def test_continuous_integration_is_what_the_project_calls_so() -> None:
     steps = YAML(typ="safe").load(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]["steps"]
     run = [step["run"] for step in steps if "run" in step]
     assert run == ["sudo .ci/install-slurm --releases", ".ci/run"]
-    assert steps[0]["with"]["fetch-depth"] == 0
 
 
 @pytest.mark.parametrize(
