@@ -24,6 +24,12 @@ CHOSEN = (
     "archer2-gpu", "cineca-leonardo", "csc-mahti", "dfki-pegasus", "idris-jean-zay", "lumi-g", "mila", "ncsa-delta",
     "nersc-perlmutter", "nhr-grete", "uchicago-midway3", "uq-bunya", "uva-afton",
 )  # fmt: skip
+QUICK = (
+    "csc-mahti",
+    "idris-jean-zay",
+    "mila",
+    "ncsa-delta",
+)  # slices; constraints; untyped and mixed; a site's own words
 # Up with accounting takes seconds: two with QOS of the site's own and limits of partitions.
 CHOSEN_WITH_QOS = ("archer2-gpu", "uq-bunya")
 # All of them take some minutes.
@@ -102,7 +108,12 @@ def minutes(text: str) -> Duration | None:
     return None if text in {"UNLIMITED", "NONE"} else Duration.parse(text)
 
 
-@pytest.mark.parametrize("name", DESCRIBED if ALL else CHOSEN)
+@pytest.mark.parametrize(
+    "name",
+    DESCRIBED
+    if ALL
+    else [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in CHOSEN],
+)
 def test_slurm_shows_what_the_profile_says(user: User, name: str) -> None:
     cluster = CLUSTERS[name]
     user.do("up", "--name", "twin", "--like", name, "--no-accounting")
