@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_COMPILED] = folder
     os.environ["PYTHONPYCACHEPREFIX"] = folder
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After each file on a real Slurm come two others: the former mostly wait, and the latter compute."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [each for path, each in files.items() if path.parent.name == "slurm"]
+    computing = [each for path, each in files.items() if path.parent.name != "slurm"]
+    pairs = [computing[place : place + 2] for place in range(0, len(computing), 2)]
+    order = [
+        each for one, two in zip_longest(waiting, pairs) for each in ([one] if one else []) + (two or [])
+    ]
+    items[:] = [item for each in order for item in each]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
