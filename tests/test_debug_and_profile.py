@@ -21,7 +21,7 @@ from slurmgpu.rendering.context import SCRIPT_NAME
 from slurmgpu.rendering.render import render_script, render_shell
 from slurmgpu.rendering.shell import ShellValues, shell_plan
 from slurmgpu.submission.run_directory import contents, read_plan
-from tests.test_planning import job, plan, refused
+from tests.test_planning import job, plan
 
 STAND_IN = Path(__file__).parent / "nsys.py"
 ALL = sorted(LAUNCHERS.names())
@@ -108,12 +108,6 @@ def test_rocprofv3_records_something(options: list[str], words: str) -> None:
 def test_any_program_can_be_the_profiler() -> None:
     text = script(profile={"command": ["py-spy", "record", "-o", "{report}.svg", "my words", "--"]})
     assert "exec py-spy record -o \"$report\".svg 'my words' -- $as_before" in text
-
-
-def test_ray_profiles_its_workers_itself() -> None:
-    message, hint = refused(launch="ray", command=["python", "train.py"], profile="nsys")
-    assert "profile and launch: ray" in message
-    assert "runtime_env" in hint
 
 
 @pytest.mark.parametrize(

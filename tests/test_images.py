@@ -169,16 +169,6 @@ def test_where_an_image_cannot_be_built_the_user_gets_the_job_that_builds_it(
     assert command in str(refused.value.hint)
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_the_setting(
-    apptainer: Callable[[str], Path], tmp_path: Path
-) -> None:
-    apptainer(MAKES)
-    (tmp_path / "file").touch()
-    with pytest.raises(PlanError, match=r"the setting images: .*/file/images cannot be written") as refused:
-        make(planned(image=DOCKER), tmp_path / "file" / "images")
-    assert "images: in the settings" in str(refused.value.hint)
-
-
 # The commands
 
 

@@ -363,46 +363,6 @@ def test_conda_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (plan.packed.kind, plan.packed.prefix) == ("conda", f"{tmp_path}/mamba/envs/torch")
 
 
-@pytest.mark.parametrize(
-    ("python", "says"),
-    [
-        ({"venv": "gone"}, "environment.python.venv.path: 'gone'"),
-        ({"uv": "gone"}, "environment.python.uv.project: 'gone'"),
-        ({"conda": "./gone"}, "environment.python.conda.env: './gone'"),
-        ({"conda": "gone"}, "environment.python.stage: node: the environment cannot be packed: 'gone'"),
-        (
-            {"venv": "$NOT_SET_HERE/venv"},
-            "environment.python.stage: node: the environment cannot be packed: '$NOT",
-        ),
-    ],
-)
-def test_what_cannot_be_packed_is_refused_by_its_field(
-    python: dict[str, Any], says: str, tmp_path: Path
-) -> None:
-    with pytest.raises(PlanError) as refused:
-        with_packed_environment(planned(python), tmp_path, tmp_path, os.environ)
-    assert refused.value.message.startswith(says)
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"resources": {"gpus": 2, "nodes": 2}, "launch": "plain"}, "first of 2 nodes"),
-        (
-            {
-                "command": None,
-                "steps": {"a": {"command": ["true"]}, "b": {"command": ["true"]}},
-                "resources": {"gpus": 2},
-            },
-            "node and steps",
-        ),
-    ],
-)
-def test_where_processes_would_not_find_it_a_job_is_refused(more: dict[str, Any], says: str) -> None:
-    with pytest.raises(PlanError, match=says):
-        planned({"venv": "v"}, **more)
-
-
 # The commands
 
 

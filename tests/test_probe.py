@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.errors import PlanError
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.models.job import Job, Restart
@@ -107,12 +106,6 @@ def test_a_probe_is_sampled_as_often_as_the_site_allows_else_slurm_samples_it_mo
 def test_a_long_name_stays_within_what_slurm_takes() -> None:
     made = as_probe(job(name="\u00e4" * 100), 2, SamplerPolicy())
     assert made.name == "\u00e4" * 97 + "-probe"
-
-
-def test_a_heterogeneous_job_is_refused_with_what_to_do() -> None:
-    with pytest.raises(PlanError, match="components") as error:
-        as_probe(job(components=[{"resources": {"nodes": 1}}]), 2, SamplerPolicy())
-    assert "report" in (error.value.hint or "")
 
 
 # What a part tells of the whole

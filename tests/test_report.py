@@ -950,11 +950,6 @@ def test_the_report_of_a_probe_does_not_ask_for_more_of_the_time_that_the_probe_
     assert "Ask next time for" not in shown
 
 
-def test_a_job_file_that_is_none_is_named_where_one_job_is_expected(submitted: Path) -> None:
-    shown = CliRunner().invoke(cli, ["report", "7", "--apply", "train.py"], obj=used())
-    assert "7 and train.py are named, where one job is expected" in str(shown.exception)
-
-
 def used(**changes: str) -> Slurm:
     now = datetime.now(timezone.utc)
     return slurm([row("7", begin=now, **changes), steps("7", begin=now)])
