@@ -30,35 +30,37 @@ def test_every_rule_has_an_example_and_every_example_a_rule() -> None:
     assert len(RULES) >= 30
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_rule_finds_its_fault(name: str) -> None:
-    hits = [
-        one for one in found(EXAMPLES[name].failing, cluster=RULES[name].needs_cluster) if one.rule == name
-    ]
-    assert len(hits) == 1, hits
-    assert hits[0].severity == RULES[name].severity
-    assert 1 <= hits[0].line <= script(EXAMPLES[name].failing).count("\n")
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_rule_leaves_what_is_right_alone(name: str) -> None:
-    hits = found(EXAMPLES[name].passing, cluster=RULES[name].needs_cluster)
-    assert [one for one in hits if one.rule == name] == []
-    # The good example is good altogether.
-    assert [one for one in hits if one.severity != "hint" and one.rule not in ABOUT_THE_EXAMPLE] == []
-
-
 # The examples are short: they name no account, and start scripts that are not there.
 ABOUT_THE_EXAMPLE = {"option-required", "gpus-not-there"}
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_speaks_in_whole_sentences_of_one_line(name: str) -> None:
-    for one in found(EXAMPLES[name].failing, cluster=RULES[name].needs_cluster):
+def test_a_rule_finds_its_fault_in_whole_sentences_and_leaves_what_is_right_alone(name: str) -> None:
+    rule, example = RULES[name], EXAMPLES[name]
+    faults = found(example.failing, cluster=rule.needs_cluster)
+    (hit,) = [one for one in faults if one.rule == name]
+    assert hit.severity == rule.severity
+    assert 1 <= hit.line <= script(example.failing).count("\n")
+    for one in faults:
         assert one.message
         assert one.fix
         assert "\n" not in one.message + one.fix
         assert not one.message.endswith(".")
+    hits = found(example.passing, cluster=rule.needs_cluster)
+    # The good example is good altogether.
+    about = [one for one in hits if one.severity != "hint" and one.rule not in ABOUT_THE_EXAMPLE]
+    assert [one for one in hits if one.rule == name] + about == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_documentation_of_a_rule_is_true(name: str) -> None:
+    section = sections()[name]
+    assert section.lstrip().startswith(f"*{RULES[name].severity}*")
+    (example,) = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)
+    example = example.replace("^M\n", "\r\n")
+    hits = [one for one in found(example, cluster=RULES[name].needs_cluster) if one.rule == name]
+    assert [one.severity for one in hits] == [RULES[name].severity]
+    assert re.search(r"^Fix: ", section, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +85,6 @@ def sections() -> dict[str, str]:
 
 def test_the_documentation_has_a_section_for_each_rule_and_none_besides() -> None:
     assert list(sections()) == list(RULES)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_the_documentation_of_a_rule_is_true(name: str) -> None:
-    section = sections()[name]
-    assert section.lstrip().startswith(f"*{RULES[name].severity}*")
-    (example,) = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)
-    example = example.replace("^M\n", "\r\n")
-    hits = [one for one in found(example, cluster=RULES[name].needs_cluster) if one.rule == name]
-    assert [one.severity for one in hits] == [RULES[name].severity]
-    assert re.search(r"^Fix: ", section, flags=re.MULTILINE)
 
 
 def test_the_paths_that_are_looked_at_are_those_of_logs_and_work_folder() -> None:
@@ -259,7 +250,6 @@ def test_a_former_variable_is_named_with_its_successor(name: str) -> None:
 
 def test_pytorch_still_reads_the_names_that_it_has_changed() -> None:
     torch = importlib.util.find_spec("torch")
-    assert torch is not None
     assert torch.origin is not None
     header = Path(torch.origin).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
     text = header.read_text(encoding="utf-8")

@@ -211,7 +211,6 @@ def test_a_signal_reaches_the_command_once_which_saves_before_its_report_is_writ
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as task:
-        assert task.stdout is not None
         assert task.stdout.readline() == "here\n"
         number = getattr(signal, name)
         (os.kill if whom == "the wrapper alone" else os.killpg)(task.pid, number)
@@ -223,7 +222,6 @@ def test_a_signal_reaches_the_command_once_which_saves_before_its_report_is_writ
 def test_a_command_that_handles_no_signal_ends_at_term(tmp_path: Path, env: dict[str, str]) -> None:
     command = ["sh", "-c", wrapper(), "sh", "sh", "-c", "echo here; exec sleep 60"]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as task:
-        assert task.stdout is not None
         task.stdout.readline()
         task.terminate()
         assert task.wait(20) != 0

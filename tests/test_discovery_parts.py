@@ -237,7 +237,6 @@ def test_billing_weights_are_read_in_their_units(
 ) -> None:
     record = {"TRESBillingWeights": weights}
     found = partition_of(record, {"PriorityFlags": "MAX_TRES"}, (), preemptible=False).billing
-    assert found is not None
     assert (found.gpu, found.gpu_by_type, found.memory, found.combine) == (gpu, types, memory, "max")
 
 

@@ -160,7 +160,6 @@ def test_a_form_for_issues_asks_for_one_thing_at_least(form: Path) -> None:
 def test_the_citation_says_what_the_package_says() -> None:
     cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
     package = re.search(r'^description = "(.*)"$', text_of("pyproject.toml"), flags=re.MULTILINE)
-    assert package is not None
     assert (cited["title"], cited["abstract"], cited["license"]) == ("slurmgpu", package[1], "MIT")
 
 

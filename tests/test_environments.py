@@ -125,7 +125,6 @@ def test_a_module_that_does_not_load_here_is_a_guess(tmp_path: Path) -> None:
     plan = plan_in({"modules": ["here", "cuda/99"]}, module_init=init)
     env = {"PATH": "/usr/bin:/bin", "MODULESHOME": "/nowhere", "SLURMGPU_RUN_DIR": str(tmp_path)}
     slip = missing_module(plan, read_templates(), tmp_path, env)
-    assert slip is not None
     assert not slip.sure
     assert slip.message.startswith("environment.modules: 'cuda/99' does not load on this machine")
     assert "module avail cuda" in slip.hint

@@ -226,7 +226,6 @@ def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:
         "import torch.distributed as dist\n\ndef setup():\n    dist.init_process_group()\n"
     )
     facts = read_user_script(read_job("command: [python, train.py]"), str(tmp_path), tmp_path)
-    assert facts is not None
     assert facts.distributed is not None
 
 
@@ -279,7 +278,6 @@ def test_distribution_is_seen_in_the_projects_packages_however_deep(tmp_path: Pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     facts = read_user_script(read_job(f"command: [{command.replace(' ', ', ')}]"), str(tmp_path), tmp_path)
-    assert facts is not None
     assert facts.distributed == ("DistributedDataParallel", 0)
 
 

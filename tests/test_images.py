@@ -68,7 +68,6 @@ def test_an_image_is_pulled_once_and_the_script_uses_its_file(
     assert make(plan, tmp_path / "images")[0].startswith(f"pulling {DOCKER} to ")
     assert make(plan, tmp_path / "images") == []
     container = with_pulled_image(plan, tmp_path / "images").environment.container
-    assert container is not None
     assert Path(container.image).read_text() == "hsqs\n"
     assert len(calls.read_text().splitlines()) == 1
 

@@ -131,7 +131,6 @@ def test_conda_environments_come_from_condas_own_list(tmp_path: Path) -> None:
     known = found({}, tmp_path)
     assert [(Path(one.name).name, one.likely) for one in known] == [("torch", True), ("plain", False)]
     conda = known[0].environment.python.conda
-    assert conda is not None
     assert (conda.env, conda.root) == (f"{tmp_path}/conda/envs/torch", f"{tmp_path}/conda")
 
 
@@ -258,7 +257,6 @@ dialect: {gpus: gpus} # the docs say so
 def test_a_profile_is_completed_and_no_line_of_it_is_lost() -> None:
     additions = {"environments": {"pytorch": {"modules": {"load": ["pytorch"]}}}, "default_account": "me"}
     text = completed(PROFILE, additions)
-    assert text is not None
     assert set(PROFILE.splitlines()) <= set(text.splitlines())
     cluster = validate(Cluster, read_yaml(text, "x"), "cluster")
     assert (list(cluster.environments), cluster.default_account) == (["jax", "pytorch"], "me")
@@ -270,7 +268,6 @@ def test_a_profile_is_completed_and_no_line_of_it_is_lost() -> None:
 def test_the_first_job_is_a_valid_job_and_python(environment: str | None) -> None:
     job = validate(Job, read_yaml(first_job_text(GENERIC, environment, "first.yaml"), "first.yaml"), "job")
     assert job.environment == environment
-    assert job.command is not None
     compile(job.command[2], "first.yaml", "exec")
 
 
@@ -537,7 +534,6 @@ def test_with_yes_nothing_is_taken_that_only_a_job_could_show_to_work(person: Pe
     question.rules = GENERIC.model_copy(update={"environments": {"pytorch": environment}})
     assert question.ask(None) is None
     named = question.ask("pytorch")
-    assert named is not None
     assert named.sbatch == environment.sbatch
 
 

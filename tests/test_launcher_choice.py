@@ -401,7 +401,6 @@ def test_the_words_of_a_runner_really_start_torchrun_on_several_nodes() -> None:
 
 def test_a_module_behind_uv_is_a_python_command() -> None:
     made = python_command(("uv", "run", "-m", "mylab.train", "--lr", "1"))
-    assert made is not None
     assert (made.module, made.arguments, made.runner) == ("mylab.train", ("--lr", "1"), ("uv", "run"))
 
 

@@ -301,7 +301,6 @@ def test_live_use_is_asked_only_on_request_and_only_of_running_jobs() -> None:
     assert slurm.asked[-1][-1] == "--jobs=9"
     found = {j.job_id: j for j in report.jobs}
     use = found["9"].live
-    assert use is not None
     assert (use.max_rss, use.cpu_seconds) == (12886016, 12)
     assert use.average_cpus == pytest.approx(12 / (found["9"].elapsed or 0))
     assert found["7"].live is None

@@ -93,7 +93,6 @@ def names(archive: Path) -> set[str]:
 def read(archive: Path, name: str) -> str:
     with tarfile.open(archive) as tar:
         file = tar.extractfile(name)
-        assert file is not None
         return file.read().decode()
 
 
@@ -336,7 +335,6 @@ def test_the_plan_says_what_happens_and_why_and_the_script_has_the_archive(
     plan, found = with_packed_environment(
         planned({"venv": "venv"}), tmp_path / "packed", tmp_path, os.environ
     )
-    assert found is not None
     assert not found.is_there
     (why,) = [reason.why for reason in plan.reasons if reason.what == "Python"]
     assert str(found.archive) in why
@@ -359,7 +357,6 @@ def test_conda_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     text(tmp_path / "mamba" / "envs" / "torch" / "conda-meta" / "history", "\n")
     monkeypatch.setenv("MAMBA_ROOT_PREFIX", str(tmp_path / "mamba"))
     plan, _ = with_packed_environment(planned({"conda": "torch"}), tmp_path, tmp_path, os.environ)
-    assert plan.packed is not None
     assert (plan.packed.kind, plan.packed.prefix) == ("conda", f"{tmp_path}/mamba/envs/torch")
 
 

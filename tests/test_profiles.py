@@ -157,7 +157,6 @@ def test_a_profile_says_what_it_describes_where_it_was_read_and_when(name: str) 
     cluster = profile(name)
     assert cluster.name == name
     assert cluster.description
-    assert cluster.source is not None
     assert cluster.source.text.startswith("typed from ")
     assert cluster.source.read is not None
     assert cluster.source.date != cluster.source.read, "the source's own date counts, not the day of reading"
@@ -517,7 +516,6 @@ def test_a_cluster_that_has_ended_is_planned_on_with_a_warning_that_names_its_su
 @pytest.mark.parametrize("name", [name for name in NAMES if profile(name).retired])
 def test_what_follows_a_cluster_that_has_ended_is_a_profile_that_has_not(name: str) -> None:
     retired = profile(name).retired
-    assert retired is not None
     assert retired.successor in NAMES
     assert profile(retired.successor).retired is None
 

@@ -86,7 +86,6 @@ def test_a_running_job_is_read_whole(release: str) -> None:
         "script": "/scratch/ada/script.sh",
         "source": "squeue",
     }
-    assert job.submit is not None
     assert job.submit.tzinfo is timezone.utc
 
 

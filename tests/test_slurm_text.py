@@ -81,7 +81,6 @@ def test_sizes_are_read_as_bytes(text: str, unit: str, expected: int | None) -> 
 )
 def test_gpus_are_counted_in_every_releases_spelling(text: str, count: int, types: dict[str, int]) -> None:
     found = read_gpus(text)
-    assert found is not None
     assert (found.count, found.types) == (count, types)
 
 
@@ -94,13 +93,11 @@ def test_a_list_without_gpus_names_none(text: str) -> None:
 
 def test_gpus_per_node_count_on_every_node() -> None:
     found = gpus_of_job("cpu=2,node=2", "N/A", "gres:gpu:a100:4", 2)
-    assert found is not None
     assert (found.count, found.types) == (8, {"a100": 8})
 
 
 def test_a_job_that_is_known_and_has_no_gpu_has_zero() -> None:
     found = gpus_of_job("cpu=2,node=2", "N/A", "N/A", 2)
-    assert found is not None
     assert found.count == 0
 
 
@@ -133,7 +130,6 @@ def test_a_job_of_which_nothing_is_known_has_no_number_of_gpus() -> None:
 )
 def test_an_id_asks_for_its_parts(wanted: str, shown: str, expected: bool) -> None:
     one, other = JobId.parse(wanted), JobId.parse(shown)
-    assert one is not None
     assert other is not None
     assert one.covers(other) is expected
 

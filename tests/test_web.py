@@ -59,16 +59,10 @@ TOKEN = "a-token-that-nobody-knows"
 HERE = "http://127.0.0.1:8000"
 OWN = {"origin": HERE}
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
+WAITS = "afterok:12(unfulfilled),afterany:9(unfulfilled)"
 JOBS = [
     job(
-        "11",
-        "PENDING",
-        name="waits",
-        user="me",
-        reason="Priority",
-        gpus=8,
-        partition="gpu",
-        dependency="afterok:12(unfulfilled),afterany:9(unfulfilled)",
+        "11", "PENDING", name="waits", user="me", reason="Priority", gpus=8, partition="gpu", dependency=WAITS
     ),
     job("12", "RUNNING", name=HOSTILE, user="me", gpus=4, partition="gpu", elapsed=90),
     job("13", "RUNNING", name="theirs", user="bob", gpus=1, partition="gpu"),
@@ -353,25 +347,6 @@ def test_what_the_pages_load_is_in_the_package_with_its_licences(inside: TestCli
 
 
 # The server itself.
-
-
-def test_a_socket_is_its_owners_alone_and_one_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "web"
-    with listen_on_socket(path) as first:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        first.listen()
-        with pytest.raises(InvalidInput, match="cannot be listened on"):
-            listen_on_socket(path)
-    with listen_on_socket(path) as second:
-        address, ssh = addresses(second, "t", "ada", "login1")
-    assert address == "http://127.0.0.1:8765/?token=t"
-    assert ssh == f"ssh -N -L 8765:{path} ada@login1"
-    file = tmp_path / "file"
-    file.write_text("mine", encoding="utf-8")
-    with pytest.raises(InvalidInput, match="cannot be listened on"):
-        listen_on_socket(file)
-    assert file.read_text(encoding="utf-8") == "mine"
 
 
 def test_a_port_is_one_of_the_loopback_alone(tmp_path: Path) -> None:
@@ -906,14 +881,28 @@ def test_an_idle_page_is_noticed(guard: Guard, inside: TestClient) -> None:
     assert guard.last == before
 
 
-def test_it_is_not_for_others_to_reach(tmp_path: Path) -> None:
+def test_a_socket_is_its_owners_alone_and_one_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "web"
     before = os.umask(0)
     try:
-        with listen_on_socket(tmp_path / "web"):
-            assert stat.S_IMODE((tmp_path / "web").stat().st_mode) == 0o600
+        with listen_on_socket(path) as first:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+            first.listen()
+            with pytest.raises(InvalidInput, match="cannot be listened on"):
+                listen_on_socket(path)
         assert os.umask(0) == 0
     finally:
         os.umask(before)
+    with listen_on_socket(path) as second:
+        address, ssh = addresses(second, "t", "ada", "login1")
+    assert address == "http://127.0.0.1:8765/?token=t"
+    assert ssh == f"ssh -N -L 8765:{path} ada@login1"
+    file = tmp_path / "file"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="cannot be listened on"):
+        listen_on_socket(file)
+    assert file.read_text(encoding="utf-8") == "mine"
 
 
 class _Found:
@@ -1033,7 +1022,6 @@ def test_the_command_serves_on_its_socket_until_a_signal_comes(
     path = tmp_path / "s" / "web"
     command = [sys.executable, "-m", "slurmgpu", "web", "--socket", str(path), "--login-node", "login1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:
-        assert served.stdout is not None
         address = served.stdout.readline().strip()
         token = address.partition("token=")[2]
         transport = httpx2.HTTPTransport(uds=str(path))

@@ -247,14 +247,12 @@ class Tool:
             argv, env=env, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as self._server:
             yield self
-            assert self._server.stdin is not None
             self._server.stdin.close()
 
     def ask(
         self, one: Person, cwd: Path, words: Sequence[str | Path], umask: int, stop: Stop | None = None
     ) -> Any:
         """Have a command run as a user; None where it does not come to the moment to stop at."""
-        assert self._server is not None
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         with open_folder() as folder:
