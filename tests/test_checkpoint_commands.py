@@ -164,28 +164,13 @@ def test_the_newest_run_is_listed_newest_checkpoint_first(call: Call, run_dir: P
 
 
 def test_json_holds_what_the_manifest_says(call: Call, run_dir: Path) -> None:
-    done = call("list", "--json")
-    document = json.loads(done.stdout)
+    document = json.loads(call("list", "--json").stdout)
     assert (document["schema"], document["run_dir"]) == ("slurmgpu.checkpoints/1", str(run_dir))
     assert document["checkpoints"][0] == {
-        "task": None,
-        "step": 20,
-        "state": "complete",
-        "problem": None,
-        "resume": True,
-        "kept_for_good": False,
-        "best": None,
-        "end_of_training": False,
-        "epoch": 2,
-        "samples": 640,
-        "time": 1.5e9 + 20,
-        "bytes": 14,
-        "parts": 2,
-        "world_size": 1,
-        "restart": 0,
-        "torch": "2.13.0",
-        "path": "checkpoints/step-20",
-    }
+        "task": None, "step": 20, "state": "complete", "problem": None, "resume": True, "kept_for_good": False, "best": None,
+        "end_of_training": False, "epoch": 2, "samples": 640, "time": 1.5e9 + 20, "bytes": 14, "parts": 2, "world_size": 1,
+        "restart": 0, "torch": "2.13.0", "path": "checkpoints/step-20",
+    }  # fmt: skip
 
 
 def test_what_a_loop_of_ones_own_does_not_say_is_unknown(call: Call, tmp_path: Path) -> None:
