@@ -446,10 +446,7 @@ def test_saved_profiles_are_refreshed_in_place(home: Path) -> None:
     assert invoke("refresh", "declared").stdout == ""
     before = path.read_text()
     dry = invoke("refresh", "declared", "--dry-run", release="22.05")
-    assert dry.stdout.splitlines() == [
-        'slurm: release "24.11.5" -> "22.05.8"',
-        "slurm: private + cloud",
-    ]
+    assert dry.stdout.splitlines() == ['slurm: release "24.11.5" -> "22.05.8"', "slurm: private + cloud"]
     assert path.read_text() == before
 
 

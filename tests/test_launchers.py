@@ -53,7 +53,7 @@ def test_a_users_accelerate_launch_on_several_nodes_keeps_all_but_the_numbers_of
     made = plan(command=command.split(), resources=TWO_BY_TWO)
     assert (made.launcher, world_size(made)) == ("accelerate", 4)
     assert words(command=command.split())[-7:] == [
-        *("--config_file", "my.yaml", "--mixed_precision", "bf16", "train.py", "--num_processes", "9"),
+        *("--config_file", "my.yaml", "--mixed_precision", "bf16", "train.py", "--num_processes", "9")
     ]
 
 

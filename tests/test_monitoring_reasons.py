@@ -139,11 +139,7 @@ def test_what_a_job_waits_for_is_named(reason_word: str, dependency: str | None,
 def test_gpu_memory_is_shown_where_it_was_measured_and_only_there() -> None:
     assert [
         sacct._gpu_memory(text) for text in ("cpu=1,gres/gpumem=2G,mem=3M", "gres/gpumem=0", "mem=3M")
-    ] == [
-        2 << 30,
-        None,
-        None,
-    ]
+    ] == [2 << 30, None, None]
     measured = job("7", "COMPLETED", used=JobUse(gpu_memory=2 << 30))
     text = plain([measured, job("8", "COMPLETED", used=JobUse(max_rss=1 << 20))], NOW)
     assert [line.split()[-2:] for line in text.splitlines()[1:]] == [["GiB", "-"], ["n/a", "-"]]

@@ -141,10 +141,7 @@ def test_a_type_that_the_dialect_cannot_name_is_refused_not_dropped() -> None:
 
 
 def test_memory_of_a_gpu_pins_the_type_where_other_nodes_do_not_state_their_gpus() -> None:
-    nodes = [
-        {"count": 2, "gpus": 4, "gpu_type": "h100"},
-        {"gpus": None, "gpu_type": "a100"},
-    ]
+    nodes = [{"count": 2, "gpus": 4, "gpu_type": "h100"}, {"gpus": None, "gpu_type": "a100"}]
     made = plan(cluster(partitions={"gpu": {"nodes": nodes}}), resources={"gpus": 2, "gpu_memory": "60G"})
     assert (made.option("gres"), made.gpu_type) == ("gpu:h100:2", "h100")
 
@@ -550,8 +547,5 @@ def test_processes_on_several_nodes_are_told_the_network_that_the_profile_names(
     on = cluster(software={"network_interface": "ib0"})
     assert plan(
         on, resources={"gpus_per_node": 2, "nodes": 2}, variables={"NCCL_SOCKET_IFNAME": "mine"}
-    ).variables == {
-        "NCCL_SOCKET_IFNAME": "mine",
-        "GLOO_SOCKET_IFNAME": "ib0",
-    }
+    ).variables == {"NCCL_SOCKET_IFNAME": "mine", "GLOO_SOCKET_IFNAME": "ib0"}
     assert plan(on, resources={"gpus": 2}).variables == {}

@@ -175,10 +175,7 @@ def test_an_environments_srun_options_stand_on_every_srun() -> None:
         "{resources: {account: a, gpus: 4}, launch: {launcher: srun, srun_options: [--label]}, "
         "environment: {srun_options: [--environment=ngc-pytorch]}}"
     )
-    assert planned("cscs-clariden", job).srun_options == (
-        "--environment=ngc-pytorch",
-        "--label",
-    )
+    assert planned("cscs-clariden", job).srun_options == ("--environment=ngc-pytorch", "--label")
 
 
 def test_a_type_without_a_price_has_no_charge_rather_than_none_to_pay() -> None:

@@ -105,11 +105,7 @@ def test_every_option_that_a_sentence_names_is_one_of_sbatch_or_of_what_is_said(
         "test-only",
         "mpi",
         "cpu-bind",
-    } | {
-        "watch",
-        "follow",
-        "columns",
-    }
+    } | {"watch", "follow", "columns"}
     named = {
         option
         for _, _, said in FIELDS

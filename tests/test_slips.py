@@ -268,46 +268,31 @@ def test_a_script_that_expands_variables_itself_may_have_them(desk: Desk, text: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("--set variables.DB_PASSWORD=hunter2 -- python train.py", "name it under secrets: [DB_PASSWORD]"),
+        ("--set variables.HF_TOKEN=abc -- python train.py", "name it under secrets: [HF_TOKEN]"),
+        ("-- python train.py --password hunter2", "the value of --password stands in the script"),
+        ("-- python train.py --wandb-key=0123456789abcdef", "`ps` shows it to all users of the node"),
+        ("-- python train.py --token hunter22", "the value of --token stands in the script"),
+        ("-- python train.py --api-key x", "the value of --api-key stands in the script"),
+        ("-- python train.py --auth-token=x", "the value of --auth-token stands in the script"),
+        ("-- python train.py --credentials x", "the value of --credentials stands in the script"),
+        ("-- env API_KEY=x python train.py", "the value of API_KEY stands in the script"),
+        ("--set variables.PGPASSWORD=x -- python train.py", "under secrets: [PGPASSWORD]"),
+        ("--set variables.GITHUB_PAT=x -- python train.py", "under secrets: [GITHUB_PAT]"),
         (
-            ["--set", "variables.DB_PASSWORD=hunter2", "--", "python", "train.py"],
-            "name it under secrets: [DB_PASSWORD]",
-        ),
-        (
-            ["--set", "variables.HF_TOKEN=abc", "--", "python", "train.py"],
-            "name it under secrets: [HF_TOKEN]",
-        ),
-        (
-            ["--", "python", "train.py", "--password", "hunter2"],
-            "the value of --password stands in the script",
-        ),
-        (
-            ["--", "python", "train.py", "--wandb-key=0123456789abcdef"],
-            "`ps` shows it to all users of the node",
-        ),
-        (["--", "python", "train.py", "--token", "hunter22"], "the value of --token stands in the script"),
-        (["--", "python", "train.py", "--api-key", "x"], "the value of --api-key stands in the script"),
-        (["--", "python", "train.py", "--auth-token=x"], "the value of --auth-token stands in the script"),
-        (
-            ["--", "python", "train.py", "--credentials", "x"],
-            "the value of --credentials stands in the script",
-        ),
-        (["--", "env", "API_KEY=x", "python", "train.py"], "the value of API_KEY stands in the script"),
-        (["--set", "variables.PGPASSWORD=x", "--", "python", "train.py"], "under secrets: [PGPASSWORD]"),
-        (["--set", "variables.GITHUB_PAT=x", "--", "python", "train.py"], "under secrets: [GITHUB_PAT]"),
-        (
-            ["--set", "variables.DB=postgres://ada:hunter2@db/x", "--", "python", "train.py"],
+            "--set variables.DB=postgres://ada:hunter2@db/x -- python train.py",
             "the password of an address is here in plain text",
         ),
         (
-            ["--", "python", "train.py", "--db", "postgres://ada:hunter2@db/x"],
+            "-- python train.py --db postgres://ada:hunter2@db/x",
             "the password of an address is here in plain text",
         ),
     ],
 )
 def test_a_secret_where_others_can_read_it_is_said_with_the_way_that_keeps_it(
-    desk: Desk, words: list[str], said: str
+    desk: Desk, words: str, said: str
 ) -> None:
-    code, _, err = desk("submit", "--gpus", "1", *words)
+    code, _, err = desk("submit", "--gpus", "1", *words.split())
     assert code == 0
     assert said in err
 
@@ -315,17 +300,17 @@ def test_a_secret_where_others_can_read_it_is_said_with_the_way_that_keeps_it(
 @pytest.mark.parametrize(
     "words",
     [
-        ["--set", "variables.HF_TOKEN=$TOKEN_OF_MINE", "--", "python", "train.py"],
-        ["--set", "variables.TOKENIZERS_PARALLELISM=false", "--", "python", "train.py"],
-        ["--", "python", "train.py", "--pad-token", "<pad>", "--key", "image", "--max-tokens", "4096"],
-        ["--", "python", "train.py", "--tokenizer", "gpt2-medium-tokenizer-v2"],
-        ["--", "python", "train.py", "--use-auth-token", "true", "--token", "cls", "--sort-key", "length"],
-        ["--set", "variables.SORT_KEY=length", "--", "python", "train.py"],
-        ["--", "python", "train.py", "--master", "tcp://host:29500", "--remote", "git@host:path"],
+        "--set variables.HF_TOKEN=$TOKEN_OF_MINE -- python train.py",
+        "--set variables.TOKENIZERS_PARALLELISM=false -- python train.py",
+        "-- python train.py --pad-token <pad> --key image --max-tokens 4096",
+        "-- python train.py --tokenizer gpt2-medium-tokenizer-v2",
+        "-- python train.py --use-auth-token true --token cls --sort-key length",
+        "--set variables.SORT_KEY=length -- python train.py",
+        "-- python train.py --master tcp://host:29500 --remote git@host:path",
     ],
 )
-def test_what_merely_sounds_like_a_secret_is_none(desk: Desk, words: list[str]) -> None:
-    _, _, err = desk("submit", "--gpus", "1", *words)
+def test_what_merely_sounds_like_a_secret_is_none(desk: Desk, words: str) -> None:
+    _, _, err = desk("submit", "--gpus", "1", *words.split())
     assert "secrets" not in err
     assert "ps" not in err.replace("steps", "").split()
 

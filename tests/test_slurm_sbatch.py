@@ -116,12 +116,7 @@ def test_no_answer_breaks_the_classification(stdout: str, stderr: str, rc: int |
 
 def test_submitting_keeps_ambient_settings_from_sbatch() -> None:
     replay = Replay(sbatch=recorded("sbatch_accepted"))
-    env = {
-        "SBATCH_TIMELIMIT": "1",
-        "SLURM_JOB_ID": "3",
-        "SLURM_CONF": "/c",
-        "LC_ALL": "de_DE.UTF-8",
-    }
+    env = {"SBATCH_TIMELIMIT": "1", "SLURM_JOB_ID": "3", "SLURM_CONF": "/c", "LC_ALL": "de_DE.UTF-8"}
     slurm = Slurm(run=replay, env=env)
     sbatch.submit(slurm, Path("/runs/x/script.sbatch"), ["--hold"], cwd=Path("/runs/x"))
     assert slurm.asked == [("sbatch", "--parsable", "--hold", "/runs/x/script.sbatch")]

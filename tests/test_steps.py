@@ -29,9 +29,7 @@ NODES = Cluster.model_validate(
     {
         "name": "here",
         "partitions": {
-            "gpu": {
-                "nodes": ({"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 32, "memory": "256G"},),
-            }
+            "gpu": {"nodes": ({"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 32, "memory": "256G"},)}
         },
     }
 )

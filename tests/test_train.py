@@ -412,13 +412,7 @@ def test_without_torch_preparing_names_the_python_and_the_way_out(folder: Path) 
 
 
 def test_an_environment_that_is_not_here_ends_it(folder: Path) -> None:
-    done = slurmgpu(
-        folder,
-        "job.yaml",
-        "--prepare",
-        "--set",
-        "environment.python.venv.path=/no/where",
-    )
+    done = slurmgpu(folder, "job.yaml", "--prepare", "--set", "environment.python.venv.path=/no/where")
     assert done.returncode == 1
     assert "/no/where" in done.stderr
     assert not (folder / "data.txt").exists()

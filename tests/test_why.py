@@ -668,11 +668,7 @@ def test_shapes_are_asked_of_slurm_and_not_against_a_sites_will(here: Path) -> N
 
 @pytest.mark.parametrize(
     ("ahead", "free_for"),
-    [
-        (f"{(NOW + timedelta(minutes=47)).timestamp():.0f}", 45 * 60),
-        ("N/A", None),
-        ("", 365 * 86400 - 120),
-    ],
+    [(f"{(NOW + timedelta(minutes=47)).timestamp():.0f}", 45 * 60), ("N/A", None), ("", 365 * 86400 - 120)],
 )
 def test_a_shape_that_fits_before_the_jobs_ahead_start_is_said_to(
     ahead: str, free_for: int | None, tmp_path: Path

@@ -125,10 +125,7 @@ def newest(checkpoints: Path) -> int:
 
 @pytest.mark.parametrize("interval", [1, 2, 5])
 def test_a_training_waits_for_a_slow_disk_rather_than_run_ahead(
-    run: RunFolder,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    interval: int,
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], interval: int
 ) -> None:
     """A file takes longer to write than an interval of steps."""
     real = files._sync

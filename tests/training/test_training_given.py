@@ -121,10 +121,7 @@ def test_a_loop_of_ones_own_is_refused_too_unless_it_asks_for_the_cpu(
     ],
 )  # fmt: skip
 def test_the_message_names_torch_the_driver_and_what_to_do(
-    node: SimpleNamespace,
-    version: dict[str, str | None],
-    driver: tuple[Any, Any, bool],
-    expected: list[str],
+    node: SimpleNamespace, version: dict[str, str | None], driver: tuple[Any, Any, bool], expected: list[str]
 ) -> None:
     for name, value in version.items():
         node.torch(name, value)
