@@ -50,10 +50,14 @@ class Faulty:
         self, *arguments: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         environ = {
-            **os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-            "XDG_CONFIG_HOME": str(self.folder / "xdg"), "SLURMGPU_SITE": str(self.folder / "site"),
-            "NO_COLOR": "1", **(env or {}),
-        }  # fmt: skip
+            **os.environ,
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "XDG_CONFIG_HOME": str(self.folder / "xdg"),
+            "SLURMGPU_SITE": str(self.folder / "site"),
+            "NO_COLOR": "1",
+            **(env or {}),
+        }
         return subprocess.run(
             [sys.executable, "-m", "slurmgpu", *arguments],
             cwd=self.work,
@@ -86,8 +90,13 @@ def test_an_accepted_job_prints_its_id_alone_and_leaves_a_full_record(faulty: Fa
     assert (done.returncode, done.stdout) == (0, "4711\n")
     (run,) = faulty.runs
     assert {path.name for path in run.iterdir()} == {
-        "job.yaml", "plan.json", "script.sbatch", "run.json", "logs", "code",
-    }  # fmt: skip
+        "job.yaml",
+        "plan.json",
+        "script.sbatch",
+        "run.json",
+        "logs",
+        "code",
+    }
     assert {path.name for path in (run / "code").iterdir()} == {
         "at_end.sh",
         "slurmgpu_diagnosis.zip",

@@ -82,9 +82,13 @@ def job(one: Person, number: int, **fields: str) -> dict[str, str]:
         "JobName": "train",
     }
     return {
-        "JobArrayID": str(number), "JobID": str(number), "JobIDRaw": str(number), "Submit": "4000000000", **own,
+        "JobArrayID": str(number),
+        "JobID": str(number),
+        "JobIDRaw": str(number),
+        "Submit": "4000000000",
+        **own,
         **fields,
-    }  # fmt: skip
+    }
 
 
 # Settings, profiles, templates and job files that mallory wrote
@@ -537,10 +541,14 @@ def test_python_files_beside_do_not_run_in_an_export(
 @pytest.mark.parametrize(
     "words",
     [
-        ("status",), ("check", "job.sbatch"), ("import", "job.sbatch"), ("submit", "job.sbatch"), RENDER,
+        ("status",),
+        ("check", "job.sbatch"),
+        ("import", "job.sbatch"),
+        ("submit", "job.sbatch"),
+        RENDER,
         ("cluster", "list"),
     ],
-)  # fmt: skip
+)
 def test_python_files_in_the_current_folder_do_not_run(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]
 ) -> None:
