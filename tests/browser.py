@@ -79,7 +79,6 @@ def chromium(*more: str) -> Iterator[Any]:
 def axe() -> str:
     """The script of axe-core, which the package for Playwright carries; Playwright itself is not needed."""
     found = importlib.util.find_spec("axe_playwright_python")
-    assert found is not None
     assert found.origin is not None
     return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 

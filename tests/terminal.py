@@ -43,7 +43,6 @@ class Terminal:
 
     def type(self, text: str) -> None:
         """Type; ``\\x03`` is Ctrl-C."""
-        assert self._process.stdin is not None
         self._process.stdin.write(text.encode())
         self._process.stdin.flush()
 
@@ -73,5 +72,4 @@ class Terminal:
             self._process.wait(60)
         self._reader.join(60)
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
             pipe.close()

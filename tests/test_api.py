@@ -151,16 +151,14 @@ class Saving:
         return DelayedSubmission(self)
 
 
-def test_only_what_can_be_saved_may_restart_and_is_signalled(site: Site) -> None:
+def test_only_what_can_be_saved_may_restart_unless_the_caller_excludes_it_and_is_signalled(
+    site: Site,
+) -> None:
     slurmgpu.submit(Saving(), gpus=1)
-    options = site.script_options()
-    assert "--requeue" in options
-    assert "--signal=USR2@90" in options
-
-
-def test_a_restart_that_the_caller_excludes_stays_excluded(site: Site) -> None:
-    slurmgpu.submit(Saving(), gpus=1, restart={"on": []})
-    assert "--no-requeue" in site.script_options()
+    assert {"--requeue", "--signal=USR2@90"} <= set(site.script_options())
+    slurmgpu.submit(Saving(), gpus=1, restart={"on": []}, runs=site.work / "others")
+    (run,) = (site.work / "others").iterdir()
+    assert "#SBATCH --no-requeue\n" in (run / "script.sbatch").read_text()
 
 
 def test_submitit_itself_requeues_at_the_time_limit(site: Site) -> None:
@@ -261,18 +259,8 @@ def test_what_submitit_cannot_carry_is_refused_by_name(site: Site, key: str, val
 def test_the_keywords_are_the_fields_of_a_job_file() -> None:
     keywords = set(JobSettings.__annotations__)
     assert set(Resources.model_fields) <= keywords
-    not_of_functions = {
-        "command",
-        "train",
-        "script",
-        "shebang",
-        "components",
-        "steps",
-        "array",
-        "stage",
-        "output",
-        "error",
-    }
+    not_of_functions = {"command", "train", "script", "shebang", "components", "steps", "array", "stage"}
+    not_of_functions |= {"output", "error"}
     own = set(Job.model_fields) - {"resources", "launch"} - not_of_functions
     assert keywords - set(Resources.model_fields) - {"srun_options"} == own
 
@@ -304,13 +292,9 @@ def test_a_command_keeps_its_launcher_and_its_container(site: Site) -> None:
     assert (plan.launcher, plan.tasks_per_node, plan.environment.container) == ("srun", 1, None)
 
 
-def test_a_command_on_one_gpu_runs_once(site: Site) -> None:
+def test_a_command_on_one_gpu_runs_once_and_a_task_runs_the_entrypoint(site: Site) -> None:
     plan, words = packed_line(command=["./simulate", "a b"], resources={"gpus": 1})
-    assert words[2] == "exec ./simulate 'a b'"
-    assert plan.launcher == "plain"
-
-
-def test_a_training_task_runs_the_entrypoint_that_travels_with_it(site: Site) -> None:
+    assert (words[2], plan.launcher) == ("exec ./simulate 'a b'", "plain")
     plan, words = packed_line(train={"task": "task.py:Task"}, resources={"gpus": 2})
     assert words[2] == 'entrypoint=slurmgpu_training; exec python3 -m "$entrypoint"'
     assert plan.train is not None

@@ -7,11 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from ruamel.yaml import YAML
 
 from slurmgpu.cli.actions.bench_jobs import nodes_that_take_jobs
 from slurmgpu.cli.actions.bench_memory import remember_verdict, told_of_run
@@ -337,41 +340,130 @@ def verdict(tmp_path: Path, *found: dict[str, object]) -> tuple[str, dict[str, o
     return "; ".join(judged.sentences), {one.key: one.value for one in judged.proposals}
 
 
-def test_a_loader_that_is_the_limit_gets_the_workers_with_which_it_is_none(tmp_path: Path) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100, waits_for_data=0.6),
-        tried("workers", 60, workers=0, waits_for_data=0.8),
-        tried("workers", 100, workers=1, waits_for_data=0.6),
-        tried("workers", 195, workers=2, waits_for_data=0.05),
-        tried("workers", 200, workers=4, waits_for_data=0.01),
-    )
-    assert proposed == {"train.workers": 2}
-    assert "2 data-loader workers are enough" in said
+# What was tried: `what rate key=value ...`, `w` for waits_for_data, or `what key=value ... failed: why`. What is proposed of it,
+# and what is said (with `not:`, what is not).
+VERDICTS: dict[str, tuple[str, dict[str, object], str]] = {
+    "a loader that is the limit gets the workers with which it is none": (
+        "base 100 w=0.6; workers 60 workers=0 w=0.8; workers 100 workers=1 w=0.6; "
+        "workers 195 workers=2 w=0.05; workers 200 workers=4",
+        {"train.workers": 2},
+        "2 data-loader workers are enough",
+    ),
+    "a loader that no number of workers helps": (
+        "base 100 w=0.6; workers 99 workers=0 w=0.6; workers 101 workers=4 w=0.5",
+        {},
+        "the loader is the limit",
+    ),
+    "the workers that a training has, faster at the second try": (
+        "base 100 workers=0 w=0.5; workers 120 workers=0; workers 60 workers=1; workers 122 workers=2",
+        {},
+        "",
+    ),
+    "more workers than a training has, which pay": (
+        "base 100 workers=0 w=0.5; workers 120 workers=0; workers 60 workers=1; workers 190 workers=2",
+        {"train.workers": 2},
+        "",
+    ),
+    "a gain that no waiting explains": (
+        "base 100; workers 101 workers=0; workers 250 workers=1",
+        {},
+        "2.50 times as fast as now, although it waits only 1 % of its time for data",
+    ),
+    "another try waits": (
+        "base 100 workers=0 w=0.009; workers 98 workers=1 w=0.15",
+        {},
+        "the workers that it has are enough: it waits 0.9 % of its time for data",
+    ),
+    "fewer workers are enough": (
+        "base 100 workers=8; workers 70 workers=1 w=0.3; workers 99 workers=2; workers 100 workers=8",
+        {},
+        "2 data-loader workers are enough",
+    ),
+    "no number of workers reaches what the job has": (
+        "base 100 w=0.4; workers 60 workers=4",
+        {},
+        "not:enough",
+    ),
+    "a tiny network gains from larger micro-batches": (
+        "base 100; batch 199 batch_size=64; batch 390 batch_size=128; batch 395 batch_size=256",
+        {},
+        "128 samples at a time are 3.90 times as fast as 32",
+    ),
+    "a smaller micro-batch that is much faster": (
+        "base 100; batch 436 batch_size=1; batch 110 batch_size=64",
+        {},
+        "1 sample at a time is 4.36 times as fast as 32: something else slowed down one of the two tries",
+    ),
+    "larger micro-batches that do not run": (
+        "base 100; batch 60 batch_size=16; batch batch_size=64 failed: error: too many",
+        {},
+        "with 64 samples at a time it does not run: error: too many",
+    ),
+    "of them nothing else is said": (
+        "base 100; batch 60 batch_size=16; batch batch_size=64 failed: error",
+        {},
+        "not:larger",
+    ),
+    "a full memory": (
+        "base 100; batch batch_size=64 failed: out of memory",
+        {},
+        "memory is full with 64 samples at a time",
+    ),
+    "what waits for other processes is asked for one": (
+        "base 100; scaling 100 how=each; scaling 110 how=each processes=2 batch_size=64; "
+        "scaling 120 how=each processes=4 batch_size=128",
+        {"resources.gpus": 1},
+        "2 processes do 1.10 times as much as one (55 % of what they could) with 64 samples a step in all",
+    ),
+    "what scales well is asked for as many as were tried": (
+        "base 100; scaling 196 how=each processes=2; scaling 370 how=each processes=4",
+        {"resources.gpus": 4},
+        "",
+    ),
+    "GPUs that pay only with a larger batch": (
+        "base 100; scaling 195 how=each processes=2 batch_size=64; scaling 105 how=whole processes=2 batch_size=32",
+        {"resources.gpus": 1},
+        "2 GPUs are worth what they cost only with train.batch_size: 64",
+    ),
+    "processes that do not run": (
+        "base 100; scaling how=each processes=2 batch_size=64 failed: error: no port",
+        {},
+        "2 processes do not run with 64 samples a step: error: no port",
+    ),
+    "channels_last beside bf16, which it has already": (
+        "base 190; precision 100 precision=fp32 tf32=false; precision 191 precision=bf16; precision 195 channels_last=true",
+        {},
+        "with channels_last, it is 1.03 times as fast as now",
+    ),
+    "the fastest precision is proposed and compile only told": (
+        "base 100; precision 100 precision=fp32 tf32=false; precision 190 precision=bf16; precision 300 compile=true",
+        {"train.precision": "bf16"},
+        "with bf16, it is 1.90 times as fast as with fp32; with compile, it is 3.00 times as fast as now",
+    ),
+    "a training that does not run": (
+        "base failed: error: there is no task.py",
+        {},
+        "the training does not run here: error: there is no task.py",
+    ),
+}
 
 
-def test_a_loader_that_no_number_of_workers_helps_is_said_to_be_the_limit(tmp_path: Path) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100, waits_for_data=0.6),
-        tried("workers", 99, workers=0, waits_for_data=0.6),
-        tried("workers", 101, workers=4, waits_for_data=0.5),
-    )
-    assert "the loader is the limit" in said
-    assert proposed == {}
+def tries_in(text: str) -> Iterator[dict[str, object]]:
+    for line in text.split("; "):
+        words, _, why = line.partition(" failed: ")
+        what, *more = words.split()
+        given = ", ".join(word.replace("=", ": ") for word in more if "=" in word)
+        known: dict[str, Any] = YAML(typ="safe").load(f"{{{given}}}")
+        known |= {"waits_for_data": known.pop("w")} if "w" in known else {}
+        yield {"what": what, **known, "why": why} if why else tried(what, float(more[0]), **known)
 
 
-def test_the_workers_that_a_training_has_are_not_proposed_because_a_second_try_was_faster(
-    tmp_path: Path,
-) -> None:
-    made = (
-        tried("base", 100, workers=0, waits_for_data=0.5),
-        tried("workers", 120, workers=0),
-        tried("workers", 60, workers=1),
-    )
-    assert verdict(tmp_path, *made)[1] == {}
-    assert verdict(tmp_path, *made, tried("workers", 122, workers=2))[1] == {}
-    assert verdict(tmp_path, *made, tried("workers", 190, workers=2))[1] == {"train.workers": 2}
+@pytest.mark.parametrize("name", VERDICTS)
+def test_what_was_tried_is_judged_and_what_pays_is_proposed(name: str, tmp_path: Path) -> None:
+    text, expected, words = VERDICTS[name]
+    said, proposed = verdict(tmp_path, *tries_in(text))
+    assert proposed == expected
+    assert words.removeprefix("not:") not in said if words.startswith("not:") else words in said
 
 
 def test_an_epoch_is_said_in_time_and_on_gpus_in_hours_of_them(tmp_path: Path) -> None:
@@ -445,42 +537,6 @@ def test_a_smaller_gpu_of_the_cluster_is_in_the_verdict_of_what_was_measured_on_
 def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
     found = read(rows(tmp_path, MACHINE, tried("base", 12_044.4), tried("batch", 20.66), {"kind": "end"}))
     assert [line[2] for line in tries(found)] == ["12,044", "20.7"]
-
-
-def test_a_tiny_network_gains_from_larger_micro_batches(tmp_path: Path) -> None:
-    said, _ = verdict(
-        tmp_path,
-        tried("base", 100),
-        tried("batch", 199, batch_size=64),
-        tried("batch", 390, batch_size=128),
-        tried("batch", 395, batch_size=256),
-    )
-    assert "128 samples at a time are 3.90 times as fast as 32" in said
-
-
-def test_a_smaller_micro_batch_that_is_much_faster_is_put_down_to_a_disturbed_try(tmp_path: Path) -> None:
-    said, _ = verdict(
-        tmp_path, tried("base", 100), tried("batch", 436, batch_size=1), tried("batch", 110, batch_size=64)
-    )
-    assert (
-        "1 sample at a time is 4.36 times as fast as 32: something else slowed down one of the two tries"
-        in said
-    )
-
-
-def test_what_waits_for_other_processes_is_asked_for_one(tmp_path: Path) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100),
-        tried("scaling", 100, how="each"),
-        tried("scaling", 110, how="each", processes=2, batch_size=64),
-        tried("scaling", 120, how="each", processes=4, batch_size=128),
-    )
-    assert proposed == {"resources.gpus": 1}
-    assert (
-        "2 processes do 1.10 times as much as one (55 % of what they could) with 64 samples a step in all"
-        in said
-    )
 
 
 def test_the_share_of_communication_is_in_the_table_and_in_the_verdict_and_unknown_where_it_is(
@@ -579,16 +635,6 @@ def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_pa
     assert table.lines == [("fp32", "1.00"), ("TF32", "1.50"), ("fp16", "failed")]
 
 
-def test_what_scales_well_is_asked_for_as_many_as_were_tried(tmp_path: Path) -> None:
-    _, proposed = verdict(
-        tmp_path,
-        tried("base", 100),
-        tried("scaling", 196, how="each", processes=2),
-        tried("scaling", 370, how="each", processes=4),
-    )
-    assert proposed == {"resources.gpus": 4}
-
-
 def test_the_reason_for_a_number_of_gpus_is_what_that_number_did(tmp_path: Path) -> None:
     found = rows(
         tmp_path,
@@ -601,19 +647,6 @@ def test_the_reason_for_a_number_of_gpus_is_what_that_number_did(tmp_path: Path)
     assert (proposal.value, proposal.why.partition(" times")[0]) == (2, "2 processes do 1.96")
 
 
-def test_gpus_that_pay_only_with_a_larger_batch_are_not_proposed_for_a_file_that_keeps_its_batch(
-    tmp_path: Path,
-) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100),
-        tried("scaling", 195, how="each", processes=2, batch_size=64),
-        tried("scaling", 105, how="whole", processes=2, batch_size=32),
-    )
-    assert proposed == {"resources.gpus": 1}
-    assert "2 GPUs are worth what they cost only with train.batch_size: 64" in said
-
-
 @pytest.mark.parametrize(("machine", "device"), [(MACHINE, None), (ON_GPUS, "cpu")])
 def test_what_was_measured_on_cpus_does_not_tell_how_many_gpus_to_ask_for(
     machine: dict[str, object], device: str | None, tmp_path: Path
@@ -624,81 +657,6 @@ def test_what_was_measured_on_cpus_does_not_tell_how_many_gpus_to_ask_for(
     judged = judge(read(found))
     assert not judged.proposals
     assert "does not tell how many GPUs" in judged.sentences[-1]
-
-
-def test_processes_that_do_not_run_are_said_with_their_error(tmp_path: Path) -> None:
-    failed = {"what": "scaling", "how": "each", "processes": 2, "batch_size": 64, "why": "error: no port"}
-    said, proposed = verdict(tmp_path, tried("base", 100), failed)
-    assert "2 processes do not run with 64 samples a step: error: no port" in said
-    assert proposed == {}
-
-
-def test_of_larger_micro_batches_that_only_failed_nothing_is_said_but_that(tmp_path: Path) -> None:
-    said, _ = verdict(
-        tmp_path,
-        tried("base", 100),
-        tried("batch", 60, batch_size=16),
-        {"what": "batch", "batch_size": 64, "why": "error: too many"},
-    )
-    assert said.endswith("with 64 samples at a time it does not run: error: too many")
-    assert "larger" not in said
-
-
-def test_a_gain_that_no_waiting_explains_is_not_put_down_to_workers(tmp_path: Path) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100, waits_for_data=0.01),
-        tried("workers", 101, workers=0),
-        tried("workers", 250, workers=1),
-    )
-    assert proposed == {}
-    assert "2.50 times as fast as now, although it waits only 1 % of its time for data" in said
-
-
-def test_a_training_that_does_not_wait_is_not_said_to_have_a_slow_loader_because_another_try_waits(
-    tmp_path: Path,
-) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100, workers=0, waits_for_data=0.009),
-        tried("workers", 98, workers=1, waits_for_data=0.15),
-    )
-    assert said.endswith("the workers that it has are enough: it waits 0.9 % of its time for data")
-    assert proposed == {}
-
-
-def test_fewer_workers_than_it_has_are_said_to_be_enough_where_they_are(tmp_path: Path) -> None:
-    said, _ = verdict(
-        tmp_path,
-        tried("base", 100, workers=8),
-        tried("workers", 70, workers=1, waits_for_data=0.3),
-        tried("workers", 99, workers=2),
-        tried("workers", 100, workers=8),
-    )
-    assert "2 data-loader workers are enough" in said
-
-
-def test_workers_of_which_no_number_reaches_what_the_job_has_are_not_said_to_be_enough(
-    tmp_path: Path,
-) -> None:
-    said, proposed = verdict(
-        tmp_path, tried("base", 100, waits_for_data=0.4), tried("workers", 60, workers=4)
-    )
-    assert ("enough" in said, proposed) == (False, {})
-
-
-def test_channels_last_is_compared_with_the_same_training_and_a_precision_that_is_there_is_no_gain(
-    tmp_path: Path,
-) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 190),  # it has bf16 already
-        tried("precision", 100, precision="fp32", tf32=False),
-        tried("precision", 191, precision="bf16"),
-        tried("precision", 195, channels_last=True),
-    )
-    assert "with channels_last, it is 1.03 times as fast as now" in said
-    assert proposed == {}
 
 
 def test_a_table_of_tries_fits_80_columns_whatever_an_error_says_and_names_one_process_once(
@@ -717,35 +675,6 @@ def test_a_table_of_tries_fits_80_columns_whatever_an_error_says_and_names_one_p
     widths = [max(len(line[at]) for line in (HEAD, *shown)) for at in range(len(HEAD))]
     assert sum(widths) + 2 * (len(widths) - 1) <= 80
     assert [line[0] for line in shown] == ["base", "scaling", "scaling", "batch"]
-
-
-def test_a_full_memory_is_said_with_its_size(tmp_path: Path) -> None:
-    said, _ = verdict(
-        tmp_path,
-        tried("base", 100),
-        {"kind": "task", "what": "batch", "batch_size": 64, "why": "out of memory"},
-    )
-    assert "memory is full with 64 samples at a time" in said
-
-
-def test_the_fastest_precision_is_proposed_and_compile_only_told(tmp_path: Path) -> None:
-    said, proposed = verdict(
-        tmp_path,
-        tried("base", 100),
-        tried("precision", 100, precision="fp32", tf32=False),
-        tried("precision", 190, precision="bf16"),
-        tried("precision", 300, compile=True),
-    )
-    assert proposed == {"train.precision": "bf16"}
-    assert (
-        "with bf16, it is 1.90 times as fast as with fp32; with compile, it is 3.00 times as fast as now"
-        in said
-    )
-
-
-def test_a_training_that_does_not_run_has_no_verdict_but_its_error(tmp_path: Path) -> None:
-    said, proposed = verdict(tmp_path, {"kind": "task", "what": "base", "why": "error: there is no task.py"})
-    assert (said, proposed) == ("the training does not run here: error: there is no task.py", {})
 
 
 def gathered(tmp_path: Path, kind: str, *run_dirs: str) -> Path:

@@ -164,28 +164,13 @@ def test_the_newest_run_is_listed_newest_checkpoint_first(call: Call, run_dir: P
 
 
 def test_json_holds_what_the_manifest_says(call: Call, run_dir: Path) -> None:
-    done = call("list", "--json")
-    document = json.loads(done.stdout)
+    document = json.loads(call("list", "--json").stdout)
     assert (document["schema"], document["run_dir"]) == ("slurmgpu.checkpoints/1", str(run_dir))
     assert document["checkpoints"][0] == {
-        "task": None,
-        "step": 20,
-        "state": "complete",
-        "problem": None,
-        "resume": True,
-        "kept_for_good": False,
-        "best": None,
-        "end_of_training": False,
-        "epoch": 2,
-        "samples": 640,
-        "time": 1.5e9 + 20,
-        "bytes": 14,
-        "parts": 2,
-        "world_size": 1,
-        "restart": 0,
-        "torch": "2.13.0",
-        "path": "checkpoints/step-20",
-    }
+        "task": None, "step": 20, "state": "complete", "problem": None, "resume": True, "kept_for_good": False, "best": None,
+        "end_of_training": False, "epoch": 2, "samples": 640, "time": 1.5e9 + 20, "bytes": 14, "parts": 2, "world_size": 1,
+        "restart": 0, "torch": "2.13.0", "path": "checkpoints/step-20",
+    }  # fmt: skip
 
 
 def test_what_a_loop_of_ones_own_does_not_say_is_unknown(call: Call, tmp_path: Path) -> None:
@@ -199,13 +184,6 @@ def test_a_save_without_manifest_is_torn_and_no_resume_takes_it(call: Call, run_
     torn, older = listed(call)
     assert (torn["state"], torn["resume"], older["resume"]) == ("torn", False, True)
     assert "no manifest" in torn["problem"]
-
-
-def test_what_sizes_show_is_damage_without_reading_through(call: Call, run_dir: Path) -> None:
-    truncate(run_dir / "checkpoints" / "step-20")
-    newest, older = listed(call)
-    assert (newest["state"], newest["problem"]) == ("damaged", "model.pt has 5 bytes instead of 7")
-    assert older["resume"]
 
 
 def test_what_a_resume_set_aside_is_shown(call: Call, run_dir: Path) -> None:
@@ -272,17 +250,10 @@ def test_a_run_is_found_by_its_folder_its_name_or_its_checkpoints(call: Call, ru
 
 def test_a_job_id_is_found_without_slurm_by_the_record_of_its_run(call: Call, run_dir: Path) -> None:
     record = {
-        "schema": "slurmgpu.run/1",
-        "name": "a name of its own",
-        "token": "0a1b2c3d",
-        "job_id": 112,
-        "state": "submitted",
-        "submitted_at": "2025-11-21T10:00:00Z",
-        "argv": ["sbatch"],
-        "script_sha256": "",
-        "run_dir": str(run_dir),
-        "slurmgpu_version": "0.1.0",
-    }
+        "schema": "slurmgpu.run/1", "name": "a name of its own", "token": "0a1b2c3d", "job_id": 112,
+        "state": "submitted", "submitted_at": "2025-11-21T10:00:00Z", "argv": ["sbatch"], "script_sha256": "",
+        "run_dir": str(run_dir), "slurmgpu_version": "0.1.0",
+    }  # fmt: skip
     (run_dir / "run.json").write_text(json.dumps(record))
     save(run_dir / "3", 4)
     assert [row["step"] for row in listed(call, "112_3")] == [4]
@@ -356,26 +327,17 @@ def test_an_intact_run_is_verified(call: Call, run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_damage_is_named_and_ends_with_1(call: Call, run_dir: Path, fault: Callable[[Path], None]) -> None:
+def test_damage_is_named_and_ends_with_1_and_a_resume_takes_what_verify_says(
+    call: Call, run_dir: Path, fault: Callable[[Path], None]
+) -> None:
     fault(run_dir / "checkpoints" / "step-20")
     done = call("verify")
     assert done.exit_code == 1
     newest, older, resume = done.stdout.splitlines()
     assert newest.startswith(f"checkpoints/step-20: damaged, {FAULTS[fault]}")
     assert (older.split(": ")[1], resume) == ("intact, 2 files, 14 B", "a resume takes step-10")
-
-
-@pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda fault: fault and fault.__name__)
-def test_a_resume_takes_what_verify_says(
-    call: Call, run_dir: Path, fault: Callable[[Path], None] | None
-) -> None:
-    if fault:
-        fault(run_dir / "checkpoints" / "step-20")
-    rows = json.loads(call("verify", "--json").stdout)["checkpoints"]
-    (said,) = (row["step"] for row in rows if row["resume"])
     found, _ = writing.newest_intact(run_dir / "checkpoints")
-    assert found is not None
-    assert found.path.name == f"step-{said}"
+    assert found.path.name == "step-10"
 
 
 def test_only_the_step_asked_for_decides_the_exit_code(call: Call, run_dir: Path) -> None:
@@ -613,13 +575,6 @@ def refused(call: Call, *words: str) -> SlurmGpuError:
     return error.value
 
 
-def test_a_damaged_checkpoint_is_not_exported(call: Call, run_dir: Path, tmp_path: Path) -> None:
-    flip(run_dir / "checkpoints" / "step-20")
-    error = refused(call, "--step", "20", "-o", "weights.pt")
-    assert error.message == f"there is no intact checkpoint of step 20 in {run_dir}"
-    assert not (tmp_path / "weights.pt").exists()
-
-
 def test_a_file_that_is_there_is_replaced_only_by_force(call: Call, tmp_path: Path) -> None:
     save_parts(tmp_path / "run", 7, model={"weight": torch.tensor([7.0])})
     (tmp_path / "weights.pt").write_text("precious")
@@ -640,10 +595,6 @@ def test_nothing_is_exported_into_the_checkpoints(call: Call, run_dir: Path) -> 
     model = run_dir / "checkpoints" / "step-20" / "model.pt"
     assert "lies among the checkpoints" in refused(call, "-o", str(model), "--force").message
     assert model.read_bytes() == b"weights"
-
-
-def test_a_folder_that_is_missing_is_named(call: Call, run_dir: Path) -> None:
-    assert refused(call, "-o", "no/weights.pt").message == "--output no/weights.pt: there is no folder no"
 
 
 def test_a_task_of_an_array_must_be_named(call: Call, tmp_path: Path) -> None:
@@ -699,11 +650,6 @@ def test_a_part_that_the_training_did_not_have_is_named(tmp_path: Path) -> None:
 )
 def test_names_are_those_of_the_plain_model(names: list[str], wrapped: bool, plain: list[str]) -> None:
     assert list(plain_names(dict.fromkeys(names), wrapped=wrapped)) == plain
-
-
-def test_two_tensors_of_one_name_are_refused() -> None:
-    with pytest.raises(TrainingError, match="one name"):
-        plain_names({"a": 1, "_orig_mod.a": 2}, wrapped=False)
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,14 +51,12 @@ def sums(wrong: dict[tuple[int, int], str], steps: int = 4, ranks: int = 2) -> T
 
 def test_checksums_tell_the_step_and_the_rank() -> None:
     found = first_difference(sums({(3, 1): "losses", (4, 0): "losses"}), sums({}), 0, 4, 2, True)
-    assert found is not None
     assert (found.earliest, found.latest, found.ranks) == (3, 3, [1])
     assert "loss" in found.what
 
 
 def test_where_all_ranks_differ_at_once_none_is_blamed() -> None:
     found = first_difference(sums({(2, 0): "weights", (2, 1): "weights"}), sums({}), 0, 4, 2, True)
-    assert found is not None
     assert (found.earliest, found.latest, found.ranks) == (2, 2, None)
     assert found.why
 
@@ -66,11 +64,9 @@ def test_where_all_ranks_differ_at_once_none_is_blamed() -> None:
 def test_lines_alone_bound_it_from_above() -> None:
     run, again = (Told({10: {"loss": 1.0}, 20: {"loss": each}}, {}) for each in (0.5, 0.6))
     found = first_difference(run, again, 0, 20, 1, True)
-    assert found is not None
     # A bit too small to show in a loss may have flipped before.
     assert (found.earliest, found.latest, found.ranks) == (1, 20, [0])
     only_weights = first_difference(run, run, 0, 20, 2, True)
-    assert only_weights is not None
     assert (only_weights.latest, only_weights.ranks) == (20, None)
     assert first_difference(run, run, 0, 20, 1, False) is None
 
@@ -78,7 +74,6 @@ def test_lines_alone_bound_it_from_above() -> None:
 def test_a_checkpoint_that_differs_where_all_checksums_are_equal_is_dated_within_the_interval() -> None:
     """As of what no checksum is of, such as the average of the weights."""
     found = first_difference(sums({}), sums({}), 0, 4, 2, True)
-    assert found is not None
     assert (found.earliest, found.latest, found.ranks) == (1, 4, None)
     assert "checksums are equal" in str(found.why)
 
@@ -86,7 +81,6 @@ def test_a_checkpoint_that_differs_where_all_checksums_are_equal_is_dated_within
 def test_where_processes_share_a_model_only_what_is_a_process_s_own_blames_it() -> None:
     def found(strategy: str, what: str) -> list[int] | None:
         answer = first_difference(sums({(3, 1): what}), sums({}), 0, 4, 2, True, strategy)
-        assert answer is not None
         assert (answer.earliest, answer.latest) == (3, 3)
         assert answer.ranks == [1] or "shows first on rank 1" in str(answer.why)
         return answer.ranks
@@ -104,7 +98,6 @@ def test_lines_over_other_steps_are_not_compared() -> None:
     again = Told({4: {"loss": 1.0}, 8: {"loss": 2.0}, 12: {"loss": 5.0}}, {})
     assert first_difference(run, again, 0, 12, 1, False) is None
     found = first_difference(run, Told({**again.lines, 8: {"loss": 2.5}}, {}), 0, 12, 1, False)
-    assert found is not None
     assert found.latest == 8
 
 
@@ -252,16 +245,8 @@ def train(run_dir: Path, flip: str = "") -> None:
 
 def replay(run_dir: Path) -> tuple[int, dict[str, Any]]:
     command = [
-        sys.executable,
-        "-m",
-        "slurmgpu",
-        "checkpoint",
-        "replay",
-        str(run_dir),
-        "--from",
-        "0",
-        "--json",
-    ]
+        sys.executable, "-m", "slurmgpu", "checkpoint", "replay", str(run_dir), "--from", "0", "--json",
+    ]  # fmt: skip
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"REPLAY_FLIP": ""}
     )

@@ -89,47 +89,20 @@ def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["render", "nothere.yaml"], 2, "nothere.yaml: there is no such job file"),
-        (
-            ["render", "--gpus", "two", "--", "x"],
-            2,
-            "option --gpus: resources.gpus: 'two' is not a GPU request",
-        ),
-        (["render", "--gpus", "1"], 2, "nothing to run"),
-        (["render", "--gpus", "1", "--"], 2, "there is nothing after --"),
-        (["render", "--gpus", "1", "--set", "x", "--", "y"], 2, "option --set: 'x' is not KEY=VALUE"),
         (["render", "--gpus", "1", "--set", "nme=x", "--", "y"], 2, "did you mean 'name'"),
         (["plan", "--gpus", "99", "--cluster", "uva-afton", "-A", "x", "--", "y"], 1, "99 GPUs do not fit"),
-        (
-            ["plan", "--gpus", "1", "--cluster", "nix", "--", "y"],
-            2,
-            "cluster 'nix' (--cluster): no such profile",
-        ),
         (
             ["plan", "--gpus", "1", "--cluster", "/", "--", "y"],
             2,
             "cluster '/' (--cluster): is a folder, not a profile",
         ),
         (["plan", "--gpus", "1", "--cluster", "uva-afton", "--", "y"], 1, "resources.account is missing"),
-        (["render", "--gpus", "1", "--template", "none.j2", "--", "y"], 2, "template 'none.j2'"),
-        (["render", "--gpus", "1", "--to", "no/folder/x.sh", "--", "y"], 2, "--to no/folder/x.sh"),
         (
             ["render", "--gpus", "1", "-J", "a\nb", "--", "y"],
             2,
             "option --job-name: name: contains a newline",
         ),
-        (["frobnicate"], 2, "No such command"),
-        (["render", "--frobnicate"], 2, "No such option"),
-        (
-            ["run", "--here", "--gpus", "2", "--processes", "3", "--pretend-nodes", "2", "--", "true"],
-            2,
-            "cannot be split evenly",
-        ),
-        (["run", "--here", "--gpus", "1", "--steps", "3", "--", "true"], 2, "--steps bounds a training task"),
         (["cluster", "show", "nix"], 2, "cluster 'nix' (NAME): no such profile"),
-        (["submit", "python", "train.py"], 2, "goes after two dashes: -- python train.py"),
-        (["submit", "--gpus", "2", "python", "train.py", "--lr", "1"], 2, "goes after two dashes"),
-        (["submit", "--json", "--dry-run", "--gpus", "1", "--", "true"], 2, "slurmgpu plan --json"),
         (["render", "-J", b"a\xffb", "--", "true"], 2, r"option --job-name: name: 'a\udcffb' is not UTF-8"),
     ],
 )
@@ -278,20 +251,6 @@ def test_a_disk_that_is_full_is_one_clear_error(tmp_path: Path) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "slurmgpu: error: the output cannot be written: No space left on device\n"
-
-
-def test_a_script_given_as_job_file_is_told_where_a_command_goes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print(1)\n")
-    done = slurmgpu(tmp_path, "plan", "train.py")
-    assert done.returncode == 2
-    assert "slurmgpu submit --gpus 2 -- python train.py" in done.stderr
-
-
-def test_a_missing_script_is_mentioned_and_one_that_is_there_is_not(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print(1)\n")
-    said = slurmgpu(tmp_path, "plan", "--gpus", "1", "--", "python", "trian.py").stderr
-    assert f"trian.py is not in the work folder {tmp_path}" in said
-    assert "work folder" not in slurmgpu(tmp_path, "plan", "--gpus", "1", "--", "python", "train.py").stderr
 
 
 def test_a_profile_is_shown_in_yamls_words(tmp_path: Path) -> None:

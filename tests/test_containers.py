@@ -18,7 +18,7 @@ from slurmgpu.models.kinds import RUNTIMES
 from slurmgpu.quoting import job_path
 from slurmgpu.rendering.render import render_script
 from tests.test_launchers import TWO_BY_TWO
-from tests.test_planning import cluster, plan, refused
+from tests.test_planning import cluster, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -159,38 +159,6 @@ def test_the_variables_of_a_job_get_into_every_image() -> None:
     assert "-e MY_DATA -e MY_TOKEN i python train.py" in text
 
 
-@pytest.mark.parametrize(
-    ("container", "says"),
-    [
-        (
-            {"runtime": "pyxis", "overlay": "o"},
-            "container.overlay: the runtime pyxis does not know it; those that do: apptainer",
-        ),
-        ({"runtime": "edf", "workdir": "/w"}, "container.workdir: the runtime edf does not know it"),
-        (
-            {"runtime": "apptainer", "view": "v"},
-            "container.view: the runtime apptainer does not know it; those that do: uenv",
-        ),
-        (
-            {"runtime": "shifter", "mode": "run"},
-            "container.mode: run: the runtime shifter runs whole commands",
-        ),
-    ],
-)
-def test_what_a_runtime_does_not_know_is_refused_with_those_that_do(
-    container: dict[str, str], says: str
-) -> None:
-    message, _ = refused(environment={"container": {"image": "i", **container}})
-    assert says in message
-
-
-def test_mpirun_cannot_enter_an_image_of_srun() -> None:
-    environment = {"container": {"runtime": "pyxis", "image": "i"}}
-    message, hint = refused(environment=environment, launch="mpirun", resources=TWO_BY_TWO)
-    assert "pyxis needs srun to enter an image" in message
-    assert hint == "use launch: mpi"
-
-
 def examples() -> list[tuple[dict[str, Any], str]]:
     """The job files of docs/containers.md, each with the script's lines that follow it."""
     text = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
@@ -213,13 +181,8 @@ def test_an_example_of_the_guide_becomes_the_script_that_it_shows(job: dict[str,
 def test_scripts_of_every_runtime_are_clean_by_shellcheck(tmp_path: Path) -> None:
     for name in RUNTIMES.names():
         fields: dict[str, Any] = {
-            "overlay": "o x",
-            "clean_env": True,
-            "workdir": "$W",
-            "name": "n",
-            "view": "v",
-            "binds": BINDS,
-        }
+            "overlay": "o x", "clean_env": True, "workdir": "$W", "name": "n", "view": "v", "binds": BINDS,
+        }  # fmt: skip
         known = {key: value for key, value in fields.items() if key in {*runtime(name).fields, "binds"}}
         for resources in ({"gpus": 1}, TWO_BY_TWO):
             text = script(resources, runtime=name, image="$HOME/a b", **known)

@@ -75,7 +75,6 @@ def test_eight_commands_are_asked_and_none_twice(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_source_names_release_cluster_and_calls(release: str) -> None:
     source = discovered(release).cluster.source
-    assert source is not None
     assert source.text.startswith(f"Slurm {release}.")
     assert source.text.endswith("on cluster declared, read by slurmgpu cluster discover with 8 calls")
     assert source.date == DAY

@@ -31,13 +31,9 @@ from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "SECURITY.md",
-    ROOT / ".github" / "pull_request_template.md",
-    *sorted((ROOT / "docs").glob("**/*.md")),
-]
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
+    ROOT / ".github" / "pull_request_template.md", *sorted((ROOT / "docs").glob("**/*.md")),
+]  # fmt: skip
 DOCS += [ROOT / "examples" / "README.md"]
 DOCS += [ROOT / "examples" / name / "README.md" for name in ("digits", "own_loop", "language_model")]
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
@@ -79,23 +75,25 @@ def rows(text: str) -> Iterator[list[str]]:
 # Paths and links
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_path_that_is_named_exists(name: str) -> None:
-    named = [code for code in _CODE.findall(prose(name)) if _PATH.match(code)]
-    named += re.findall(r"^ (slurmgpu/\S*)", "\n".join(fences(name, "text")), flags=re.MULTILINE)
-    assert [path for path in named if not (ROOT / path).exists()] == []
+def test_every_path_that_is_named_exists() -> None:
+    gone = {}
+    for name in NAMES:
+        named = [code for code in _CODE.findall(prose(name)) if _PATH.match(code)]
+        named += re.findall(r"^ (slurmgpu/\S*)", "\n".join(fences(name, "text")), flags=re.MULTILINE)
+        gone[name] = [path for path in named if not (ROOT / path).exists()]
+    assert {name: paths for name, paths in gone.items() if paths} == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_link_leads_somewhere(name: str) -> None:
+def test_every_link_leads_somewhere() -> None:
     broken = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(name)):
-        if target.startswith("https://"):
-            continue
-        file, _, anchor = target.partition("#")
-        path = (ROOT / name).parent / file if file else ROOT / name
-        if not path.exists() or (anchor and anchor not in anchors(path)):
-            broken.append(target)
+    for name in NAMES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose(name)):
+            if target.startswith("https://"):
+                continue
+            file, _, anchor = target.partition("#")
+            path = (ROOT / name).parent / file if file else ROOT / name
+            if not path.exists() or (anchor and anchor not in anchors(path)):
+                broken.append((name, target))
     assert broken == []
 
 
@@ -159,7 +157,6 @@ def test_a_form_for_issues_asks_for_one_thing_at_least(form: Path) -> None:
 def test_the_citation_says_what_the_package_says() -> None:
     cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
     package = re.search(r'^description = "(.*)"$', text_of("pyproject.toml"), flags=re.MULTILINE)
-    assert package is not None
     assert (cited["title"], cited["abstract"], cited["license"]) == ("slurmgpu", package[1], "MIT")
 
 
@@ -189,30 +186,31 @@ def parse(words: list[str]) -> None:
         command.make_context(command.name, list(words))
 
 
-@pytest.mark.parametrize(("name", "line"), [(name, line) for name in NAMES for line in shown_commands(name)])
-def test_every_command_shown_parses(name: str, line: str) -> None:
-    words = shlex.split(line, comments=True)
-    end = next((index for index, word in enumerate(words) if word in {"|", ">", "&&"}), len(words))
-    try:
-        parse(words[1:end])
-    except click.UsageError as error:
-        pytest.fail(f"{line}: {error.format_message()}")
+def test_every_command_shown_parses() -> None:
+    wrong = {}
+    for name, line in [(page, line) for page in NAMES for line in shown_commands(page)]:
+        words = shlex.split(line, comments=True)
+        end = next((index for index, word in enumerate(words) if word in {"|", ">", "&&"}), len(words))
+        try:
+            parse(words[1:end])
+        except click.UsageError as error:
+            wrong[name, line] = error.format_message()
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_in_the_text_exists(name: str) -> None:
-    for code in _CODE.findall(prose(name)):
+def test_every_command_in_the_text_exists() -> None:
+    for name, code in [(page, code) for page in NAMES for code in _CODE.findall(prose(page))]:
         words = code.split()
         if words[0] != "slurmgpu" or len(words) == 1:
             continue
         found = cli.get_command(click.Context(cli), words[1])
-        assert found is not None, code
+        assert found is not None, (name, code)
         if isinstance(found, click.Group):
-            assert len(words) == 2 or found.get_command(click.Context(found), words[2]), code
+            assert len(words) == 2 or found.get_command(click.Context(found), words[2]), (name, code)
             continue
         known = {flag for parameter in found.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         before = words[2 : words.index("--") if "--" in words else None]
-        assert {word for word in before if word.startswith("-")} <= known | {"--help"}, code
+        assert {word for word in before if word.startswith("-")} <= known | {"--help"}, (name, code)
 
 
 def test_the_parser_of_this_test_can_fail() -> None:

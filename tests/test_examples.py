@@ -73,17 +73,7 @@ def run(example: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     places = {"XDG_CONFIG_HOME": str(example / "xdg"), "SLURMGPU_SITE": str(example / "site")}
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "slurmgpu",
-            "run",
-            "job.yaml",
-            "--processes",
-            "2",
-            "--here",
-            *arguments,
-        ],
+        [sys.executable, "-m", "slurmgpu", "run", "job.yaml", "--processes", "2", "--here", *arguments],
         cwd=example,
         env={**inherited, **places, "PYTHONPATH": str(ROOT)},
         capture_output=True,

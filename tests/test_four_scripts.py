@@ -159,7 +159,6 @@ def train(run: RunFolder, limit: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_the_job_file_is_valid_and_its_task_is_there(name: str) -> None:
     job = validate(Job, read_file(FOLDER / name / "job.yaml"), "job")
-    assert job.train is not None
     file, _, kind = job.train.task.partition(":")
     tree = ast.parse((FOLDER / name / file).read_text())
     assert kind in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -177,13 +176,8 @@ def lines_of(path: Path) -> int:
         for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
     nothing = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+    }  # fmt: skip
     with path.open("rb") as file:
         tokens = [each for each in tokenize.tokenize(file.readline) if each.type not in nothing]
     code = {line for each in tokens[1:] for line in range(each.start[0], each.end[0] + 1)}

@@ -87,7 +87,6 @@ def test_the_options_of_shipped_tasks_are_theirs_and_the_batch_divides_by_the_gp
     for name, train, resources in shipped:
         check_shipped_task(train.task, train.config)
         gpus = resources.gpus or resources.gpus_per_node
-        assert gpus is not None
         assert train.batch_size % (gpus.count * int(resources.nodes or 1)) == 0, name
 
 

@@ -68,7 +68,6 @@ def test_an_image_is_pulled_once_and_the_script_uses_its_file(
     assert make(plan, tmp_path / "images")[0].startswith(f"pulling {DOCKER} to ")
     assert make(plan, tmp_path / "images") == []
     container = with_pulled_image(plan, tmp_path / "images").environment.container
-    assert container is not None
     assert Path(container.image).read_text() == "hsqs\n"
     assert len(calls.read_text().splitlines()) == 1
 
@@ -167,16 +166,6 @@ def test_where_an_image_cannot_be_built_the_user_gets_the_job_that_builds_it(
         make(planned(image="t.sif", build="t.def"), tmp_path, tmp_path)
     command = f"srun --account=lab --time=60 apptainer build {tmp_path}/t.sif {tmp_path}/t.def"
     assert command in str(refused.value.hint)
-
-
-def test_a_folder_that_cannot_be_written_is_named_with_the_setting(
-    apptainer: Callable[[str], Path], tmp_path: Path
-) -> None:
-    apptainer(MAKES)
-    (tmp_path / "file").touch()
-    with pytest.raises(PlanError, match=r"the setting images: .*/file/images cannot be written") as refused:
-        make(planned(image=DOCKER), tmp_path / "file" / "images")
-    assert "images: in the settings" in str(refused.value.hint)
 
 
 # The commands

@@ -53,7 +53,7 @@ def test_a_users_accelerate_launch_on_several_nodes_keeps_all_but_the_numbers_of
     made = plan(command=command.split(), resources=TWO_BY_TWO)
     assert (made.launcher, world_size(made)) == ("accelerate", 4)
     assert words(command=command.split())[-7:] == [
-        *("--config_file", "my.yaml", "--mixed_precision", "bf16", "train.py", "--num_processes", "9"),
+        *("--config_file", "my.yaml", "--mixed_precision", "bf16", "train.py", "--num_processes", "9")
     ]
 
 
@@ -237,10 +237,6 @@ def test_a_launch_line_is_taken_apart(command: str, program: str, target: str) -
     line = read_launch_line(tuple(command.split()))
     assert line
     assert (line.program, line.target) == (tuple(program.split()), tuple(target.split()))
-
-
-def test_other_commands_of_accelerate_are_no_launch_lines() -> None:
-    assert read_launch_line(("accelerate", "config")) is None
 
 
 def test_a_local_run_gives_accelerate_the_figures_of_this_machine() -> None:

@@ -54,10 +54,6 @@ def test_the_scripts_exit_code_is_kept(run: Runner) -> None:
     assert run("#!/bin/bash\nexit 7\n").code == 7
 
 
-def test_a_script_that_is_killed_gives_128_and_the_signal(run: Runner) -> None:
-    assert run("kill -KILL $$\n").code == 137
-
-
 def test_the_script_runs_byte_for_byte(run: Runner, tmp_path: Path) -> None:
     script = '#!/bin/bash -l\n#SBATCH --job-name=x\n\ncat "$0"   \nprintf "é\\n"'
     result = run(script)
@@ -112,22 +108,12 @@ def test_slurms_variables_are_those_of_a_node(run: Runner, monkeypatch: pytest.M
     )
     seen = dict(line.split("=", 1) for line in result.lines if "=" in line)
     expected = {
-        "SLURM_JOB_NAME": "digits",
-        "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_NNODES": "2",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_NTASKS_PER_NODE": "2",
-        "SLURM_TASKS_PER_NODE": "2(x2)",
-        "SLURM_CPUS_PER_TASK": "8",
-        "SLURM_GPUS_ON_NODE": "4",
-        "SLURM_JOB_PARTITION": "gpu",
-        "SLURM_JOB_ACCOUNT": "mygroup",
-        "SLURM_NODEID": "0",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURMGPU_MAX_STEPS": "5",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+        "SLURM_JOB_NAME": "digits", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2",
+        "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_PARTITION": "gpu",
+        "SLURM_JOB_ACCOUNT": "mygroup", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+        "SLURMGPU_MAX_STEPS": "5", "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
     assert {name: seen.get(name) for name in expected} == expected
     assert int(seen["SLURM_JOB_ID"]) > 67_043_328
     assert "SLURM_ARRAY_TASK_ID" not in seen
@@ -177,14 +163,6 @@ def test_srun_starts_as_many_processes_as_asked_for_here(run: Runner) -> None:
         f"SLURM_NNODES=2 SLURMD_NODENAME=node{rank // 2 + 1}"
         for rank in range(4)
     ]
-
-
-def test_ranks_come_from_slurms_variables_inside_the_task(run: Runner) -> None:
-    inner = (
-        """sh -c 'export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS" LOCAL_WORLD_SIZE=4; exec "$@"' """
-        """sh sh -c 'echo $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE'"""
-    )
-    assert sorted(run(SRUN_JOB.format(inner), processes_per_node=3).lines) == ["0 3 3", "1 3 3", "2 3 3"]
 
 
 def test_torchrun_under_srun_is_fitted_to_this_machine(run: Runner) -> None:

@@ -58,10 +58,6 @@ def test_a_job_that_does_not_end_in_time_is_ending() -> None:
     assert slurm.count("squeue") == 4
 
 
-def test_a_job_that_left_the_queue_is_cancelled() -> None:
-    assert [r.outcome for r in end(slurm_with(SEEN, said()), "1")] == ["cancelled"]
-
-
 def test_scancels_exit_status_decides_nothing() -> None:
     slurm = slurm_with(SEEN, queue(("1", "CANCELLED")), scancel=said("", "", rc=140))
     assert [r.outcome for r in end(slurm, "1")] == ["cancelled"]

@@ -421,9 +421,7 @@ def test_limits_that_slurm_does_not_enforce_are_not_held_against_a_job() -> None
 
 
 def test_a_partition_for_other_accounts_is_not_taken() -> None:
-    on = cluster(
-        partitions={"mine": {"nodes": [A100], "accounts": ["theirs"]}, "gpu": {"nodes": [A100]}},
-    )
+    on = cluster(partitions={"mine": {"nodes": [A100], "accounts": ["theirs"]}, "gpu": {"nodes": [A100]}})
     assert plan(on, gpus=1, account="ours").partition == "gpu"
     assert "takes only accounts theirs, not 'ours'" in refusal(on, gpus=1, account="ours", partition="mine")
 
@@ -570,9 +568,7 @@ def test_partitions_that_are_chosen_by_name_are_proposed_and_not_taken() -> None
 
 
 def test_part_of_a_node_goes_where_nodes_are_shared_though_no_price_is_stated() -> None:
-    on = cluster(
-        partitions={"GPU": {"nodes": [A100], "whole_nodes": True}, "GPU-shared": {"nodes": [A100]}},
-    )
+    on = cluster(partitions={"GPU": {"nodes": [A100], "whole_nodes": True}, "GPU-shared": {"nodes": [A100]}})
     made = plan(on, gpus=1, time=60)
     assert (made.partition, made.gpu_hours) == ("GPU-shared", 1.0)
     assert "with the fewest GPU-hours" in why(made, "partition")

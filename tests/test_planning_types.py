@@ -17,6 +17,7 @@ from slurmgpu.planning.settled import Surroundings
 
 WHOLE = {"count": 2, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "512G"}
 SLICES = {"count": 9, "gpus": 28, "gpu_type": "a100_1g.5gb", "cpus": 64, "memory": "512G"}
+MANY_H100 = {**WHOLE, "gpu_type": "h100", "count": 3}
 BOTH_ON_A_NODE = {"count": 6, "gpus": {"a100": 2, "a30": 2}, "cpus": 64, "memory": "512G"}
 
 
@@ -35,40 +36,26 @@ def type_said(made: Plan) -> tuple[str, str] | None:
     return next(((one.value, one.why) for one in made.reasons if one.what == "GPU type"), None)
 
 
-def test_a_whole_gpu_is_named_where_slices_share_the_partition_and_the_plan_says_why() -> None:
-    made = plan(cluster(SLICES, WHOLE), gpus=1)
-    assert (made.option("gres"), made.gpu_type) == ("gpu:a100:1", "a100")
-    assert type_said(made) == ("a100", "without a type Slurm may give slices (a100_1g.5gb)")
-
-
-def test_slices_that_a_constraint_keeps_away_need_no_type() -> None:
-    on = cluster({**SLICES, "features": ["mig"]}, {**WHOLE, "features": ["full"]})
-    assert plan(on, gpus=1, constraint="full").option("gres") == "gpu:1"
-
-
-def test_several_gpus_of_a_node_with_two_types_are_of_one() -> None:
-    made = plan(cluster(BOTH_ON_A_NODE), gpus=2)
-    assert (made.option("gres"), made.gpu_type) == ("gpu:a100:2", "a100")
-    assert "Slurm may mix a100, a30" in (type_said(made) or ("", ""))[1]
-
-
-def test_several_nodes_are_of_one_type_the_commonest() -> None:
-    made = plan(cluster(WHOLE, {**WHOLE, "gpu_type": "h100", "count": 3}), gpus=8)
-    assert made.option("gres") == "gpu:h100:4"
-    assert "the commonest of h100, a100" in (type_said(made) or ("", ""))[1]
-
-
-def test_a_less_common_type_is_named_where_only_that_fits() -> None:
-    limits = {"max_gpus_by_type": {"h100": 4}}
-    nodes = [WHOLE, {**WHOLE, "gpu_type": "h100", "count": 3}]
-    made = plan(cluster(partitions={"gpu": {"nodes": nodes, "limits": limits}}), gpus=8)
-    assert made.option("gres") == "gpu:a100:4"
-
-
-def test_one_gpu_where_any_whole_one_will_do_names_none_and_the_plan_says_which_may_come() -> None:
-    made = plan(cluster(WHOLE, {**WHOLE, "gpu_type": "h100"}), gpus=1)
-    assert (made.option("gres"), made.gpu_type) == ("gpu:1", None)
-    assert (type_said(made) or ("", ""))[0] == "any of a100, h100"
+@pytest.mark.parametrize(
+    ("nodes", "rest", "asked", "gres", "gpu_type", "said"),
+    [
+        ([SLICES, WHOLE], {}, {"gpus": 1}, "gpu:a100:1", "a100", "without a type Slurm may give slices (a100_1g.5gb)"),
+        ([{**SLICES, "features": ["mig"]}, {**WHOLE, "features": ["full"]}], {}, {"gpus": 1, "constraint": "full"},
+         "gpu:1", "a100", ""),
+        ([BOTH_ON_A_NODE], {}, {"gpus": 2}, "gpu:a100:2", "a100", "Slurm may mix a100, a30"),
+        ([WHOLE, MANY_H100], {}, {"gpus": 8}, "gpu:h100:4", "h100", "the commonest of h100, a100"),
+        ([WHOLE, MANY_H100], {"max_gpus_by_type": {"h100": 4}}, {"gpus": 8}, "gpu:a100:4", "a100", ""),
+        ([WHOLE, {**WHOLE, "gpu_type": "h100"}], {}, {"gpus": 1}, "gpu:1", None, "any of a100, h100"),
+    ],
+    ids=["slices share the partition", "a constraint keeps slices away", "two types on a node", "the commonest type",
+         "only a less common one fits", "any whole one will do"],
+)  # fmt: skip
+def test_a_type_is_named_where_slurm_could_give_slices_or_several(
+    nodes: list[Any], rest: Any, asked: dict[str, Any], gres: str, gpu_type: str | None, said: str
+) -> None:
+    made = plan(cluster(partitions={"gpu": {"nodes": nodes, "limits": rest}}), **asked)
+    assert (made.option("gres"), made.gpu_type) == (gres, gpu_type)
+    assert said in " ".join(type_said(made) or ())
 
 
 def test_what_is_asked_for_stays() -> None:

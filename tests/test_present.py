@@ -38,7 +38,6 @@ def test_the_queue_has_every_job_with_what_it_asks_for(release: str) -> None:
     queue = {job.number: job for job in Recorded(release).slurm().present().queue(["gpu"]) or ()}
     full, waiting = queue[jobs["RUNNING full"]], queue[jobs["Resources"]]
     assert (full.waits, full.hosts, full.cpus, full.memory) == (False, ["full1", "full2"], 2, 2048)
-    assert full.gpus is not None
     assert (full.gpus.count, full.gpus.types) == (8, {"a100": 8})
     assert full.end is not None
     assert full.start is not None
@@ -69,20 +68,15 @@ def test_what_a_job_asks_for_is_read_in_every_release(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_limits_come_with_what_is_used_of_them(release: str) -> None:
     book = Recorded(release).slurm().present().book("root", "third", ("usergpu",))
-    assert book is not None
     user = book.find("qos user", name="usergpu", user="root")
-    assert user is not None
     assert user.limits["MaxTRESPU/gres/gpu"].most == 1
     assert user.limits["MaxTRESPU/gres/gpu"].used == 1
     own = book.find("user", account="third", user="root")
-    assert own is not None
     assert (own.limits["GrpTRES/gres/gpu"].most, own.limits["GrpTRES/gres/gpu"].used) == (1, 1)
     account = book.find("account", account="fourth")
-    assert account is not None
     assert (account.limits["GrpTRES/cpu"].most, account.limits["GrpTRES/cpu"].used) == (1, 1)
     assert account.parent == "root"
     short = book.find("qos", name="short")
-    assert short is not None
     assert short.limits["MaxWallPJ"].most == 10
     assert short.limits["GrpTRES/cpu"].most is None
     assert recorded("scontrol_present_book_of_one", release).stdout.count("QOS=") == 2
@@ -170,7 +164,6 @@ def test_a_limit_that_is_none_is_not_0() -> None:
         "ClusterName=c Account=lab UserName= Partition= GrpJobs=N(3) GrpTRES=cpu=0(0),gres/gpu=N(2) MaxJobs=\n"
     )
     holder = book.find("account", account="lab")
-    assert holder is not None
     assert (holder.limits["GrpTRES/gres/gpu"].most, holder.limits["GrpTRES/gres/gpu"].used) == (None, 2)
     assert (holder.limits["GrpTRES/cpu"].most, holder.limits["GrpTRES/cpu"].used) == (0, 0)
     assert (holder.limits["GrpJobs"].most, "MaxJobs" in holder.limits) == (None, False)

@@ -175,10 +175,7 @@ def test_an_environments_srun_options_stand_on_every_srun() -> None:
         "{resources: {account: a, gpus: 4}, launch: {launcher: srun, srun_options: [--label]}, "
         "environment: {srun_options: [--environment=ngc-pytorch]}}"
     )
-    assert planned("cscs-clariden", job).srun_options == (
-        "--environment=ngc-pytorch",
-        "--label",
-    )
+    assert planned("cscs-clariden", job).srun_options == ("--environment=ngc-pytorch", "--label")
 
 
 def test_a_type_without_a_price_has_no_charge_rather_than_none_to_pay() -> None:
@@ -186,7 +183,6 @@ def test_a_type_without_a_price_has_no_charge_rather_than_none_to_pay() -> None:
     assert planned("uq-bunya", job).charge == 50
     cluster = load_cluster(data_folder("clusters") / "uq-bunya.yaml")
     part = cluster.partitions["gpu_cuda"]
-    assert part.billing is not None
     part = part.model_copy(update={"billing": part.billing.model_copy(update={"gpu_by_type": {"a100": 50}})})
     assert (
         planned("uq-bunya", job, cluster.model_copy(update={"partitions": {"gpu_cuda": part}})).charge is None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pydantic import ValidationError
+from ruamel.yaml import YAML
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
@@ -76,19 +77,10 @@ def refused(name: str, partition: str | None = None, **resources: Any) -> PlanEr
     return PlanError(said, hint=f"what would fit: {ways}")
 
 
-def partitions() -> list[tuple[str, str, Partition]]:
-    return [(name, key, value) for name in NAMES for key, value in profile(name).partitions.items()]
-
-
-def groups() -> list[tuple[str, str, NodeGroup]]:
+def groups(name: str) -> list[tuple[str, NodeGroup]]:
     """Every kind of node whose number of GPUs is known, with one type of GPU each."""
-    return [
-        (name, key, group) for name, key, value in partitions() for group in value.kinds if group.gpu_count
-    ]
-
-
-def group_id(value: object) -> str | None:
-    return f"{value.gpu_count}x{value.gpu_type}" if isinstance(value, NodeGroup) else None
+    parts = profile(name).partitions.items()
+    return [(key, group) for key, part in parts for group in part.kinds if group.gpu_count]
 
 
 def peers(name: str, partition: str, group: NodeGroup) -> list[NodeGroup]:
@@ -127,18 +119,6 @@ def most_there(name: str, partition: str, what: str, gpu_type: str | None = None
 # What a profile says of itself
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_profile_says_what_it_describes_where_it_was_read_and_when(name: str) -> None:
-    cluster = profile(name)
-    assert cluster.name == name
-    assert cluster.description
-    assert cluster.source is not None
-    assert cluster.source.text.startswith("typed from ")
-    assert cluster.source.read is not None
-    assert cluster.source.date != cluster.source.read, "the source's own date counts, not the day of reading"
-    assert cluster.covers or not cluster.partitions
-
-
 @pytest.mark.parametrize(
     ("date", "days"),
     [("2026-11-20", 6), ("2026-10", 26), (2021, 1791), ("2026", 0), ("2025-12", 330), ("unknown", None)],
@@ -151,22 +131,6 @@ def test_a_sources_age_is_that_of_its_own_date_or_at_least_so_old(date: object, 
 def test_a_date_that_is_none_is_told_with_what_to_write() -> None:
     with pytest.raises(ValidationError, match=r"'last year' is no day .* write unknown where it states none"):
         Source.model_validate({"text": "a page", "date": "last year"})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_profile_says_that_it_cannot_hold_a_rule(name: str) -> None:
-    text = (data_folder("clusters") / f"{name}.yaml").read_text(encoding="utf-8")
-    assert "cannot hold" not in text
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_type_of_a_node_is_described_or_slurms_own_word(name: str) -> None:
-    cluster = profile(name)
-    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.kinds} - {None}
-    for kind in on_nodes - set(cluster.gpu_types):
-        assert re.fullmatch(r"[a-z0-9_.]+", str(kind))
-    broader = {known.gres for known in cluster.gpu_types.values()} | broader_types(cluster)
-    assert set(cluster.gpu_types) <= on_nodes | broader, "a type is described that no node has"
 
 
 def broader_types(cluster: Cluster) -> set[str]:
@@ -189,23 +153,42 @@ def named_types(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_limits_charges_and_accounts_name_types_that_the_cluster_has(name: str) -> None:
+def test_a_profile_says_what_it_describes_where_it_was_read_and_when(name: str) -> None:
     cluster = profile(name)
-    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.kinds}
-    assert set(named_types(cluster)) <= on_nodes
+    assert cluster.name == name
+    assert cluster.description
+    assert cluster.source.text.startswith("typed from ")
+    assert cluster.source.read is not None
+    assert cluster.source.date != cluster.source.read, "the source's own date counts, not the day of reading"
+    assert cluster.covers or not cluster.partitions
+    assert "cannot hold" not in (data_folder("clusters") / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_qos_and_partition_that_is_named_exists(name: str) -> None:
+def test_every_type_qos_and_partition_that_is_named_exists(name: str) -> None:
     cluster = profile(name)
+    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.kinds}
+    for kind in on_nodes - {None} - set(cluster.gpu_types):
+        assert re.fullmatch(r"[a-z0-9_.]+", str(kind)), "neither described nor Slurm's own word"
+    broader = {known.gres for known in cluster.gpu_types.values()} | broader_types(cluster)
+    assert set(cluster.gpu_types) <= on_nodes | broader, "a type is described that no node has"
+    assert set(named_types(cluster)) <= on_nodes, (
+        "a limit, a charge or an account names a type that no node has"
+    )
     for part in cluster.partitions.values():
         assert set(part.qos) | set(part.denied_qos) <= set(cluster.qos)
     for rule in cluster.qos.values():
         assert set(rule.partitions) <= set(cluster.partitions)
+    for kind, known in cluster.gpu_types.items():
+        for group in (group for part in cluster.partitions.values() for group in part.nodes):
+            if known.constraint and group.gpu_type == kind and group.features:
+                assert set(known.constraint.split("&")) <= set(group.features), (
+                    "features of another type's nodes"
+                )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_key_that_is_said_to_be_guessed_exists(name: str) -> None:
+def test_what_is_said_to_be_guessed_exists_and_is_guessed_of_a_kind_of_node_everywhere(name: str) -> None:
     cluster = profile(name)
     for key, why in cluster.guessed.items():
         assert why
@@ -213,35 +196,17 @@ def test_every_key_that_is_said_to_be_guessed_exists(name: str) -> None:
         for part in key.split("."):
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)
         assert value
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_guessed_of_a_kind_of_node_is_guessed_in_every_partition_that_has_it(name: str) -> None:
-    cluster = profile(name)
     guessed = [part for part in cluster.partitions if f"partitions.{part}.nodes" in cluster.guessed]
     kinds = [group for part in guessed for group in cluster.partitions[part].nodes]
     for part, partition in cluster.partitions.items():
         assert part in guessed or not [group for group in partition.nodes if group in kinds], part
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_account_that_messages_show_is_one_of_the_sites(name: str) -> None:
-    rule = profile(name).dialect.account
-    if rule is None:
-        return
-    assert rule.example is not None
-    assert re.fullmatch(rule.pattern or ".+", rule.example)
-    assert rule.example.endswith((rule.suffix or "", *rule.suffix_by_gpu_type.values()))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_features_that_select_a_type_stand_on_nodes_of_that_type(name: str) -> None:
-    cluster = profile(name)
-    for kind, known in cluster.gpu_types.items():
-        for part in cluster.partitions.values():
-            for group in part.nodes:
-                if known.constraint and group.gpu_type == kind and group.features:
-                    assert set(known.constraint.split("&")) <= set(group.features)
+def test_the_account_that_messages_show_is_one_of_the_sites() -> None:
+    for rule in filter(None, (profile(name).dialect.account for name in NAMES)):
+        assert rule.example is not None
+        assert re.fullmatch(rule.pattern or ".+", rule.example), rule
+        assert rule.example.endswith((rule.suffix or "", *rule.suffix_by_gpu_type.values())), rule
 
 
 def test_the_documentation_lists_every_shipped_profile_and_no_other() -> None:
@@ -262,12 +227,6 @@ def can_be_named(name: str, partition: str, group: NodeGroup) -> bool:
     return unnamed or alone or cluster.dialect.gpu_type_by == "request" or bool(known and known.constraint)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_one_gpu_fits_everywhere_without_naming_more_than_the_site_requires(name: str) -> None:
-    made = planned(name, first_for_gpus(name), gpus=1)
-    assert (made.nodes, made.gpus_per_node, made.processes_per_node) == (1, 1, 1)
-
-
 def first_for_gpus(name: str) -> str | None:
     """The first partition with GPUs."""
     parts = profile(name).partitions
@@ -275,32 +234,32 @@ def first_for_gpus(name: str) -> str | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_check_finds_nothing_in_our_own_scripts_for_a_cluster(name: str) -> None:
-    for resources in ({"gpus": 1}, {"gpus": 2, "time": "00:30:00"}, {"nodes": 2, "gpus_per_node": 4}):
+def test_one_gpu_fits_everywhere_and_no_plan_holds_what_the_site_refuses_or_check_finds(name: str) -> None:
+    made = planned(name, first_for_gpus(name), gpus=1)
+    assert (made.nodes, made.gpus_per_node, made.processes_per_node) == (1, 1, 1)
+    several = (
+        {"gpus": 2, "time": "00:30:00"},
+        {"nodes": 2, "gpus_per_node": 1},
+        {"nodes": 2, "gpus_per_node": 4},
+    )
+    for resources in ({"gpus": 1}, *several):
         try:
             made = planned(name, first_for_gpus(name), **resources)
         except PlanError:
             continue  # not to be had there
+        assert not {option.name for option in made.options} & set(profile(name).dialect.forbidden)
         script = parse_batch_script(render_script(made, read_templates()))
         assert check_script(script, Facts(cluster=profile(name)), least="warning") == [], resources
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_plan_holds_an_option_that_the_site_refuses(name: str) -> None:
-    dialect = profile(name).dialect
-    for nodes in (1, 2):
-        try:
-            made = planned(name, nodes=nodes, gpus_per_node=1)
-        except PlanError:
-            continue
-        assert not {option.name for option in made.options} & set(dialect.forbidden)
+def test_full_nodes_are_planned_unless_there_are_not_so_many_or_limits_forbid_it(name: str) -> None:
+    for partition, group in groups(name):
+        for nodes in (1, 2):
+            full_nodes(name, partition, group, nodes)
 
 
-@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_full_nodes_are_planned_unless_there_are_not_so_many_or_limits_forbid_it(
-    name: str, partition: str, group: NodeGroup, nodes: int
-) -> None:
+def full_nodes(name: str, partition: str, group: NodeGroup, nodes: int) -> None:
     limits = profile(name).partitions[partition].limits
     gpus, kind = group.gpu_count or 0, group.gpu_type
     resources = {"nodes": nodes, "gpus_per_node": gpus, "gpu_type": kind}
@@ -352,16 +311,6 @@ def test_the_environments_of_a_profile_render(name: str) -> None:
 # What does not fit
 
 
-@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
-def test_more_gpus_than_a_node_has_are_refused_with_what_fits(
-    name: str, partition: str, group: NodeGroup
-) -> None:
-    has = max(one.gpu_count or 0 for one in peers(name, partition, group))
-    error = refused(name, partition, gpus_per_node=has + 1, gpu_type=group.gpu_type)
-    assert re.search(rf"{has} GPUs? a node|at most \d+ .*GPUs? a |takes no type", error.message)
-    assert "what would fit: " in (error.hint or "")
-
-
 def least(part: Partition) -> dict[str, int]:
     """The smallest job that a partition takes."""
     nodes = part.limits.min_nodes or 1
@@ -407,12 +356,13 @@ def one_too_many(part: Partition) -> Iterator[tuple[dict[str, Any], str]]:
             yield {**job, "memory": f"{memory.mib + 1}M"}, "a node|a job|a user|for each GPU"
 
 
-@pytest.mark.parametrize(("name", "partition", "part"), partitions(), ids=group_id)
-def test_each_limit_of_each_partition_is_kept(name: str, partition: str, part: Partition) -> None:
-    for resources, says in one_too_many(part):
-        error = refused(name, partition, **resources)
-        assert re.search(says, error.message), (resources, error.message)
-        assert error.hint
+@pytest.mark.parametrize("name", NAMES)
+def test_each_limit_of_each_partition_is_kept(name: str) -> None:
+    for partition, part in profile(name).partitions.items():
+        for resources, says in one_too_many(part):
+            error = refused(name, partition, **resources)
+            assert re.search(says, error.message), (partition, resources, error.message)
+            assert error.hint, (partition, resources)
 
 
 @pytest.mark.parametrize(
@@ -443,27 +393,31 @@ def test_each_limit_of_each_qos_is_kept(name: str, qos: str) -> None:
         assert "legal only in" in message or "takes only QOS" in message
 
 
-@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
-def test_more_cpus_or_memory_than_a_node_or_a_gpu_may_have_are_refused(
-    name: str, partition: str, group: NodeGroup
-) -> None:
-    dialect, same = profile(name).dialect, peers(name, partition, group)
-    if not can_be_named(name, partition, group):
-        return
-    one = {"gpus": 1, "gpu_type": group.gpu_type}
-    caps = [kind.max_cpus_per_gpu or kind.cpus for kind in same]
-    if dialect.cpus == "none":
-        assert "refuses a request" in refused(name, partition, gpus=1, cpus_per_task=1).message
-    elif None not in caps:
-        error = refused(name, partition, **one, cpus_per_gpu=max(cap for cap in caps if cap) + 1)
-        assert "CPUs" in error.message or "at least" in error.message
-    memories = [kind.max_memory_per_gpu or kind.memory for kind in same]
-    if dialect.memory == "none":
-        assert "gives memory by itself" in refused(name, partition, gpus=1, memory="1G").message
-    elif None not in memories:
-        mib = max(memory.mib for memory in memories if memory)
-        error = refused(name, partition, **one, memory=f"{mib + 1}M")
-        assert "are asked for" in error.message
+@pytest.mark.parametrize("name", NAMES)
+def test_more_gpus_cpus_or_memory_than_a_node_or_a_gpu_may_have_are_refused_with_what_fits(name: str) -> None:
+    dialect = profile(name).dialect
+    for partition, group in groups(name):
+        where, kind, same = (partition, group), group.gpu_type, peers(name, partition, group)
+        has = max(one.gpu_count or 0 for one in same)
+        error = refused(name, partition, gpus_per_node=has + 1, gpu_type=kind)
+        assert re.search(rf"{has} GPUs? a node|at most \d+ .*GPUs? a |takes no type", error.message), where
+        assert "what would fit: " in (error.hint or ""), where
+        if not can_be_named(name, partition, group):
+            continue
+        caps = [one.max_cpus_per_gpu or one.cpus for one in same]
+        if dialect.cpus == "none":
+            assert "refuses a request" in refused(name, partition, gpus=1, cpus_per_task=1).message, where
+        elif None not in caps:
+            cpus = max(cap for cap in caps if cap) + 1
+            error = refused(name, partition, gpus=1, gpu_type=kind, cpus_per_gpu=cpus)
+            assert "CPUs" in error.message or "at least" in error.message, where
+        memories = [one.max_memory_per_gpu or one.memory for one in same]
+        if dialect.memory == "none":
+            assert "gives memory by itself" in refused(name, partition, gpus=1, memory="1G").message, where
+        elif None not in memories:
+            mib = max(memory.mib for memory in memories if memory)
+            error = refused(name, partition, gpus=1, gpu_type=kind, memory=f"{mib + 1}M")
+            assert "are asked for" in error.message, where
 
 
 def unstated(name: str) -> bool:
@@ -508,383 +462,19 @@ def test_what_the_site_requires_is_asked_for_or_given_by_the_plan(name: str, opt
 # What published scripts of the site ask for
 
 
-class Script(NamedTuple):
-    """A published script's request: the job that says the same, its options, and what the plan adds to them."""
-
-    case: str
-    cluster: str
-    resources: dict[str, Any]
-    options: dict[str, str | None]
-    added: Mapping[str, str | None] = {}
-    job: Mapping[str, Any] = {}
-
-
-PUBLISHED = [
-    Script(
-        "uva-afton-pytorch",
-        "uva-afton",
-        {"account": "mygroup", "gpus": 1, "cpus_per_task": 1, "time": "00:01:00"},
-        {
-            "account": "mygroup",
-            "partition": "gpu",
-            "gres": "gpu:1",
-            "cpus-per-task": "1",
-            "time": "00:01:00",
-        },
-    ),
-    Script(
-        "uq-bunya-mig",
-        "uq-bunya",
-        {
-            "account": "a_x",
-            "qos": "gpu",
-            "gpus": "nvidia_a100_80gb_pcie_3g.40gb:1",
-            "cpus_per_task": 1,
-            "memory": "10G",
-        },
-        {
-            "nodes": "1",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "1",
-            "mem": "10G",
-            "qos": "gpu",
-            "partition": "gpu_cuda",
-            "gres": "gpu:nvidia_a100_80gb_pcie_3g.40gb:1",
-            "account": "a_x",
-        },
-    ),
-    Script(
-        "uq-bunya-rocm",
-        "uq-bunya",
-        {"account": "a_x", "qos": "gpu", "gpus": "mi210:1", "cpus_per_task": 1, "memory": "10G"},
-        {
-            "nodes": "1",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "1",
-            "mem": "10G",
-            "qos": "gpu",
-            "partition": "gpu_rocm",
-            "gres": "gpu:mi210:1",
-            "account": "a_x",
-        },
-    ),
-    Script(
-        "csc-mahti-torchrun",
-        "csc-mahti",
-        {"account": "x", "gpus": "a100:8", "time": "1:00:00"},
-        {
-            "account": "x",
-            "partition": "gpumedium",
-            "nodes": "2",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "128",
-            "time": "01:00:00",
-            "gres": "gpu:a100:4",
-        },
-    ),
-    Script(
-        "csc-roihu-torchrun",
-        "csc-roihu",
-        {"account": "x", "partition": "gpularge", "gpus": "gh200:8", "time": "1:00:00"},
-        {
-            "account": "x",
-            "partition": "gpularge",
-            "nodes": "2",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "288",
-            "time": "01:00:00",
-            "gres": "gpu:gh200:4",
-        },
-    ),
-    Script(
-        "lumi-g-torchrun",
-        "lumi-g",
-        {"account": "project_1", "gpus": 32, "partition": "standard-g", "time": "1:00:00"},
-        {
-            "account": "project_1",
-            "partition": "standard-g",
-            "nodes": "4",
-            "gpus-per-node": "8",
-            "time": "01:00:00",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "56",
-            "mem": "480G",
-        },
-    ),
-    Script(
-        "archer2-gpu-deepcam",
-        "archer2-gpu",
-        {"account": "x", "qos": "gpu-exc", "gpus": 8, "exclusive": True, "time": "01:00:00"},
-        {
-            "account": "x",
-            "partition": "gpu",
-            "qos": "gpu-exc",
-            "nodes": "2",
-            "gpus": "8",
-            "time": "01:00:00",
-            "exclusive": None,
-        },
-    ),
-    Script(
-        # It writes A100 where the documentation writes a100.
-        "nesi-mahuika-alphafold",
-        "nesi-mahuika",
-        {"account": "x", "gpus": "a100:1", "cpus_per_task": 6, "memory": "30G", "time": "02:00:00"},
-        {
-            "account": "x",
-            "mem": "30G",
-            "cpus-per-task": "6",
-            "gpus-per-node": "a100:1",
-            "time": "02:00:00",
-        },
-    ),
-    Script(
-        "uchicago-midway3",
-        "uchicago-midway3",
-        {"account": "pi-x", "gpus": "v100:1", "cpus_per_task": 1},
-        {
-            "account": "pi-x",
-            "partition": "gpu",
-            "gres": "gpu:1",
-            "constraint": "v100",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "1",
-        },
-    ),
-    Script(
-        "psc-bridges2",
-        "psc-bridges2",
-        {"account": "x", "gpus": "v100-32:16", "time": "01:00:00"},
-        {
-            "account": "x",
-            "partition": "GPU",
-            "nodes": "2",
-            "gpus": "v100-32:16",
-            "ntasks-per-node": "8",
-            "cpus-per-task": "5",
-            "time": "01:00:00",
-        },
-        job={"launch": "srun"},
-    ),
-    Script(
-        "it4i-karolina",
-        "it4i-karolina",
-        {"account": "x", "gpus": 16, "time": "00:10:00"},
-        {
-            "account": "x",
-            "partition": "qgpu",
-            "time": "00:10:00",
-            "nodes": "2",
-            "ntasks-per-node": "8",
-            "cpus-per-task": "16",
-            "gpus-per-node": "8",
-        },
-        job={"launch": "srun"},
-    ),
-    Script(
-        "nersc-perlmutter-shifter-torchrun",
-        "nersc-perlmutter",
-        {"account": "m5031_g", "gpus": 4, "gpu_type": "a100", "qos": "debug", "time": "00:05:00"},
-        {
-            "account": "m5031_g",
-            "constraint": "gpu",
-            "qos": "debug",
-            "time": "00:05:00",
-            "nodes": "1",
-            "ntasks-per-node": "1",
-            "gpus-per-node": "4",
-            "cpus-per-task": "128",
-            "image": "nersc/pytorch:25.06.01",
-            "module": "gpu,nccl-plugin",
-        },
-        job={"sbatch": {"image": "nersc/pytorch:25.06.01", "module": "gpu,nccl-plugin"}},
-    ),
-    Script(
-        "idris-jean-zay-bloom",
-        "idris-jean-zay",
-        {
-            "account": "six@a100",
-            "qos": "qos_gpu-gc",
-            "reservation": "hug",
-            "gpu_type": "a100",
-            "gpus": 192,
-            "cpus_per_task": 64,
-            "time": "100:00:00",
-        },
-        {
-            "partition": "gpu_p5",
-            "constraint": "a100",
-            "reservation": "hug",
-            "qos": "qos_gpu-gc",
-            "nodes": "24",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "64",
-            "hint": "nomultithread",
-            "gres": "gpu:8",
-            "time": "4-04:00:00",
-            "account": "six@a100",
-        },
-    ),
-    Script(
-        # It charges six@gpu, of the time when all GPUs were V100s.
-        "idris-jean-zay-eval",
-        "idris-jean-zay",
-        {"account": "six@v100", "gpus": "v100-16g:1", "cpus_per_task": 40, "time": "20:00:00"},
-        {
-            "constraint": "v100-16g",
-            "nodes": "1",
-            "ntasks-per-node": "1",
-            "cpus-per-task": "40",
-            "hint": "nomultithread",
-            "gres": "gpu:1",
-            "time": "20:00:00",
-            "account": "six@v100",
-        },
-    ),
-    Script(
-        # It names no type, and may get a slice.
-        "drac-narval",
-        "drac-narval",
-        {"account": "rrg-x", "gpus": 1, "cpus_per_task": 12, "memory": "124G", "time": "03:00:00"},
-        {"account": "rrg-x", "cpus-per-task": "12", "mem": "124G", "time": "03:00:00"},
-        added={"gres": "gpu:a100:1"},
-    ),
-    Script(
-        "nih-biowulf",
-        "nih-biowulf",
-        {"gpus": "a100:1", "gres": ["lscratch:20"], "cpus_per_task": 4, "memory": "64g", "time": "02:00:00"},
-        {
-            "partition": "gpu",
-            "gres": "gpu:a100:1,lscratch:20",
-            "cpus-per-task": "4",
-            "mem": "64G",
-            "time": "02:00:00",
-        },
-    ),
-    Script(
-        "ncsa-delta-4gpu",
-        "ncsa-delta",
-        {
-            "account": "x-delta-gpu",
-            "partition": "gpuA100x4",
-            "gpus": 4,
-            "memory": "208G",
-            "constraint": "scratch",
-            "exclusive": True,
-            "gpu_bind": "closest",
-            "time": "4:00:00",
-        },
-        {
-            "partition": "gpuA100x4",
-            "mem": "208G",
-            "nodes": "1",
-            "ntasks-per-node": "4",
-            "cpus-per-task": "16",
-            "constraint": "scratch",
-            "gpus-per-node": "4",
-            "gpu-bind": "closest",
-            "account": "x-delta-gpu",
-            "exclusive": None,
-            "no-requeue": None,
-            "time": "04:00:00",
-        },
-        job={"launch": "srun"},
-    ),
-    Script(
-        "olcf-frontier-pytorch",
-        "olcf-frontier",
-        {"account": "x", "partition": "batch", "gpus": 16, "time": "00:05:00"},
-        {
-            "account": "x",
-            "partition": "batch",
-            "nodes": "2",
-            "network": "disable_rdzv_get",
-            "time": "00:05:00",
-        },
-        job={"launch": "srun"},
-    ),
-    Script(
-        "cscs-alps-pytorch-uenv",
-        "cscs-daint",
-        {"account": "x", "gpus": 8, "time": "01:00:00"},
-        {
-            "account": "x",
-            "time": "01:00:00",
-            "nodes": "2",
-            "ntasks-per-node": "4",
-            "uenv": "pytorch/v2.8.0:/user-environment",
-            "view": "default",
-        },
-        added={"cpus-per-task": "72"},
-        job={
-            "launch": "srun",
-            "sbatch": {"uenv": "pytorch/v2.8.0:/user-environment", "view": "default"},
-        },
-    ),
-    Script(
-        # It also says --gpus=1, which means the same here.
-        "surf-snellius",
-        "surf-snellius",
-        {"gpus": "h100:1", "time": "10:00:00"},
-        {"partition": "gpu_h100", "cpus-per-task": "16", "gpus-per-node": "1", "time": "10:00:00"},
-        added={"mem": "180G"},
-    ),
-    Script(
-        "bsc-mn5",
-        "bsc-mn5",
-        {"account": "x", "qos": "acc_ehpc", "gpus": 1, "cpus_per_task": 15, "time": "72:00:00"},
-        {
-            "account": "x",
-            "partition": "acc",
-            "qos": "acc_ehpc",
-            "nodes": "1",
-            "cpus-per-task": "15",
-            "time": "3-00:00:00",
-            "gres": "gpu:1",
-            "array": "1-15",
-        },
-        job={"array": "1-15"},
-    ),
-    Script(
-        "ethz-euler",
-        "ethz-euler",
-        {
-            "gpus": 1,
-            "gres": ["gpumem:64g"],
-            "cpus_per_task": 16,
-            "memory_per_cpu": "16G",
-            "time": "24:00:00",
-        },
-        {
-            "tmp": "16G",
-            "cpus-per-task": "16",
-            "mem-per-cpu": "16G",
-            "gpus-per-node": "1",
-            "gres": "gpumem:64g",
-            "time": "1-00:00:00",
-        },
-        job={"sbatch": {"tmp": "16G"}},
-    ),
-    Script(
-        # It takes two tasks on its GPU; the plan has one.
-        "mila-many-tasks-per-gpu",
-        "mila",
-        {"gpus": "l40s:1", "cpus_per_task": 4, "memory_per_gpu": "16G", "time": "00:15:00"},
-        {"cpus-per-task": "4", "gres": "gpu:l40s:1", "mem-per-gpu": "16G", "time": "00:15:00"},
-        added={"partition": "unkillable"},
-    ),
-]
+PUBLISHED = YAML(typ="safe").load(ROOT / "tests" / "data" / "published_requests.yaml")
 
 # What the plan says of every job, whether or not a script does.
 _ALWAYS = {"job-name", "chdir", "no-requeue"}
 _SLURMS_DEFAULTS = {"nodes": "1", "ntasks-per-node": "1"}
 
 
-@pytest.mark.parametrize("script", PUBLISHED, ids=lambda script: script.case)
-def test_the_plan_asks_as_the_sites_published_script_does(script: Script) -> None:
-    made = plan_on(profile(script.cluster), script.resources, **script.job)
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_the_plan_asks_as_the_sites_published_script_does(case: str) -> None:
+    script = PUBLISHED[case]
+    made = plan_on(profile(script["cluster"]), script["resources"], **script.get("job", {}))
     options = {option.name: option.value for option in made.options}
-    expected = {**script.options, **script.added}
+    expected = script["options"] | script.get("added", {})
     for name in _ALWAYS - set(expected):
         options.pop(name, None)
     for name, value in _SLURMS_DEFAULTS.items():
@@ -926,7 +516,6 @@ def test_a_cluster_that_has_ended_is_planned_on_with_a_warning_that_names_its_su
 @pytest.mark.parametrize("name", [name for name in NAMES if profile(name).retired])
 def test_what_follows_a_cluster_that_has_ended_is_a_profile_that_has_not(name: str) -> None:
     retired = profile(name).retired
-    assert retired is not None
     assert retired.successor in NAMES
     assert profile(retired.successor).retired is None
 

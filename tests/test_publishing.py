@@ -200,7 +200,6 @@ def test_a_server_may_not_lead_to_an_address_without_tls_or_to_a_file(site: Site
         with pytest.raises(InvalidInput, match=says):
             download(site.address + path)
     moved = download(f"{site.address}/c")
-    assert moved is not None
     assert moved.text == PROFILE
 
 

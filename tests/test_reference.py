@@ -22,7 +22,6 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
     spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

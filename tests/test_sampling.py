@@ -174,7 +174,6 @@ def test_nvml_tells_use_memory_power_and_trouble_of_each_gpu(job: Job, nvml: Pat
     assert last["gpus"][1]["xids"] == []
     assert rows_of(job.file)[0]["gpu_source"] == "NVML 570.1"
     found = summary(job.run_dir, job.id)
-    assert found is not None
     assert found.gpu_utilisation == pytest.approx(0.75, abs=0.01)
     assert found.sm_activity == pytest.approx(0.4, abs=0.01)
     one = found.gpus[0]
@@ -189,7 +188,6 @@ def test_an_old_driver_and_a_gpu_off_the_bus_are_not_measured_rather_than_zero(j
     )
     job.samples(3)
     found = summary(job.run_dir, job.id)
-    assert found is not None
     lost, well = found.gpus
     assert (lost.utilisation_mean, lost.memory_peak, lost.power_mean, lost.energy) == (None, None, None, None)
     assert well.utilisation_mean == pytest.approx(0.75, abs=0.01)

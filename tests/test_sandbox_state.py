@@ -138,7 +138,6 @@ def test_a_step_daemon_that_shows_no_environment_is_found_by_what_it_has_open(tm
 def test_an_ended_process_does_not_run() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         found = identify(process.pid)
-        assert found is not None
         assert found.boot == boot_id()
         assert is_running(found)
         process.kill()
@@ -150,7 +149,6 @@ def test_a_crashed_one_is_cleaned_up_by_down() -> None:
         folder, _ = written("x", process.pid)
         process.kill()
     ended = life.bring_down("x")
-    assert ended is not None
     assert ended.clean
     assert ended.crashed
     assert not folder.exists()
@@ -162,7 +160,6 @@ def test_a_folder_without_a_state_is_a_crashed_one() -> None:
     with pytest.raises(SandboxFailed, match="has crashed"):
         life.running_sandbox("x")
     ended = life.bring_down("x")
-    assert ended is not None
     assert ended.clean
     assert not folder.exists()
 
@@ -176,7 +173,6 @@ def test_one_of_another_release_is_ended_and_not_just_forgotten() -> None:
     shell = sleeping(conf)
     try:
         ended = life.bring_down("x")
-        assert ended is not None
         assert ended.clean
         assert daemon.wait(timeout=60) == -9
         assert shell.poll() is None
@@ -292,7 +288,6 @@ def test_a_port_that_a_stranger_listens_on_by_then_is_not_said_to_be_left() -> N
     with socket.create_server(("127.0.0.1", 0)) as stranger, subprocess.Popen(["sleep", "60"]) as process:
         written("x", process.pid, ports=(stranger.getsockname()[1],))
         ended = life.bring_down("x")
-        assert ended is not None
         assert ended.clean
 
 
@@ -303,7 +298,6 @@ def test_a_port_that_something_of_the_sandbox_still_listens_on_is_told() -> None
         with sleeping({"SLURMGPU_SANDBOX_TOKEN": token}, listener.fileno()) as process:
             written("x", process.pid, token=token)
             ended = life.bring_down("x")
-        assert ended is not None
         assert ended.ports == [listener.getsockname()[1]]
         assert not ended.clean
 

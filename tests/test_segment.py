@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.errors import PlanError
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
@@ -49,12 +48,6 @@ def test_the_plan_says_why() -> None:
 
 def test_the_jobs_own_segment_wins() -> None:
     assert plan(36, segment=4).option("segment") == "4"
-
-
-def test_nodes_that_no_segment_of_the_job_divides_are_refused_with_those_that_would_do() -> None:
-    with pytest.raises(PlanError, match=r"resources\.segment: 18: .*20 nodes") as refused:
-        plan(20, segment=18)
-    assert refused.value.hint == "use 18 or 36 nodes, or a segment that divides 20"
 
 
 @pytest.mark.parametrize(("release", "known"), [((23, 11), False), ((24, 5), True), ((26, 5), True)])

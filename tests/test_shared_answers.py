@@ -121,7 +121,6 @@ def _patient(process: Callable[[], Slurm]) -> Callable[..., Slurm]:
 
     def made(*_: object) -> Slurm:
         slurm = process()
-        assert slurm.shelf is not None
         slurm.shelf.floor = 60.0
         return slurm
 

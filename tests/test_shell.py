@@ -235,8 +235,6 @@ def test_the_end_of_the_allocation_is_announced_in_advance(tmp_path: Path) -> No
 def test_the_lines_of_salloc_are_read_and_those_of_others_are_not() -> None:
     waits = hear("salloc: Pending job allocation 12")
     given = hear("salloc: Granted job allocation 12")
-    assert waits is not None
-    assert given is not None
     assert (waits.kind, waits.job_id, given.kind, given.job_id) == ("waits", 12, "given", 12)
     assert hear("Granted job allocation 12") is None
 
@@ -253,7 +251,6 @@ def test_a_refusal_is_told_in_slurms_words_with_the_next_act() -> None:
 
 def test_a_server_is_reached_by_the_first_of_its_names_that_this_machine_knows() -> None:
     server = read_server("slurmgpu-server 23456 0 no-such-node.invalid localhost\n")
-    assert server is not None
     assert (server.node, server.port, server.until) == ("localhost", 23456, "")
     assert read_server("hello\n") is None
 

@@ -170,7 +170,6 @@ def test_what_failed_is_told_to_those_who_waited_for_it_and_hides_no_answer(cloc
         status(late, user=USER)
     assert late.asked == []
     known = last_known(late, user=USER)
-    assert known is not None
     assert (len(known.jobs), known.age) == (16, 61)
     clock.pass_(2)  # it is back: the next look is right
     assert len(status(process(), user=USER).jobs) == 16
@@ -201,7 +200,6 @@ def test_an_answer_of_another_start_of_the_machine_is_never_taken_for_new(
     clock.pass_(1)
     after = process()
     known = last_known(after, user=USER)
-    assert known is not None
     assert known.age == pytest.approx(1)
     status(after, user=USER)
     assert len(after.asked) == 2
@@ -249,7 +247,6 @@ def test_a_folder_that_others_may_enter_or_have_laid_there_is_not_used(
     (session / "slurmgpu").chmod(0o755)
     (temporary / name).symlink_to(session)
     found = own_folder(env)
-    assert found is not None
     assert found.parent == cache / "slurmgpu"
     assert os.uname().nodename.startswith(found.name.removeprefix("answers-"))  # home may be many machines'
     (temporary / name).unlink()
@@ -282,7 +279,6 @@ def test_nobody_waits_for_one_that_was_stopped_or_killed_while_it_asked(
     monkeypatch.setattr(shelf_module, "_LONGEST_TURN", math.inf)  # so it is no time that ends the wait
     status(process(), user=USER)
     folder = own_folder(os.environ)
-    assert folder is not None
     locks = list(folder.glob("*.lock"))
     assert len(locks) == 2
     holders = [
@@ -291,11 +287,9 @@ def test_nobody_waits_for_one_that_was_stopped_or_killed_while_it_asked(
     ]
     try:
         for holder in holders:
-            assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             holder.send_signal(signal.SIGSTOP)
         slurm = process()
-        assert slurm.shelf is not None
         slurm.shelf.only_from_now()
         assert len(status(slurm, user=USER).jobs) == 16
         assert len(slurm.asked) == 2
@@ -303,7 +297,6 @@ def test_nobody_waits_for_one_that_was_stopped_or_killed_while_it_asked(
         for holder in holders:
             holder.kill()
             holder.wait()
-            assert holder.stdout is not None
             holder.stdout.close()
 
 
@@ -317,7 +310,6 @@ def test_names_that_hold_anything_survive_being_kept(clock: Clock) -> None:
 def test_the_files_tell_nobody_else_anything() -> None:
     status(process(), user=USER)
     folder = own_folder(os.environ)
-    assert folder is not None
     files = list(folder.iterdir())
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     head = next(path for path in files if path.suffix == ".answer").read_bytes().split(b"\n")[0]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,31 +20,13 @@ def test_of_very_many_rows_that_cannot_be_read_the_first_are_named_and_the_rest_
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("0:00", 0),
-        ("59:38", 3578),
-        ("1:00:00", 3600),
-        ("2-00:00:00", 172800),
-        ("1-02:03:04", 93784),
-        ("00:00:06", 6),
-        ("00:00.123", 0),
-        ("UNLIMITED", None),
-        ("NOT_SET", None),
-        ("INVALID", None),
-        ("Partition_Limit", None),
-        ("", None),
-        ("90", None),
+        ("0:00", 0), ("59:38", 3578), ("1:00:00", 3600), ("2-00:00:00", 172800), ("1-02:03:04", 93784),
+        ("00:00:06", 6), ("00:00.123", 0), ("UNLIMITED", None), ("NOT_SET", None), ("INVALID", None),
+        ("Partition_Limit", None), ("", None), ("90", None),
     ],
-)
+)  # fmt: skip
 def test_durations_are_read_as_seconds(text: str, expected: int | None) -> None:
     assert seconds(text) == expected
-
-
-def test_a_moment_is_read_from_seconds_since_1970() -> None:
-    assert moment("1795232892") == datetime(2026, 11, 21, 3, 48, 12, tzinfo=timezone.utc)
-
-
-def test_a_moment_is_read_from_local_time() -> None:
-    assert moment("2026-11-21T03:48:12") == datetime(2026, 11, 21, 3, 48, 12).astimezone(timezone.utc)
 
 
 @pytest.mark.parametrize("text", ["", "N/A", "Unknown", "None", "0", "2026-13-01T00:00:00", "9" * 40, "٣"])
@@ -57,27 +37,12 @@ def test_what_is_no_moment_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "unit", "expected"),
     [
-        ("4988928", "", 4988928),
-        ("1234K", "", 1234 * 1024),
-        ("1.50G", "", 3 * 2**29),
-        ("16", "M", 16 * 2**20),
-        ("4000Mn", "", 4000 * 2**20),
-        ("", "", None),
-        ("many", "", None),
+        ("4988928", "", 4988928), ("1234K", "", 1234 * 1024), ("1.50G", "", 3 * 2**29), ("16", "M", 16 * 2**20),
+        ("4000Mn", "", 4000 * 2**20), ("", "", None), ("many", "", None),
     ],
-)
+)  # fmt: skip
 def test_sizes_are_read_as_bytes(text: str, unit: str, expected: int | None) -> None:
     assert size(text, unit) == expected
-
-
-@pytest.mark.parametrize("text", ["N/A", "(null)", "", " ", "Unknown", "None"])
-def test_slurms_ways_of_saying_nothing_are_none(text: str) -> None:
-    assert known(text) is None
-
-
-@pytest.mark.parametrize("text", ["-1", "1_000", "٣", "1.5", "9" * 40])
-def test_what_is_no_whole_number_is_none(text: str) -> None:
-    assert whole(text) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +66,6 @@ def test_what_is_no_whole_number_is_none(text: str) -> None:
 )
 def test_gpus_are_counted_in_every_releases_spelling(text: str, count: int, types: dict[str, int]) -> None:
     found = read_gpus(text)
-    assert found is not None
     assert (found.count, found.types) == (count, types)
 
 
@@ -114,13 +78,11 @@ def test_a_list_without_gpus_names_none(text: str) -> None:
 
 def test_gpus_per_node_count_on_every_node() -> None:
     found = gpus_of_job("cpu=2,node=2", "N/A", "gres:gpu:a100:4", 2)
-    assert found is not None
     assert (found.count, found.types) == (8, {"a100": 8})
 
 
 def test_a_job_that_is_known_and_has_no_gpu_has_zero() -> None:
     found = gpus_of_job("cpu=2,node=2", "N/A", "N/A", 2)
-    assert found is not None
     assert found.count == 0
 
 
@@ -131,29 +93,16 @@ def test_a_job_of_which_nothing_is_known_has_no_number_of_gpus() -> None:
 @pytest.mark.parametrize(
     ("wanted", "shown", "expected"),
     [
-        ("112", "112", True),
-        ("112", "112_3", True),
-        ("112", "112_[0-4%2]", True),
-        ("112", "113", False),
-        ("112_3", "112_3", True),
-        ("112_3", "112_4", False),
-        ("112_3", "112_[0-4%2]", True),
-        ("112_3", "112_[0-2,4]", False),
-        ("112_6", "112_[0-10:2]", True),
-        ("112_5", "112_[0-10:2]", False),
-        ("112_3", "112", False),
-        ("112_[0-4]", "112_3", True),
-        ("112_[0-4%2]", "112_[3-9]", True),
-        ("112_[0-4]", "112_[5-9]", False),
-        ("112_[0-4]", "112_5", False),
-        ("113", "113+1", True),
-        ("113+1", "113+1", True),
-        ("113+1", "113+0", False),
+        ("112", "112", True), ("112", "112_3", True), ("112", "112_[0-4%2]", True), ("112", "113", False),
+        ("112_3", "112_3", True), ("112_3", "112_4", False), ("112_3", "112_[0-4%2]", True),
+        ("112_3", "112_[0-2,4]", False), ("112_6", "112_[0-10:2]", True), ("112_5", "112_[0-10:2]", False),
+        ("112_3", "112", False), ("112_[0-4]", "112_3", True), ("112_[0-4%2]", "112_[3-9]", True),
+        ("112_[0-4]", "112_[5-9]", False), ("112_[0-4]", "112_5", False), ("113", "113+1", True),
+        ("113+1", "113+1", True), ("113+1", "113+0", False),
     ],
-)
+)  # fmt: skip
 def test_an_id_asks_for_its_parts(wanted: str, shown: str, expected: bool) -> None:
     one, other = JobId.parse(wanted), JobId.parse(shown)
-    assert one is not None
     assert other is not None
     assert one.covers(other) is expected
 
@@ -161,14 +110,6 @@ def test_an_id_asks_for_its_parts(wanted: str, shown: str, expected: bool) -> No
 @pytest.mark.parametrize("text", ["", "abc", "12a", "_3", "12.batch", "1 2", "٣"])
 def test_what_is_no_job_id_is_none(text: str) -> None:
     assert JobId.parse(text) is None
-
-
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [("node1", "node1"), ("n[001-004,7],login1", "n001"), ("a1,b2", "a1"), ("r[1]x", "r1x"), ("", "")],
-)
-def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
 
 
 def expand(pattern: str, job: str, raw: int | None = None, nodes: str | None = "n[01-02]") -> str | None:
@@ -203,10 +144,6 @@ def test_a_log_that_each_release_names_in_its_own_way_is_not_known(pattern: str)
     assert expand(pattern, "1") is None
 
 
-def test_the_log_of_an_array_task_has_both_numbers() -> None:
-    assert expand("x_%A_%a_%j", "4_3", raw=11) == "x_4_3_11"
-
-
 def test_the_log_of_tasks_that_wait_together_is_not_known_yet() -> None:
     assert expand("x_%A_%a", "4_[2-5%2]", raw=4) is None
 
@@ -218,31 +155,14 @@ def test_the_log_on_a_node_is_not_known_before_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("CANCELLED by 0", JobState.CANCELLED),
-        ("CANCELLED+", JobState.CANCELLED),
-        ("OUT_OF_ME+", JobState.UNKNOWN),
-        ("CG", JobState.COMPLETING),
-        ("OOM", JobState.OUT_OF_MEMORY),
-        ("RESIZING", JobState.RUNNING),
-        ("SPECIAL_EXIT", JobState.REQUEUED),
-        ("completed", JobState.COMPLETED),
-        ("", JobState.UNKNOWN),
-        ("SOMETHING_NEW", JobState.UNKNOWN),
+        ("CANCELLED by 0", JobState.CANCELLED), ("CANCELLED+", JobState.CANCELLED),
+        ("OUT_OF_ME+", JobState.UNKNOWN), ("CG", JobState.COMPLETING), ("OOM", JobState.OUT_OF_MEMORY),
+        ("RESIZING", JobState.RUNNING), ("SPECIAL_EXIT", JobState.REQUEUED), ("completed", JobState.COMPLETED),
+        ("", JobState.UNKNOWN), ("SOMETHING_NEW", JobState.UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_states_are_read_into_one_vocabulary(text: str, state: JobState) -> None:
     assert JobState.parse(text) is state
-
-
-def test_neither_unknown_nor_completing_is_an_end() -> None:
-    assert not JobState.UNKNOWN.is_final
-    assert not JobState.COMPLETING.is_final
-    assert JobState.COMPLETED.is_final
-
-
-def test_a_row_with_a_newline_in_its_name_is_one_row() -> None:
-    text = f"1{SEPARATOR}1{SEPARATOR}two\nlines{SEPARATOR}\n2{SEPARATOR}2{SEPARATOR}b{SEPARATOR}\n"
-    assert rows(text, 3) == ([["1", "1", "two\nlines"], ["2", "2", "b"]], [])
 
 
 def test_a_spoilt_row_does_not_take_the_next_one_with_it() -> None:

@@ -257,7 +257,6 @@ def test_an_answer_of_another_process_says_its_age(tmp_path: Path, monkeypatch: 
     invoke(obj=slurm())
     now += 20
     patient = slurm(squeue=said(), sacct=said())
-    assert patient.shelf is not None
     patient.shelf.floor = 60
     told = invoke(obj=patient)
     assert told.stdout.splitlines()[0].endswith("(20 s ago)")
@@ -272,11 +271,9 @@ def test_a_site_may_raise_the_floor_and_a_user_may_not_go_below(tmp_path: Path) 
     (tmp_path / "site" / "config.yaml").write_text("policy: {poll_floor: 60}\n")
     (tmp_path / "slurmgpu.yaml").write_text("poll_floor: 5\n")
     asked = shared()
-    assert asked.shelf is not None
     assert asked.shelf.floor == 60
     (tmp_path / "slurmgpu.yaml").write_text("poll_floor: 90\n")
     asked = shared()
-    assert asked.shelf is not None
     assert asked.shelf.floor == 90
 
 
@@ -293,7 +290,6 @@ def test_those_who_watch_at_different_moments_soon_look_at_the_same(monkeypatch:
         now = max(now, due[number])
         report = status(watches[number], user="root")
         shelf = watches[number].shelf
-        assert shelf is not None
         shelf.good_for = 30.0
         due[number] = now + 30.0 - min(report.age, 30.0) + 0.001 * number
     calls = sum(len(watch.asked) for watch in watches)

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from slurmgpu.doctor.on_nodes import probe_job
-from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.errors import PlanError
 from slurmgpu.files.data import read_templates
 from slurmgpu.interactive.request import as_session
 from slurmgpu.models.cluster import GENERIC, Cluster
@@ -30,9 +30,7 @@ NODES = Cluster.model_validate(
     {
         "name": "here",
         "partitions": {
-            "gpu": {
-                "nodes": ({"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 32, "memory": "256G"},),
-            }
+            "gpu": {"nodes": ({"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 32, "memory": "256G"},)}
         },
     }
 )
@@ -166,25 +164,10 @@ def test_a_monitor_that_overlaps_runs_on_each_node_and_takes_nothing_from_the_ot
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("steps", "says"),
-    [
-        (
-            {"a": {**ONE, "gpus": 3}, "b": {**ONE, "gpus": 2}},
-            r"ask for 5 GPUs \(a 3 \+ b 2\) of 4: b would wait",
-        ),
-        ({"a": {**ONE, "gpus": 1, "cpus_per_task": 9}, "b": ONE}, r"10 CPUs \(a 9 \+ b 1\) of 8"),
-        (
-            {"a": {**ONE, "memory": "7G"}, "b": {**ONE, "memory": "2G"}},
-            r"9216 MiB of memory \(a 7168 \+ b 2048\)",
-        ),
-    ],
-)
-def test_steps_that_would_wait_for_each_other_are_refused_with_the_sums(
-    steps: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(PlanError, match=says):
-        plan(steps, resources={"gpus": 4, "cpus_per_task": 8, "memory": "8G"})
+def test_steps_that_would_wait_for_each_other_are_refused_with_the_sums() -> None:
+    asks = {"a": {**ONE, "memory": "7G"}, "b": {**ONE, "memory": "2G"}}
+    with pytest.raises(PlanError, match=r"9216 MiB of memory \(a 7168 \+ b 2048\)"):
+        plan(asks, resources={"gpus": 4, "cpus_per_task": 8, "memory": "8G"})
 
 
 def test_steps_that_fit_in_all_but_on_no_nodes_are_refused() -> None:
@@ -201,15 +184,12 @@ def test_steps_that_fit_in_all_but_on_no_nodes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        ({"steps": {"a": {**ONE, "background": True}}}, "all are in the background"),
         ({"steps": {"a-b": ONE, "A_b": ONE}}, "both have the variable SLURMGPU_NODE_A_B"),
-        ({"steps": {"a": {**ONE, "component": 1}}}, "component: 1 is not there: the job has 0 alone"),
         (
             {"steps": {"a": {**ONE, "overlap": True, "gpus": 1}}},
             "gpus: 1 and overlap: true exclude each other",
         ),
         ({"steps": {"batch": ONE}}, "'batch' is not a step's name"),
-        ({"steps": {"a": ONE}, "command": ["./b"]}, "command and steps are both given"),
         ({"steps": {"a": ONE}, "train": {"task": "t.py:T"}}, "train and steps are both given"),
         ({"steps": {"a": ONE}, "exact": True}, "exact: true and steps: exclude each other"),
         ({"steps": {"a": ONE}, "launch": {"launcher": "srun"}}, "write launch into each step"),
@@ -218,22 +198,6 @@ def test_steps_that_fit_in_all_but_on_no_nodes_are_refused() -> None:
 def test_what_cannot_be_together_is_refused(job: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         Job.model_validate(job, strict=False)
-
-
-@pytest.mark.parametrize("launcher", ["ray", "mpirun", "accelerate"])
-def test_launchers_that_need_a_job_of_their_own_are_refused(launcher: str) -> None:
-    with pytest.raises(
-        (PlanError, InvalidInput), match=rf"steps.a: launch: {launcher} needs a job of its own"
-    ):
-        plan(
-            {"a": {"command": ["python", "t.py"], "launch": {"launcher": launcher}, "gpus": 2}},
-            resources={"gpus": 2},
-        )
-
-
-def test_a_restart_at_the_time_limit_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"restart\.on: timeout and steps: exclude each other"):
-        plan({"a": ONE}, restart={"on": ["timeout"]})
 
 
 # What is said

@@ -241,22 +241,6 @@ def test_the_log_folder_is_made_before_submission(faulty: Faulty) -> None:
     assert faulty.submit("-o", "logs/deep/%j.log").returncode == 0
 
 
-def test_a_missing_work_folder_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
-    faulty.command("sbatch", "echo 1")
-    done = faulty.submit("-D", str(faulty.folder / "nowhere"))
-    assert done.returncode == 1
-    assert "is not there: Slurm would run the job in /tmp" in done.stderr
-    assert faulty.count("sbatch") == 0
-
-
-def test_a_missing_image_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
-    faulty.command("sbatch", "echo 1")
-    done = faulty.submit("--set", "environment={container: {image: /images/none.sif}}")
-    assert done.returncode == 1
-    assert "environment.container.image: '/images/none.sif' is not there" in done.stderr
-    assert faulty.count("sbatch") == 0
-
-
 def test_a_missing_secret_is_refused_and_a_given_one_never_shows(faulty: Faulty) -> None:
     faulty.command("sbatch", "echo 1")
     missing = faulty.submit("--set", "secrets=[MY_TOKEN]", env={"HOME": str(faulty.folder)})
@@ -369,13 +353,6 @@ def test_the_entrypoint_travels_with_a_training_job(faulty: Faulty) -> None:
     code = faulty.runs[0] / "code" / "slurmgpu_training"
     assert (code / "__main__.py").is_file()
     assert not list(code.rglob("__pycache__"))
-
-
-def test_a_training_task_that_is_not_there_is_refused(faulty: Faulty) -> None:
-    faulty.command("sbatch", "echo 1")
-    done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
-    assert done.returncode == 1
-    assert "train.task: 'task.py:T': there is no file 'task.py'" in done.stderr
 
 
 @pytest.mark.parametrize(

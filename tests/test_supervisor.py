@@ -74,7 +74,6 @@ def test_a_daemon_ignores_no_signal_that_its_supervisor_ignores(tmp_path: Path) 
     supervising = launch(folder, os.environ)
     Keeper(folder).start("daemon", ["sed", "-n", f"s/^SigIgn:[[:space:]]*//w {seen}", "/proc/self/status"])
     Keeper(folder).wait("its end", lambda: seen.exists() and seen.read_text() != "", 30)
-    assert supervising.stdin is not None
     supervising.stdin.close()
     assert supervising.wait(30) == 0
     assert int(seen.read_text(), 16) & 0b111 == 0  # HUP, INT and QUIT
@@ -110,7 +109,6 @@ def test_a_port_is_its_daemons_and_nobody_elses_while_the_daemon_is_down() -> No
             socket.create_connection(("127.0.0.1", port))
         door.open()
         again = listens()
-        assert again is not None
         again.close()
 
 

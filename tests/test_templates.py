@@ -227,23 +227,6 @@ def test_the_variables_are_listed_for_those_who_write_templates(slurmgpu: Slurmg
     assert [line.split()[0] for line in out.splitlines()] == list(VARIABLES)
 
 
-def test_a_mistake_in_a_template_of_the_settings_names_its_file(slurmgpu: Slurmgpu, tmp_path: Path) -> None:
-    layer(tmp_path / "project", "slurmgpu.yaml", launcher__start="#\n{{ lunch.command }}\n")
-    code, out, err = slurmgpu("render", *JOB)
-    assert (code, out) == (2, "")
-    assert f"template {tmp_path}/project/mine/launcher/start.sh.j2:2: there is no variable 'lunch'" in err
-
-
-def test_templates_that_include_each_other_without_end_are_named_in_turn(
-    slurmgpu: Slurmgpu, tmp_path: Path
-) -> None:
-    again = '{% include "launcher/start.sh.j2" %}'
-    layer(tmp_path / "project", "slurmgpu.yaml", launcher__start='{% include "more.sh.j2" %}', more=again)
-    err = slurmgpu("render", *JOB)[2]
-    assert "more.sh.j2 -> launcher/start.sh.j2" in err
-    assert "without end" in err
-
-
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret.sh.j2"])
 def test_an_include_does_not_lead_out_of_the_folder(slurmgpu: Slurmgpu, tmp_path: Path, name: str) -> None:
     layer(tmp_path / "project", "slurmgpu.yaml", launcher__start=f'{{% include "{name}" %}}')

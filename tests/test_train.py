@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.actions.local import Local
@@ -27,8 +27,6 @@ from slurmgpu.submission.preparing import Prepared
 from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
-Call = Callable[..., Result]
-
 TASK = """
 import os
 from pathlib import Path
@@ -155,22 +153,22 @@ def test_an_option_says_what_the_key_in_the_job_file_says(
 DEFAULTS = TrainSettings(task="task.py:Line").model_dump(exclude={"task", *MAPPINGS})
 
 
-@pytest.mark.parametrize("name", [name for name, value in DEFAULTS.items() if value != []])
-def test_every_default_given_as_an_option_is_read_as_it_is(name: str) -> None:
-    value, flag = DEFAULTS[name], name.replace("_", "-")
-    if isinstance(value, bool):
-        words = [f"--{flag}" if value else f"--no-{flag}"]
-    else:
-        words = [f"--{flag}", "none" if value is None else str(value)]
+def test_every_default_given_as_an_option_is_read_as_it_is() -> None:
     read: dict[str, Any] = {}
 
     @click.command()
     @train_options
     def collect(settings: dict[str, Any]) -> None:
-        read.update(layer_of(settings).data["train"])
+        read[name] = layer_of(settings).data["train"]
 
-    assert CliRunner().invoke(collect, words).exit_code == 0
-    assert read == {name: value}
+    for name, value in DEFAULTS.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words = [f"--{flag}" if value else f"--no-{flag}"]
+        else:
+            words = [f"--{flag}", "none" if value is None else str(value)]
+        assert value == [] or CliRunner().invoke(collect, words).exit_code == 0, name
+    assert read == {name: {name: value} for name, value in DEFAULTS.items() if value != []}
 
 
 def test_a_list_of_choices_is_an_option_to_be_repeated() -> None:
@@ -214,14 +212,8 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
     ("words", "message"),
     [
         ("task.py:Line --epochs zero", "option --epochs: train.epochs: 'zero'"),
-        ("task.py:Line --epochs 0", "option --epochs: train.epochs: 0: input should be greater than"),
         ("task.py:Line --lr nan", "option --lr: train.lr: nan"),
         ("task.py:Line --workers many", "option --workers: train.workers: 'many': must be 'auto' or"),
-        (
-            "task.py:Line --warmup-steps 200%",
-            "train.warmup_steps: '200%': must be a whole number of at least 0",
-        ),
-        ("task.py:Line --keep none", "option --keep: train.keep: 'none'"),
         ("task.py:Line --config x", "option --config: 'x' is not KEY=VALUE"),
         ("task.py:Line --config lr=1", "train.config: lr is a setting of its own"),
         ("task.py:Line --set train.epoch=1", "train.epoch: unknown key; did you mean 'epochs'?"),
@@ -246,8 +238,6 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
             "task.py:Line --set train.pipeline_schedule=interleaved",
             "train.pipeline_schedule: interleaved has been removed; write 1f1b or gpipe, or start torchtitan or Megatron",
         ),
-        ("task.py", "the argument: train.task: 'task.py': must be FILE.py:CLASS"),
-        ("job", "job: there is no such job file"),
         ("command.yaml", "command.yaml: has no train:"),
         ("task.py:Line --set environment=torch", "environment: 'torch' is not defined"),
     ],
@@ -267,12 +257,6 @@ def test_a_strategy_of_one_process_is_why_there_cannot_be_two(folder: Path, stra
     done = CliRunner().invoke(command, ["task.py:Line", "--processes", "2", "--strategy", strategy])
     assert isinstance(done.exception, SlurmGpuError)
     assert "ddp, fsdp2 or auto are as many as there are GPUs" in (done.exception.hint or "")
-
-
-def test_a_choice_that_is_none_ends_with_2(folder: Path) -> None:
-    done = CliRunner().invoke(command, ["task.py:Line", "--strategy", "horovod"])
-    assert done.exit_code == 2
-    assert "'horovod' is not one of 'auto', 'single', 'ddp', 'dp'" in done.output
 
 
 # Training
@@ -305,16 +289,8 @@ class Stumbling(Bare):
     )
     (folder / "stumble").touch()
     words = (
-        "task.py:Stumbling",
-        "--max-steps",
-        "40",
-        "--epochs",
-        "40",
-        "--batch-size",
-        "20",
-        "--checkpoint-steps",
-        "1",
-    )
+        "task.py:Stumbling", "--max-steps", "40", "--epochs", "40", "--batch-size", "20", "--checkpoint-steps", "1",
+    )  # fmt: skip
     words += ("--keep", "9", "--here")
     done = slurmgpu(folder, *words)
     (run_dir,) = (folder / "runs").iterdir()
@@ -431,13 +407,7 @@ def test_without_torch_preparing_names_the_python_and_the_way_out(folder: Path) 
 
 
 def test_an_environment_that_is_not_here_ends_it(folder: Path) -> None:
-    done = slurmgpu(
-        folder,
-        "job.yaml",
-        "--prepare",
-        "--set",
-        "environment.python.venv.path=/no/where",
-    )
+    done = slurmgpu(folder, "job.yaml", "--prepare", "--set", "environment.python.venv.path=/no/where")
     assert done.returncode == 1
     assert "/no/where" in done.stderr
     assert not (folder / "data.txt").exists()

@@ -83,8 +83,7 @@ def test_a_folder_that_is_trusted_by_name_counts_and_is_still_shown(shared: Path
 
 
 @pytest.mark.parametrize(
-    ("mode", "why"),
-    [(0o666, "can be written by everybody (chmod o-w)"), (0o664, "can be written by group")],
+    ("mode", "why"), [(0o666, "can be written by everybody (chmod o-w)"), (0o664, "can be written by group")]
 )
 def test_ones_own_file_that_others_may_write_is_as_one_of_theirs(shared: Path, mode: int, why: str) -> None:
     path = shared / "slurmgpu.yaml"

@@ -729,7 +729,6 @@ def test_a_secret_is_not_shown_by_ps_while_its_job_runs(
     code = "from slurmgpu.cli import main; main()"
     words = ["run", "--here", "--cpu", "--processes", "1"]
     process = ada.start(ada.tool.python, "-c", code, *words, cwd=project)
-    assert process.stdout is not None
     assert process.stdout.readline() == "start\n"
     shown = mallory.run("ps", "axeww", "-o", "args", cwd=mallory.home).stdout
     process.communicate()
@@ -921,7 +920,6 @@ def test_mallory_reaches_no_stand_in_of_a_local_run(world: World, ada: Person, m
     words = ["run", "--here", "--cpu", "--processes", "1", "--gpus", "1", "--", "bash", "-c", look]
     code = "from slurmgpu.cli import main; main()"
     process = ada.start(ada.tool.python, "-c", code, *words, cwd=world.in_scratch())
-    assert process.stdout is not None
     folder = process.stdout.readline().strip()
     tried = mallory.run(
         "sh", "-c", f"ls {folder} || touch {folder}/srun || mv {Path(folder).parent} /tmp/x", cwd=mallory.home

@@ -73,7 +73,6 @@ def serving(ada: Person, *words: str | Path) -> Iterator[tuple[subprocess.Popen[
     code = "import sys; sys.path.remove(''); from slurmgpu.cli import main; main()"
     process = ada.start(ada.tool.python, "-c", code, "web", *words, cwd=ada.home)
     try:
-        assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert address, process.communicate()
         yield process, address

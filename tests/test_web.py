@@ -59,16 +59,10 @@ TOKEN = "a-token-that-nobody-knows"
 HERE = "http://127.0.0.1:8000"
 OWN = {"origin": HERE}
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
+WAITS = "afterok:12(unfulfilled),afterany:9(unfulfilled)"
 JOBS = [
     job(
-        "11",
-        "PENDING",
-        name="waits",
-        user="me",
-        reason="Priority",
-        gpus=8,
-        partition="gpu",
-        dependency="afterok:12(unfulfilled),afterany:9(unfulfilled)",
+        "11", "PENDING", name="waits", user="me", reason="Priority", gpus=8, partition="gpu", dependency=WAITS
     ),
     job("12", "RUNNING", name=HOSTILE, user="me", gpus=4, partition="gpu", elapsed=90),
     job("13", "RUNNING", name="theirs", user="bob", gpus=1, partition="gpu"),
@@ -232,14 +226,10 @@ def test_a_folder_with_a_file_called_like_a_library_submits_all_the_same(here: P
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "127.0.0.1.evil.example",
-        "localhost.evil.example:8000",
-        "10.0.0.1:8000",
-        "",
+        "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "10.0.0.1:8000", "",
         "127.0.0.1:8000@evil",
     ],
-)
+)  # fmt: skip
 def test_a_forged_host_is_refused_token_or_not(inside: TestClient, host: str) -> None:
     assert inside.get("/", headers={"host": host}).status_code == 403
 
@@ -253,15 +243,11 @@ def test_any_port_of_ones_own_computer_leads_here_through_ssh(inside: TestClient
 @pytest.mark.parametrize(
     "headers",
     [
-        {},
-        {"origin": "null"},
-        {"origin": "http://evil.example"},
-        {"origin": "https://127.0.0.1:8000"},
-        {"origin": "http://127.0.0.1:8001"},
-        {"origin": HERE, "sec-fetch-site": "cross-site"},
+        {}, {"origin": "null"}, {"origin": "http://evil.example"}, {"origin": "https://127.0.0.1:8000"},
+        {"origin": "http://127.0.0.1:8001"}, {"origin": HERE, "sec-fetch-site": "cross-site"},
         {"origin": HERE, "sec-fetch-site": "same-site"},
     ],
-)
+)  # fmt: skip
 def test_a_page_of_another_site_changes_nothing_with_the_cookie(
     inside: TestClient, fake: Fake, headers: dict[str, str]
 ) -> None:
@@ -353,25 +339,6 @@ def test_what_the_pages_load_is_in_the_package_with_its_licences(inside: TestCli
 
 
 # The server itself.
-
-
-def test_a_socket_is_its_owners_alone_and_one_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "web"
-    with listen_on_socket(path) as first:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        first.listen()
-        with pytest.raises(InvalidInput, match="cannot be listened on"):
-            listen_on_socket(path)
-    with listen_on_socket(path) as second:
-        address, ssh = addresses(second, "t", "ada", "login1")
-    assert address == "http://127.0.0.1:8765/?token=t"
-    assert ssh == f"ssh -N -L 8765:{path} ada@login1"
-    file = tmp_path / "file"
-    file.write_text("mine", encoding="utf-8")
-    with pytest.raises(InvalidInput, match="cannot be listened on"):
-        listen_on_socket(file)
-    assert file.read_text(encoding="utf-8") == "mine"
 
 
 def test_a_port_is_one_of_the_loopback_alone(tmp_path: Path) -> None:
@@ -798,18 +765,10 @@ def test_the_list_has_ones_own_jobs_and_nobody_elses(inside: TestClient) -> None
 @pytest.mark.parametrize(
     "place",
     [
-        "/run",
-        "/run/now",
-        "/run/log",
-        "/run/metrics",
-        "/run/report",
-        "/run/why",
-        "/run/ask",
-        "/run/graph",
-        "/run/tasks",
-        "/run/tasks/metrics",
+        "/run", "/run/now", "/run/log", "/run/metrics", "/run/report", "/run/why", "/run/ask", "/run/graph",
+        "/run/tasks", "/run/tasks/metrics",
     ],
-)
+)  # fmt: skip
 def test_jobs_of_others_and_jobs_that_are_none_are_not_shown(inside: TestClient, place: str) -> None:
     for name in ("13", "999", "", "../12", "12; rm", HOSTILE):
         answer = inside.get(place, params={"job": name, "verb": "cancel"})
@@ -906,14 +865,28 @@ def test_an_idle_page_is_noticed(guard: Guard, inside: TestClient) -> None:
     assert guard.last == before
 
 
-def test_it_is_not_for_others_to_reach(tmp_path: Path) -> None:
+def test_a_socket_is_its_owners_alone_and_one_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "web"
     before = os.umask(0)
     try:
-        with listen_on_socket(tmp_path / "web"):
-            assert stat.S_IMODE((tmp_path / "web").stat().st_mode) == 0o600
+        with listen_on_socket(path) as first:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+            first.listen()
+            with pytest.raises(InvalidInput, match="cannot be listened on"):
+                listen_on_socket(path)
         assert os.umask(0) == 0
     finally:
         os.umask(before)
+    with listen_on_socket(path) as second:
+        address, ssh = addresses(second, "t", "ada", "login1")
+    assert address == "http://127.0.0.1:8765/?token=t"
+    assert ssh == f"ssh -N -L 8765:{path} ada@login1"
+    file = tmp_path / "file"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="cannot be listened on"):
+        listen_on_socket(file)
+    assert file.read_text(encoding="utf-8") == "mine"
 
 
 class _Found:
@@ -1033,7 +1006,6 @@ def test_the_command_serves_on_its_socket_until_a_signal_comes(
     path = tmp_path / "s" / "web"
     command = [sys.executable, "-m", "slurmgpu", "web", "--socket", str(path), "--login-node", "login1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:
-        assert served.stdout is not None
         address = served.stdout.readline().strip()
         token = address.partition("token=")[2]
         transport = httpx2.HTTPTransport(uds=str(path))

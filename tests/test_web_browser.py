@@ -136,9 +136,7 @@ def test_axe_finds_nothing(page: Any, address: str, scheme: str) -> None:
 
 
 def test_a_click_on_submit_right_after_typing_asks_about_what_was_typed(
-    page: Any,
-    fake: Fake,
-    here: Path,
+    page: Any, fake: Fake, here: Path
 ) -> None:
     page.get(page.current_url + "?cluster=uva-afton&command=python+train.py&resources.account=mine")
     page.find_element("id", "resources-gpus").send_keys("2")

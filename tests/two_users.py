@@ -22,16 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LAB = 54003
 """The group that both are in."""
 _MODULES = (
-    "annotated_types",
-    "click",
-    "jinja2",
-    "markupsafe",
-    "pydantic",
-    "pydantic_core",
-    "ruamel.yaml",
-    "typing_extensions",
-    "typing_inspection",
-)
+    "annotated_types", "click", "jinja2", "markupsafe", "pydantic", "pydantic_core", "ruamel.yaml",
+    "typing_extensions", "typing_inspection",
+)  # fmt: skip
 
 # Runs commands of slurmgpu's, each in a process of its own that belongs to the user who asks: what they import is there
 # already. A command stops at the Nth moment at which it touches a file whose name has a word in it, until the other side
@@ -175,13 +168,9 @@ class Person:
     @property
     def environ(self) -> dict[str, str]:
         return {
-            "HOME": str(self.home),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": str(self.tool.folder),
-            "SLURMGPU_SITE": str(self.home / "site"),
-            "LC_ALL": "C.UTF-8",
-            **self.env,
-        }
+            "HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(self.tool.folder),
+            "SLURMGPU_SITE": str(self.home / "site"), "LC_ALL": "C.UTF-8", **self.env,
+        }  # fmt: skip
 
     def run(self, *argv: str | Path, cwd: Path, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
         process = self.start(*argv, cwd=cwd, umask=umask)
@@ -247,14 +236,12 @@ class Tool:
             argv, env=env, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as self._server:
             yield self
-            assert self._server.stdin is not None
             self._server.stdin.close()
 
     def ask(
         self, one: Person, cwd: Path, words: Sequence[str | Path], umask: int, stop: Stop | None = None
     ) -> Any:
         """Have a command run as a user; None where it does not come to the moment to stop at."""
-        assert self._server is not None
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         with open_folder() as folder:

@@ -160,13 +160,9 @@ class Wrong(Generators):
 
     def order(self, dataset, cfg, epoch):
         return {
-            "empty": [],
-            "beyond": [0, 60],
-            "below": [-1, 0],
-            "floats": [0.5, 1.5],
-            "nothing": None,
+            "empty": [], "beyond": [0, 60], "below": [-1, 0], "floats": [0.5, 1.5], "nothing": None,
             "ragged": range(10 + epoch),
-        }[cfg.order_is]
+        }[cfg.order_is]  # fmt: skip
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -105,14 +105,8 @@ def test_a_manifest_without_a_checksum_must_make_sense(
     assert found(tmp_path).manifest["step"] == 40
     path.write_text(json.dumps({**manifest, name: value}))
     generation, notes = newest_intact(tmp_path)
-    assert generation is not None
     assert generation.manifest["step"] == 39
     assert f"checkpoint step-40 is damaged ({reason})" in notes[0]
-
-
-def test_the_newest_by_number_is_found_and_read(tmp_path: Path) -> None:
-    save_steps(tmp_path, 9, 10)
-    assert read(found(tmp_path), "a.pt")["step"] == 10
 
 
 def test_only_the_newest_few_are_kept(tmp_path: Path) -> None:
@@ -138,10 +132,6 @@ def test_of_a_link_to_a_checkpoint_only_the_link_is_removed(tmp_path: Path) -> N
     assert names(folder) == ["step-10", "step-15", "step-4"]
 
 
-def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
-    assert newest_intact(tmp_path / "none") == (None, [])
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -163,7 +153,6 @@ def test_a_damaged_newest_falls_back_says_why_and_is_kept_aside(tmp_path: Path, 
     save_steps(tmp_path, 5, 10)
     damage(tmp_path / "step-10" / "a.pt")
     generation, (note,) = newest_intact(tmp_path)
-    assert generation is not None
     assert generation.path.name == "step-5"
     assert reason in note
     assert "checkpoint step-10 is damaged" in note
@@ -200,7 +189,6 @@ def test_a_file_server_that_is_away_for_a_moment_costs_no_checkpoint(
     save_steps(tmp_path, 5, 10)
     monkeypatch.setattr(checkpoint, "sha256", failing(2, errno.ESTALE))
     generation, notes = newest_intact(tmp_path)
-    assert generation is not None
     assert generation.path.name == "step-10"
     assert notes == []
     assert names(tmp_path) == ["step-10", "step-5"]
@@ -211,7 +199,6 @@ def test_a_part_that_stays_unreadable_falls_back(tmp_path: Path, monkeypatch: py
     save_steps(tmp_path, 5, 10)
     monkeypatch.setattr(checkpoint, "sha256", failing(3, errno.EIO))
     generation, (note,) = newest_intact(tmp_path)
-    assert generation is not None
     assert generation.path.name == "step-5"
     assert "Input/output error" in note
     assert names(tmp_path) == ["damaged-step-10-1", "step-5"]
@@ -292,16 +279,6 @@ def test_what_the_file_server_does_not_show_at_all_ends_the_start_and_changes_no
     assert found(tmp_path).path.name == "step-10"
 
 
-def test_a_save_that_was_killed_counts_for_nothing_and_is_swept(tmp_path: Path) -> None:
-    save_steps(tmp_path, 5, 10)
-    (tmp_path / "step-10" / "manifest.json").unlink()
-    (tmp_path / "step-5" / "a.pt.tmp").write_bytes(b"half")
-    sweep(tmp_path)
-    assert found(tmp_path).path.name == "step-5"
-    assert names(tmp_path) == ["step-5"]
-    assert names(tmp_path / "step-5") == ["a.pt", "manifest.json"]
-
-
 @pytest.mark.parametrize("what", ["_sync", "_rename"])
 @pytest.mark.parametrize("last_write", range(3))
 def test_a_kill_at_any_write_leaves_the_generation_before(
@@ -349,15 +326,6 @@ def test_a_full_disk_costs_the_checkpoint_and_leaves_nothing_behind(
     assert names(tmp_path) == ["step-15"]
 
 
-def test_a_state_with_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, Saving())
-    saver.start(5, Snapshot(), {"a.pt": 1}, {}, torch.tensor([1.0, float("nan")]))
-    saved = saver.collect()
-    assert saved is not None
-    assert saved.error == "rank 0 on : the loss or a parameter is not finite"
-    assert names(tmp_path) == []
-
-
 def test_a_folder_that_a_node_does_not_see_is_explained(tmp_path: Path) -> None:
     save_steps(tmp_path, 5)
     generation = found(tmp_path)
@@ -394,7 +362,6 @@ def test_a_checkpoint_is_written_while_the_training_goes_on(
     assert newest_intact(tmp_path) == (None, [])
     trained.set()
     saved = saver.collect()
-    assert saved is not None
     assert saved.error is None
     assert names(tmp_path) == ["step-5"]
 
@@ -436,7 +403,6 @@ def test_whatever_happens_to_pieces_the_checkpoint_before_is_taken_and_one_line_
         folder = Path(shutil.copytree(tmp_path / "saved", tmp_path / str(seed)))
         parts.add(spoil(folder, kind, random.Random(seed)))
         generation, (line,) = newest_intact(folder)
-        assert generation is not None
         assert generation.path.name == "step-1"
         assert re.fullmatch(
             r"checkpoint step-2 is damaged \(.+\), set aside as damaged-step-2-1; falling back to step-1",

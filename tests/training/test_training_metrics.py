@@ -131,7 +131,6 @@ def test_lost_time_is_the_wait_and_the_steps_taken_again(tmp_path: Path) -> None
     write_lines(tmp_path, *(train_line(now - 124 + step, 0, step) for step in range(4, 25, 4)))
     write_lines(tmp_path, (now, 1, 17, "start", {}))
     lost = account(tmp_path, 1, 17)
-    assert lost is not None
     assert (lost["restarts"], lost["repeated_steps"], lost["repeated_seconds"]) == (1, 7, 3.5)
     assert lost["down_seconds"] == pytest.approx(100, abs=30)
     assert lost["lost_seconds"] == lost["down_seconds"] + 3.5
@@ -144,8 +143,6 @@ def test_lost_time_adds_up_over_restarts_and_counts_nothing_twice(tmp_path: Path
     write_lines(tmp_path, (now - 90, 1, 10, "restart", {}), (now - 90, 1, 10, "checkpoint", {}))
     write_lines(tmp_path, (now - 50, 2, 10, "start", {}))  # killed before it had trained
     second = account(tmp_path, 3, 10)
-    assert first is not None
-    assert second is not None
     assert (first["lost_steps"], second["repeated_steps"], second["lost_steps"]) == (10, 0, 10)
     assert second["down_seconds"] == pytest.approx(90, abs=30)
     assert second["lost_seconds"] == first["lost_seconds"] + second["down_seconds"]
@@ -180,7 +177,6 @@ def test_cut_off_lines_and_long_files_are_read_from_the_end(tmp_path: Path) -> N
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st\n')
     lost = account(tmp_path, 1, 1000)
-    assert lost is not None
     assert (lost["repeated_steps"], lost["repeated_seconds"]) == (2000, 1000.0)
 
 
@@ -316,7 +312,6 @@ def test_where_nvml_tells_nothing_the_reason_is_kept(
     monkeypatch: pytest.MonkeyPatch, nvml: Any, properties: dict[str, Any], why: str
 ) -> None:
     gauge = utilisation(monkeypatch, nvml, **properties)
-    assert gauge.missing is not None
     assert gauge.missing.startswith(why)
     gauge.look()
     assert gauge.mean() is None

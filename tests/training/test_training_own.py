@@ -90,7 +90,6 @@ def test_what_a_script_does_after_its_last_batch_is_its_own_affair(tmp_path: Pat
     text = (FOLDER / "train.py").read_text().replace("epochs=20", "epochs=1")
     script.write_text(f"{text}print('saved', flush=True)\n__import__('time').sleep(300)\n")
     process = start(script, tmp_path)
-    assert process.stdout is not None
     assert "saved\n" in iter(process.stdout.readline, "")
     process.terminate()
     _, err = process.communicate(timeout=150)

@@ -16,10 +16,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.parametrize(
     ("cause", "buffers", "words"),
-    [
-        ("forward", False, "in its forward pass"),
-        ("data", True, "waiting for its data"),
-    ],
+    [("forward", False, "in its forward pass"), ("data", True, "waiting for its data")],
 )
 def test_a_slow_rank_is_named_with_its_host_and_what_it_waits_for(
     run: RunFolder, cause: str, buffers: bool, words: str

@@ -30,24 +30,19 @@ def place(ranks: Ranks) -> tuple[int, int, int, int, str]:
     return ranks.rank, ranks.local_rank, ranks.world_size, ranks.local_world_size, ranks.launcher
 
 
-def test_without_a_launcher_there_is_one_process() -> None:
-    assert place(from_environment({})) == (0, 0, 1, 1, "none")
-
-
-def test_torchrun_says_who_a_process_is() -> None:
-    assert place(from_environment(TORCHRUN)) == (5, 1, 8, 4, "torchrun")
-
-
-def test_srun_says_who_a_process_is() -> None:
-    assert place(from_environment(SRUN)) == (3, 1, 4, 2, "srun")
-
-
-def test_inside_srun_torchrun_the_rank_of_torchrun_counts() -> None:
-    assert place(from_environment({**SRUN, **TORCHRUN})) == (5, 1, 8, 4, "torchrun")
-
-
-def test_a_batch_script_without_tasks_is_one_process() -> None:
-    assert place(from_environment({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})) == (0, 0, 1, 1, "none")
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 0, 1, 1, "none")),
+        (TORCHRUN, (5, 1, 8, 4, "torchrun")),
+        (SRUN, (3, 1, 4, 2, "srun")),
+        ({**SRUN, **TORCHRUN}, (5, 1, 8, 4, "torchrun")),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, (0, 0, 1, 1, "none")),
+    ],
+    ids=["no launcher", "torchrun", "srun", "torchrun inside srun", "a batch script without tasks"],
+)
+def test_the_launcher_says_who_a_process_is(variables: dict[str, str], expected: tuple[object, ...]) -> None:
+    assert place(from_environment(variables)) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,13 +120,12 @@ def test_a_missing_meeting_place_is_named(monkeypatch: pytest.MonkeyPatch, missi
         pass
 
 
-def test_ranks_under_one_mask_share_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_under_one_mask_share_its_cpus_and_a_task_has_all_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     assert own_cpus(Ranks(0, 0, 4, 4, "torchrun")) == 8
-
-
-def test_a_task_with_a_mask_of_its_own_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     assert own_cpus(Ranks(0, 0, 4, 4, "srun")) == 8

@@ -153,11 +153,7 @@ def of(optimizer: str) -> str:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (
-            ADAM,
-            SGD,
-            "saved by an optimizer of another kind: it has .* and no .*momentum.*, which SGD needs",
-        ),
+        (ADAM, SGD, "saved by an optimizer of another kind: it has .* and no .*momentum.*, which SGD needs"),
         (SGD, ADAM, "saved by an optimizer of another kind: it has .* and no .*betas.*, which Adam needs"),
         (SGD, TWO, "it has one optimizer, and the task has several: a"),
         (TWO, SGD, "it has optimizers named a, and the task has one"),

@@ -18,7 +18,6 @@ from slurmgpu.training import files, precision
 from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import randomness
-from slurmgpu.training.saving.lock import Lock
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching import signals, watch
 
@@ -59,14 +58,9 @@ def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.Captur
     assert [(rank["rank"], rank["device"]) for rank in start["values"]["ranks"]] == [(0, "cpu")]
     train = run.metrics("train")[-1]["values"]
     assert {
-        "epoch",
-        "loss",
-        "samples_per_second",
-        "step_seconds",
-        "data_wait_seconds",
-        "checkpoint_seconds",
+        "epoch", "loss", "samples_per_second", "step_seconds", "data_wait_seconds", "checkpoint_seconds",
         "learning_rate",
-    } <= train.keys()
+    } <= train.keys()  # fmt: skip
     assert run.metrics("end")[-1]["values"]["reason"] == "epochs"
     assert run.checkpoints() == ["step-10", "step-7"]
 
@@ -92,13 +86,6 @@ def test_a_warm_up_that_never_ends_is_noted(
     # Each line has the rate of the step after it.
     rates = [line["values"]["learning_rate"] for line in run.metrics("train")]
     assert max(rates[:-1]) == pytest.approx(0.005 if noted else 0.01)
-
-
-def test_training_lowers_the_loss(run: RunFolder) -> None:
-    run.write(epochs=30, batch_size=20, lr=0.05)
-    run.here()
-    losses = [line["values"]["loss"] for line in run.metrics("eval")]
-    assert losses[-1] < losses[0] / 10
 
 
 def test_an_evaluation_is_the_mean_over_all_samples_not_over_batches(run: RunFolder, tmp_path: Path) -> None:
@@ -169,18 +156,6 @@ def test_resumes_inside_an_epoch_and_at_its_end_change_no_bit(
     assert same(stopped.parameters(), undisturbed.parameters())
 
 
-def test_a_run_that_ended_inside_an_epoch_goes_on_where_it_ended(tmp_path: Path) -> None:
-    undisturbed, cut = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "cut")
-    for each in (undisturbed, cut):
-        each.write("Restless", epochs=3, batch_size=20, lr=0.05, log_every=1)
-    undisturbed.here()
-    cut.here(SLURMGPU_MAX_STEPS="7")
-    assert cut.metrics("end")[-1]["values"]["reason"] == "SLURMGPU_MAX_STEPS"
-    cut.here()
-    assert cut.losses() == undisturbed.losses()
-    assert same(cut.parameters(), undisturbed.parameters())
-
-
 def test_a_short_run_is_a_finished_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write(epochs=9, batch_size=20)
     run.here(SLURMGPU_MAX_STEPS="3")
@@ -188,14 +163,6 @@ def test_a_short_run_is_a_finished_run(run: RunFolder, capsys: pytest.CaptureFix
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("done: 0 epochs, 3 steps")
     assert last.endswith("(stopped by SLURMGPU_MAX_STEPS)")
-
-
-def test_max_steps_ends_a_training_for_good(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    run.write(epochs=9, batch_size=20, max_steps=6)
-    run.here()
-    run.here()
-    assert len(run.metrics("start")) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("already done: 1 epochs, 6 steps, test loss")
 
 
 def test_max_steps_without_epochs_trains_as_many_epochs_as_that_takes(
@@ -253,14 +220,6 @@ def test_batchnorm_with_one_sample_at_a_time_is_said_before_the_first_step(
         assert (
             f"warning: {said}, and a process gets one alone: BatchNorm (1) refuses" in capsys.readouterr().out
         )
-
-
-def test_one_sample_at_a_time_without_batchnorm_is_nothing_to_warn_of(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.write("Line", batch_size=33)
-    run.here()
-    assert "one alone" not in capsys.readouterr().out
 
 
 def test_a_finished_run_started_again_says_so_and_trains_nothing(
@@ -561,24 +520,6 @@ def test_a_pattern_that_freezes_nothing_or_all_is_refused(run: RunFolder) -> Non
         run.here()
 
 
-@pytest.mark.parametrize(
-    ("settings", "rates"),
-    [
-        ({"warmup_steps": 4}, [0.5, 0.75, 1, 1, 1, 1, 1, 1, 1, 1]),
-        ({"schedule": "linear"}, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0]),
-        ({"schedule": "linear", "warmup_steps": 5}, [0.4, 0.6, 0.8, 1, 1, 0.8, 0.6, 0.4, 0.2, 0]),
-    ],
-)
-def test_the_learning_rate_rises_and_falls(
-    run: RunFolder, settings: dict[str, Any], rates: list[float]
-) -> None:
-    run.write("Line", epochs=2, batch_size=20, lr=0.1, log_every=1, **settings)
-    run.here()
-    assert [line["values"]["learning_rate"] for line in run.metrics("train")] == pytest.approx(
-        [0.1 * rate for rate in rates]
-    )
-
-
 @pytest.mark.parametrize(("drop", "steps"), [(False, 10), (True, 9)])
 def test_what_is_left_at_the_end_is_a_shorter_step_or_left_out(
     run: RunFolder, capsys: pytest.CaptureFixture[str], drop: bool, steps: int
@@ -670,16 +611,6 @@ def test_a_second_ctrl_c_ends_a_run_at_once_unless_a_launcher_repeats_the_first(
     finally:
         handler.hand_back()
     assert left == ends
-
-
-def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:
-    run.write("Line", batch_size=20)
-    lock = Lock(run.path / "checkpoints", {"SLURM_JOB_ID": "17"}, print)
-    lock.acquire()
-    with pytest.raises(TrainingError, match="is being written by job 17"):
-        run.here()
-    lock.release()
-    run.here()
 
 
 @pytest.mark.long

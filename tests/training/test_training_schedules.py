@@ -30,10 +30,7 @@ def rates(run: RunFolder) -> list[float]:
     ("settings", "expected"),
     [
         ({"warmup_steps": "40%"}, [0.5, 0.75, 1, 1, 1, 1, 1, 1, 1, 1]),
-        (
-            {"schedule": "wsd", "warmup_steps": 2, "decay_steps": 4},
-            [1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0],
-        ),
+        ({"schedule": "wsd", "warmup_steps": 2, "decay_steps": 4}, [1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0]),
         ({"schedule": "wsd"}, [1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0]),
         (
             {"schedule": "wsd", "decay_steps": 99, "warmup_steps": 8},
