@@ -56,9 +56,13 @@ class Place:
             one.mkdir(parents=True)
         (self.work / "train.py").write_text("print('trained')\n")
         self.environ = {
-            "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state"),
-            "SLURMGPU_SITE": str(folder / "site"), "PATH": f"{self.bin}:/usr/bin:/bin", "HF_TOKEN": TOKEN,
-        }  # fmt: skip
+            "HOME": str(folder),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "SLURMGPU_SITE": str(folder / "site"),
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HF_TOKEN": TOKEN,
+        }
         (self.config / "clusters").mkdir()
         (self.config / "clusters/box.yaml").write_text(BOX)
         self.settings("")
@@ -77,9 +81,13 @@ class Place:
         lines = []
         for job in jobs:
             fields = {
-                "JobArrayID": job["JobID"], "UserName": current_user(), "State": "RUNNING", "Name": "train",
-                "StartTime": "2026-01-01T00:00:00", **job,
-            }  # fmt: skip
+                "JobArrayID": job["JobID"],
+                "UserName": current_user(),
+                "State": "RUNNING",
+                "Name": "train",
+                "StartTime": "2026-01-01T00:00:00",
+                **job,
+            }
             lines.append("".join(f"{fields.get(name, '')}{SEPARATOR}" for name in FIELDS) + "\n")
         (self.folder / "queue").write_text("".join(lines))
 
@@ -289,9 +297,15 @@ def test_a_job_of_somebody_elses_is_not_shown(place: Place, tool: str) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        "../outside.yaml", "/etc/passwd", "link.yaml", ".hidden/job.yaml", "sub/../../outside.yaml", "pipe", ".",
+        "../outside.yaml",
+        "/etc/passwd",
+        "link.yaml",
+        ".hidden/job.yaml",
+        "sub/../../outside.yaml",
+        "pipe",
+        ".",
     ],
-)  # fmt: skip
+)
 def test_no_path_leads_out_of_the_folder(place: Place, word: str) -> None:
     outside = place.folder / "outside.yaml"
     outside.write_text("command: [private-content]\n")
@@ -576,8 +590,16 @@ def test_secrets_in_a_log_do_not_pass(place: Place, monkeypatch: pytest.MonkeyPa
     assert "the value is *** here" in text
     assert "the end" in text
     leaked = [
-        *known, "hunter2", "pass-word", "T0/B0", "AKIAIOSFODNN7EXAMPLE", "sk-abc", "hf_ABC", lines[8], lines[9],
-    ]  # fmt: skip
+        *known,
+        "hunter2",
+        "pass-word",
+        "T0/B0",
+        "AKIAIOSFODNN7EXAMPLE",
+        "sk-abc",
+        "hf_ABC",
+        lines[8],
+        lines[9],
+    ]
     assert [one for one in leaked if one in text] == []
 
 

@@ -170,14 +170,22 @@ LOOKED_AT = {
 def test_the_rules_of_numbers_and_variables_give_no_false_alarm_on_published_scripts() -> None:
     rules = {
         *(
-            "step-over-job", "steps-in-turn", "more-processes-than-gpus", "nnodes-disagree", "unset-variable",
+            "step-over-job",
+            "steps-in-turn",
+            "more-processes-than-gpus",
+            "nnodes-disagree",
+            "unset-variable",
             "no-cpus",
         ),
         *(
-            "container-without-gpus", "bad-shebang", "bash-in-sh", "exclusive-with-one-gpu", "one-process",
+            "container-without-gpus",
+            "bad-shebang",
+            "bash-in-sh",
+            "exclusive-with-one-gpu",
+            "one-process",
             "bad-array",
         ),
-    }  # fmt: skip
+    }
     alarms = {
         (name, one.rule)
         for name, case in published().items()

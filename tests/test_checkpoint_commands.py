@@ -250,10 +250,17 @@ def test_a_run_is_found_by_its_folder_its_name_or_its_checkpoints(call: Call, ru
 
 def test_a_job_id_is_found_without_slurm_by_the_record_of_its_run(call: Call, run_dir: Path) -> None:
     record = {
-        "schema": "slurmgpu.run/1", "name": "a name of its own", "token": "0a1b2c3d", "job_id": 112,
-        "state": "submitted", "submitted_at": "2025-11-21T10:00:00Z", "argv": ["sbatch"], "script_sha256": "",
-        "run_dir": str(run_dir), "slurmgpu_version": "0.1.0",
-    }  # fmt: skip
+        "schema": "slurmgpu.run/1",
+        "name": "a name of its own",
+        "token": "0a1b2c3d",
+        "job_id": 112,
+        "state": "submitted",
+        "submitted_at": "2025-11-21T10:00:00Z",
+        "argv": ["sbatch"],
+        "script_sha256": "",
+        "run_dir": str(run_dir),
+        "slurmgpu_version": "0.1.0",
+    }
     (run_dir / "run.json").write_text(json.dumps(record))
     save(run_dir / "3", 4)
     assert [row["step"] for row in listed(call, "112_3")] == [4]

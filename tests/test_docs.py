@@ -31,9 +31,13 @@ from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [
-    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
-    ROOT / ".github" / "pull_request_template.md", *sorted((ROOT / "docs").glob("**/*.md")),
-]  # fmt: skip
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    ROOT / ".github" / "pull_request_template.md",
+    *sorted((ROOT / "docs").glob("**/*.md")),
+]
 DOCS += [ROOT / "examples" / "README.md"]
 DOCS += [ROOT / "examples" / name / "README.md" for name in ("digits", "own_loop", "language_model")]
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]

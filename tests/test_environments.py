@@ -48,9 +48,13 @@ def test_modules_are_set_up_in_the_order_reset_use_unload_swap_load() -> None:
     modules = {"reset": True, "use": ["/m"], "unload": ["a"], "swap": {"b": "c/1"}, "load": ["d", "e"]}
     said = [line.partition(" ||")[0] for line in lines_of(script_in({"modules": modules}), "module ")]
     assert said == [
-        "module reset", "module use /m", "module unload a", "module swap b c/1; loaded $? c/1",
-        "module load d; loaded $? d", "module load e; loaded $? e",
-    ]  # fmt: skip
+        "module reset",
+        "module use /m",
+        "module unload a",
+        "module swap b c/1; loaded $? c/1",
+        "module load d; loaded $? d",
+        "module load e; loaded $? e",
+    ]
 
 
 def test_a_version_or_variant_of_its_own_word_belongs_to_the_module_before_it() -> None:
@@ -79,10 +83,14 @@ def module_system(folder: Path, body: str) -> str:
         ('LOADEDMODULES=renamed _LMFILES_="/m/renamed"', 0),
     ],
     ids=[
-        "an error", "an error and exit code 0", "nothing at all", "loads it", "loads its default version",
+        "an error",
+        "an error and exit code 0",
+        "nothing at all",
+        "loads it",
+        "loads its default version",
         "loads it under another name",
     ],
-)  # fmt: skip
+)
 def test_a_module_counts_as_loaded_by_what_is_loaded_afterwards(tmp_path: Path, does: str, code: int) -> None:
     found, said = ran(script_in({"modules": "m"}, module_init=module_system(tmp_path, does)))
     assert found == code
@@ -222,10 +230,17 @@ def test_pixi_itself_is_asked_where_it_is_and_installs_nothing(tmp_path: Path) -
     assert code == 0
     assert "\n".join(said).split() == (
         [
-            "shell-hook", "--frozen", "--no-install", "--shell", "bash", "--change-ps1", "false", "--environment",
+            "shell-hook",
+            "--frozen",
+            "--no-install",
+            "--shell",
+            "bash",
+            "--change-ps1",
+            "false",
+            "--environment",
             "default",
         ]
-    )  # fmt: skip
+    )
 
 
 def test_a_uv_project_is_its_venv_and_nothing_is_fetched_in_it(tmp_path: Path) -> None:

@@ -119,12 +119,18 @@ def test_every_field_of_an_exact_job_is_one_option() -> None:
 @pytest.mark.parametrize(
     ("field", "option"),
     [
-        ("time: 2:00:00", "--time=2:00:00"), ("time: 0-00:30", "--time=0-00:30"), ("time: 90", "--time=90"),
-        ("time: INFINITE", "--time=INFINITE"), ("memory: 494000", "--mem=494000"), ("memory: 64gb", "--mem=64gb"),
-        ("memory: 0", "--mem=0"), ("memory_per_cpu: 2048M", "--mem-per-cpu=2048M"),
-        ("gres: [gpu, 'nvme:900']", "--gres=gpu,nvme:900"), ("gpus: gpu:a100:2", "--gpus=gpu:a100:2"),
+        ("time: 2:00:00", "--time=2:00:00"),
+        ("time: 0-00:30", "--time=0-00:30"),
+        ("time: 90", "--time=90"),
+        ("time: INFINITE", "--time=INFINITE"),
+        ("memory: 494000", "--mem=494000"),
+        ("memory: 64gb", "--mem=64gb"),
+        ("memory: 0", "--mem=0"),
+        ("memory_per_cpu: 2048M", "--mem-per-cpu=2048M"),
+        ("gres: [gpu, 'nvme:900']", "--gres=gpu,nvme:900"),
+        ("gpus: gpu:a100:2", "--gpus=gpu:a100:2"),
     ],
-)  # fmt: skip
+)
 def test_values_keep_the_spelling_of_the_file(field: str, option: str) -> None:
     assert options(f"exact: true\nresources: {{{field}}}\nscript: hostname") == [option]
 
@@ -394,13 +400,22 @@ dialect: {required: [account], gpus: gpus-per-node}
 def test_each_component_of_a_planned_job_is_planned_in_the_sites_dialect() -> None:
     made = plan(MIXED, two_kinds())
     assert [str(option) for option in made.options][1:8] == [
-        "--account=mygroup", "--partition=gpu", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2",
-        "--cpus-per-task=32", "--mem=256G",
-    ]  # fmt: skip
+        "--account=mygroup",
+        "--partition=gpu",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=2",
+        "--cpus-per-task=32",
+        "--mem=256G",
+    ]
     assert [str(option) for option in made.components[0]] == [
-        "--account=mygroup", "--partition=cpu", "--nodes=1", "--ntasks-per-node=1", "--time=01:00:00",
+        "--account=mygroup",
+        "--partition=cpu",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--time=01:00:00",
         "--hint=nomultithread",
-    ]  # fmt: skip
+    ]
     assert (made.launcher, made.gpu_hours) == ("plain", 2.0)
     assert "srun --het-group=N" in made.reasons[0].why
 

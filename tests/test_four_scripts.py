@@ -176,8 +176,13 @@ def lines_of(path: Path) -> int:
         for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
     nothing = {
-        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
-    }  # fmt: skip
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
     with path.open("rb") as file:
         tokens = [each for each in tokenize.tokenize(file.readline) if each.type not in nothing]
     code = {line for each in tokens[1:] for line in range(each.start[0], each.end[0] + 1)}

@@ -57,10 +57,14 @@ def started(text: str, made: Plan, **environment: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "gpus", "launcher", "processes"),
     [
-        ("dataparallel.py", 2, "plain", 1), ("spawn.py", 2, "plain", 1), ("elastic.py", 2, "torchrun", 2),
-        ("model_parallel.py", 2, "plain", 1), ("amp.py", 1, "plain", 1), ("mirrored.py", 2, "plain", 1),
+        ("dataparallel.py", 2, "plain", 1),
+        ("spawn.py", 2, "plain", 1),
+        ("elastic.py", 2, "torchrun", 2),
+        ("model_parallel.py", 2, "plain", 1),
+        ("amp.py", 1, "plain", 1),
+        ("mirrored.py", 2, "plain", 1),
     ],
-)  # fmt: skip
+)
 def test_the_textbooks_scripts_are_started_as_they_want_without_a_warning(
     name: str, gpus: int, launcher: str, processes: int
 ) -> None:

@@ -143,9 +143,13 @@ def test_the_interpreter_comes_along_without_the_packages_and_tests_of_its_own(
     archive, _ = pack(venv, tmp_path)
     base = {name for name in names(archive) if not name.startswith("env/")}
     assert base == {
-        f"base/bin/{PYTHON}", f"base/include/{PYTHON}/Python.h", f"base/lib/{PYTHON}/__pycache__/os.pyc",
-        f"base/lib/{PYTHON}/os.py", f"lib/lib{PYTHON}.so", f"lib/lib{PYTHON}.so.1.0",
-    }  # fmt: skip
+        f"base/bin/{PYTHON}",
+        f"base/include/{PYTHON}/Python.h",
+        f"base/lib/{PYTHON}/__pycache__/os.pyc",
+        f"base/lib/{PYTHON}/os.py",
+        f"lib/lib{PYTHON}.so",
+        f"lib/lib{PYTHON}.so.1.0",
+    }
     with tarfile.open(archive) as tar:
         assert tar.getmember("env/bin/python3").linkname == f"../../base/bin/{PYTHON}"
         assert tar.getmember("env/bin/python").linkname == "python3"

@@ -318,10 +318,15 @@ def test_slurms_own_samples_count_as_often_as_the_probe_asked_for_them(tmp_path:
 @pytest.mark.parametrize(
     ("state", "reason", "well"),
     [
-        ("COMPLETED", "epochs", True), ("TIMEOUT", "", True), ("FAILED", "time", True), ("FAILED", "hang", False),
-        ("CANCELLED", "time", False), ("NODE_FAIL", "", False), ("OUT_OF_MEMORY", "", False),
+        ("COMPLETED", "epochs", True),
+        ("TIMEOUT", "", True),
+        ("FAILED", "time", True),
+        ("FAILED", "hang", False),
+        ("CANCELLED", "time", False),
+        ("NODE_FAIL", "", False),
+        ("OUT_OF_MEMORY", "", False),
     ],
-)  # fmt: skip
+)
 def test_only_an_end_of_its_own_or_at_its_limit_is_a_good_one(
     state: str, reason: str, well: bool, tmp_path: Path
 ) -> None:

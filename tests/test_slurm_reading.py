@@ -60,13 +60,32 @@ def test_every_job_of_the_recorded_queue_is_read(release: str) -> None:
 def test_a_running_job_is_read_whole(release: str) -> None:
     job = queue(release)["3"]
     assert job.model_dump(exclude_defaults=True) == {
-        "job_id": "3", "raw_id": 3, "cluster": "throwaway", "name": "ünï \"q\" 'x'", "user": "root",
-        "state": JobState.RUNNING, "state_text": "RUNNING", "partition": "gpu", "account": "mygroup",
-        "qos": "normal", "gpus": 2, "nodes": 2, "cpus": 2, "node_list": "node[2-3]", "elapsed": job.elapsed,
-        "limit": 3600, "time_left": 3600 - (job.elapsed or 0), "submit": job.submit, "start": job.start,
-        "restarts": 0, "stdout": "/scratch/ada/slurm-3.out", "stderr": "/scratch/ada/slurm-3.out",
-        "work_dir": "/scratch/ada", "script": "/scratch/ada/script.sh", "source": "squeue",
-    }  # fmt: skip
+        "job_id": "3",
+        "raw_id": 3,
+        "cluster": "throwaway",
+        "name": "ünï \"q\" 'x'",
+        "user": "root",
+        "state": JobState.RUNNING,
+        "state_text": "RUNNING",
+        "partition": "gpu",
+        "account": "mygroup",
+        "qos": "normal",
+        "gpus": 2,
+        "nodes": 2,
+        "cpus": 2,
+        "node_list": "node[2-3]",
+        "elapsed": job.elapsed,
+        "limit": 3600,
+        "time_left": 3600 - (job.elapsed or 0),
+        "submit": job.submit,
+        "start": job.start,
+        "restarts": 0,
+        "stdout": "/scratch/ada/slurm-3.out",
+        "stderr": "/scratch/ada/slurm-3.out",
+        "work_dir": "/scratch/ada",
+        "script": "/scratch/ada/script.sh",
+        "source": "squeue",
+    }
     assert job.submit.tzinfo is timezone.utc
 
 
@@ -78,8 +97,13 @@ def test_names_with_a_bar_or_a_newline_are_kept(release: str) -> None:
 def test_gpus_are_counted_however_they_were_asked_for(release: str) -> None:
     jobs = queue(release)
     assert {number: jobs[number].gpus for number in ("1", "2", "3", "15", "5+1", "7")} == {
-        "1": 2, "2": 2, "3": 2, "15": 16, "5+1": 1, "7": 0,
-    }  # fmt: skip
+        "1": 2,
+        "2": 2,
+        "3": 2,
+        "15": 16,
+        "5+1": 1,
+        "7": 0,
+    }
 
 
 def test_a_waiting_job_has_an_estimate_and_no_start(release: str) -> None:

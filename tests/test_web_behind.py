@@ -83,11 +83,18 @@ def test_the_pages_are_there_with_the_proxys_path_and_without_it_by_its_name_and
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "127.0.0.1:4711"}, {"host": "localhost:4711"}, {"host": "c002:4711"}, {"host": "evil.example"},
-        {"x-forwarded-user": "bob"}, {"origin": "http://ondemand.example.edu"}, {"origin": "http://c001:4711"},
-        {"origin": "null"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
+        {"host": "127.0.0.1:4711"},
+        {"host": "localhost:4711"},
+        {"host": "c002:4711"},
+        {"host": "evil.example"},
+        {"x-forwarded-user": "bob"},
+        {"origin": "http://ondemand.example.edu"},
+        {"origin": "http://c001:4711"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
     ],
-)  # fmt: skip
+)
 def test_another_name_another_user_and_another_site_are_refused_token_or_not(
     outside: TestClient, fake: Fake, headers: dict[str, str]
 ) -> None:

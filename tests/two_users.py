@@ -22,9 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LAB = 54003
 """The group that both are in."""
 _MODULES = (
-    "annotated_types", "click", "jinja2", "markupsafe", "pydantic", "pydantic_core", "ruamel.yaml",
-    "typing_extensions", "typing_inspection",
-)  # fmt: skip
+    "annotated_types",
+    "click",
+    "jinja2",
+    "markupsafe",
+    "pydantic",
+    "pydantic_core",
+    "ruamel.yaml",
+    "typing_extensions",
+    "typing_inspection",
+)
 
 # Runs commands of slurmgpu's, each in a process of its own that belongs to the user who asks: what they import is there
 # already. A command stops at the Nth moment at which it touches a file whose name has a word in it, until the other side
@@ -168,9 +175,13 @@ class Person:
     @property
     def environ(self) -> dict[str, str]:
         return {
-            "HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(self.tool.folder),
-            "SLURMGPU_SITE": str(self.home / "site"), "LC_ALL": "C.UTF-8", **self.env,
-        }  # fmt: skip
+            "HOME": str(self.home),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(self.tool.folder),
+            "SLURMGPU_SITE": str(self.home / "site"),
+            "LC_ALL": "C.UTF-8",
+            **self.env,
+        }
 
     def run(self, *argv: str | Path, cwd: Path, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
         process = self.start(*argv, cwd=cwd, umask=umask)

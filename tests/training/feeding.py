@@ -160,9 +160,13 @@ class Wrong(Generators):
 
     def order(self, dataset, cfg, epoch):
         return {
-            "empty": [], "beyond": [0, 60], "below": [-1, 0], "floats": [0.5, 1.5], "nothing": None,
+            "empty": [],
+            "beyond": [0, 60],
+            "below": [-1, 0],
+            "floats": [0.5, 1.5],
+            "nothing": None,
             "ragged": range(10 + epoch),
-        }[cfg.order_is]  # fmt: skip
+        }[cfg.order_is]
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -101,10 +101,16 @@ def test_without_a_bound_nothing_is_due() -> None:
 @pytest.mark.parametrize(
     ("steps", "seconds", "step_seconds", "lead"),
     [
-        (100, 0.5, 1.0, 2), (100, 10.0, 1.0, 21), (100, 30.0, 1.0, 50), (100, 99.0, 1.0, 50), (100, 100.0, 1.0, 0),
-        (100, 3.0, 0.0, 50), (2, 0.1, 1.0, 1), (1, 0.1, 1.0, 0),
+        (100, 0.5, 1.0, 2),
+        (100, 10.0, 1.0, 21),
+        (100, 30.0, 1.0, 50),
+        (100, 99.0, 1.0, 50),
+        (100, 100.0, 1.0, 0),
+        (100, 3.0, 0.0, 50),
+        (2, 0.1, 1.0, 1),
+        (1, 0.1, 1.0, 0),
     ],
-)  # fmt: skip
+)
 def test_the_lead_is_what_a_save_takes_and_as_much_again(
     steps: int, seconds: float, step_seconds: float, lead: int
 ) -> None:

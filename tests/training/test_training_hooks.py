@@ -62,9 +62,13 @@ def test_a_task_is_told_of_each_place_in_order(place: RunFolder) -> None:
     second = [["step", step] for step in range(6, 11)]
     found = told(place)
     assert [each for each in found if each[0] != "save"] == [
-        ["start", 20, "Sequential"], *first, ["epoch", 1, ["loss"]], *second, ["epoch", 2, ["loss"]],
+        ["start", 20, "Sequential"],
+        *first,
+        ["epoch", 1, ["loss"]],
+        *second,
+        ["epoch", 2, ["loss"]],
         ["end", ["loss"]],
-    ]  # fmt: skip
+    ]
     assert [each for each in found if each[0] == "save"] == [
         ["save", "step-5", True],
         ["save", "step-10", True],

@@ -58,9 +58,14 @@ def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.Captur
     assert [(rank["rank"], rank["device"]) for rank in start["values"]["ranks"]] == [(0, "cpu")]
     train = run.metrics("train")[-1]["values"]
     assert {
-        "epoch", "loss", "samples_per_second", "step_seconds", "data_wait_seconds", "checkpoint_seconds",
+        "epoch",
+        "loss",
+        "samples_per_second",
+        "step_seconds",
+        "data_wait_seconds",
+        "checkpoint_seconds",
         "learning_rate",
-    } <= train.keys()  # fmt: skip
+    } <= train.keys()
     assert run.metrics("end")[-1]["values"]["reason"] == "epochs"
     assert run.checkpoints() == ["step-10", "step-7"]
 
