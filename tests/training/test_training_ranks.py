@@ -209,7 +209,7 @@ def test_all_ranks_that_come_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_buffers_are_shared_however_they_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """nccl refuses a tensor that is not contiguous; a transposed or sliced buffer is none."""
 
-    def broadcast(tensor: torch.Tensor, src: int) -> None:
+    def broadcast(tensor: torch.Tensor, src: int, group: object = None) -> None:
         if not tensor.is_contiguous():
             raise ValueError("Tensors must be contiguous")
         tensor.copy_(torch.arange(tensor.numel()).view_as(tensor) + src)
