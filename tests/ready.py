@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -231,6 +232,8 @@ def _of_the_command_line() -> Iterator[str]:
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file, where modules may have any name
     _import(_of_the_command_line() if "--command-line" in sys.argv else _WITH_TORCH)
+    gc.collect()
+    gc.freeze()  # pages that the forks' collectors do not write to need not be copied
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
         arguments = asked["arguments"]
