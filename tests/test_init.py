@@ -597,6 +597,7 @@ def test_a_refresh_keeps_what_init_has_added(person: Person) -> None:
     assert person.profile == before
 
 
+@pytest.mark.long
 def test_the_interpreter_of_these_tests_is_what_a_real_try_finds(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     import torch

@@ -253,7 +253,12 @@ def test_a_missing_secret_is_refused_and_a_given_one_never_shows(faulty: Faulty)
     assert not any("hunter2" in text for text in [*texts, done.stdout, done.stderr, faulty.calls.read_text()])
 
 
-def started(faulty: Faulty, *options: str, hangup: signal.Handlers = signal.SIG_DFL) -> subprocess.Popen[str]:
+def started(
+    faulty: Faulty,
+    *options: str,
+    hangup: signal.Handlers = signal.SIG_DFL,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
     environ = {
         **os.environ,
         "PATH": f"{faulty.bin}:{os.environ['PATH']}",
@@ -261,6 +266,7 @@ def started(faulty: Faulty, *options: str, hangup: signal.Handlers = signal.SIG_
         "NO_COLOR": "1",
     }
     environ |= {"XDG_CONFIG_HOME": str(faulty.folder / "xdg"), "SLURMGPU_SITE": str(faulty.folder / "site")}
+    environ |= env or {}
     words = [sys.executable, "-m", "slurmgpu", "submit", "--gpus", "1", *options, "--", "python", "train.py"]
     pipe = subprocess.PIPE
     # Tests under nohup ignore HUP, and what they start would, too.
@@ -278,19 +284,12 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_submission_that_a_signal_ends_says_what_is_not_known_and_where_to_look(
     faulty: Faulty, number: signal.Signals
 ) -> None:
     faulty.command("sbatch", "exec sleep 300")
-    process = started(faulty)
+    process = started(faulty, env=without_pauses(faulty.folder))
     until(lambda: faulty.count("sbatch") == 1)
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
