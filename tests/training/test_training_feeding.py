@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-import sys
 import types
 from collections import Counter, UserDict, namedtuple
 from pathlib import Path
@@ -34,10 +33,7 @@ def write(run: RunFolder, task: str, config: dict[str, Any] | None = None, **set
 def start(run: RunFolder, processes: int = 1, **environment: str) -> None:
     """One process starts in this one, which is quicker."""
     if processes == 1:
-        try:
-            run.here(**environment)
-        finally:
-            sys.modules.pop("feeding", None)
+        run.here(**environment)
         return
     ended = run.ranks(processes, **environment)
     assert ended.codes == [0] * processes, ended.out + ended.err
@@ -172,19 +168,6 @@ def test_a_stream_keeps_its_workers_over_a_resume(tmp_path: Path, capfd: pytest.
     start(changed)
     assert "note: 2 workers, as in the checkpoint, and not 0" in capfd.readouterr().out
     assert traces(changed) == traces(whole)
-
-
-def test_a_stream_goes_on_where_max_steps_is_raised(tmp_path: Path) -> None:
-    whole, raised = new_run(tmp_path, "whole"), new_run(tmp_path, "raised")
-    write(whole, **streaming("Stateful"))
-    write(raised, **streaming("Stateful", max_steps=4))
-    start(whole)
-    start(raised)
-    start(raised)
-    write(raised, **streaming("Stateful"))
-    start(raised)
-    assert [line["step"] for line in raised.metrics("start")] == [0, 4]
-    assert traces(raised) == traces(whole)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from slurmgpu.training.beside import Beside
-from slurmgpu.training.errors import SettingsError, TrainingError
+from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export
 from slurmgpu.training.fitting.trial import pretend
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.run import check_strategy
 from slurmgpu.training.settings import Config, Settings
 from slurmgpu.training.sharding import fully
 from slurmgpu.training.sharding.local import local
@@ -304,14 +303,6 @@ def test_a_block_is_cut_as_the_task_leaves_it_and_not_as_a_container_would(kind:
         assert [each.tolist() for each in model.buffers()] == [[1.0] * 8] * 2
     finally:
         torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("strategy", ["auto", "ddp", "single", "model_parallel"])
-def test_a_strategy_by_which_each_process_has_the_whole_model_is_refused(strategy: str) -> None:
-    with pytest.raises(
-        SettingsError, match=f"meta_device is true, and strategy is {strategy}.*use strategy fsdp2"
-    ):
-        check_strategy(Settings("task.py:T", strategy=strategy, meta_device=True), 1)
 
 
 SETTINGS: dict[str, Any] = {"epochs": 1, "batch_size": 36, "lr": 1e-3, "log_every": 1, "checkpoint_steps": 2}

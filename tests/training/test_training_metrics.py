@@ -124,18 +124,6 @@ def train_line(when: float, restart: int, step: int) -> tuple[float, int, int, s
     return when, restart, step, "train", {"step_seconds": 0.5}
 
 
-def test_lost_time_is_the_wait_and_the_steps_taken_again(tmp_path: Path) -> None:
-    """Killed at step 24, saved at 17: steps 18 to 24 at half a second are lost, and 100 s of waiting."""
-    now = time.time()
-    write_lines(tmp_path, (now - 150, 0, 0, "start", {}))
-    write_lines(tmp_path, *(train_line(now - 124 + step, 0, step) for step in range(4, 25, 4)))
-    write_lines(tmp_path, (now, 1, 17, "start", {}))
-    lost = account(tmp_path, 1, 17)
-    assert (lost["restarts"], lost["repeated_steps"], lost["repeated_seconds"]) == (1, 7, 3.5)
-    assert lost["down_seconds"] == pytest.approx(100, abs=30)
-    assert lost["lost_seconds"] == lost["down_seconds"] + 3.5
-
-
 def test_lost_time_adds_up_over_restarts_and_counts_nothing_twice(tmp_path: Path) -> None:
     now = time.time()
     write_lines(tmp_path, train_line(now - 200, 0, 10), train_line(now - 190, 0, 20))
@@ -336,19 +324,3 @@ def test_a_line_that_a_full_disk_cut_off_spoils_no_other(
     found = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert found == [1, 3]
     assert capsys.readouterr().err.count("metrics.jsonl cannot be written") == 1
-
-
-def test_a_line_that_cannot_be_written_costs_no_training_where_that_cannot_be_said_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_arguments: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
-    monkeypatch.setattr(os, "write", full)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=full, flush=full))
-    metrics.write("eval", 1, {})
-    monkeypatch.undo()
-    metrics.write("eval", 2, {})
-    found = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert found == [2]

@@ -52,11 +52,6 @@ def test_a_batch_is_cut_into_as_few_and_as_equal_parts_as_fit(
         assert len(own) == expected[1]
 
 
-def test_without_it_accumulate_says_how_the_batch_is_cut() -> None:
-    settings = Settings("task.py:T", batch_size=96, accumulate=3)
-    assert divided(settings, 4) is settings
-
-
 def test_a_micro_batch_learns_the_bits_of_the_accumulation_that_it_comes_to(tmp_path: Path) -> None:
     one = trained(new_run(tmp_path, "one"), micro_batch=18)
     other = trained(new_run(tmp_path, "other"), accumulate=2)

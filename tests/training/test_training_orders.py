@@ -15,19 +15,16 @@ from slurmgpu.training.orders import Bucketed, Own, Weighted
 from slurmgpu.training.settings import Config, Settings
 from slurmgpu.training.task import Task
 
-
-def row(order: Order, start: int, stop: int) -> list[int]:
-    return [
-        index for _, indices, _ in order.pieces(start, stop) for index in torch.as_tensor(indices).tolist()
-    ]
+from .test_training_order import row
 
 
 def orders() -> list[Order]:
     lengths = torch.arange(50) * 7 % 50
-    return [Weighted(lengths, 3), Bucketed(lengths, 8, 3), Own(lambda epoch: lengths.roll(epoch), 3)]
+    own = Own(lambda epoch: lengths.roll(epoch), 3)
+    return [Order(50, 3), Weighted(lengths, 3), Bucketed(lengths, 8, 3), own]
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_any_part_of_the_row_can_be_had_by_itself(number: int) -> None:
     whole = row(orders()[number], 0, 200)
     for start in range(0, 200, 13):

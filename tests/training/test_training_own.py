@@ -343,17 +343,3 @@ def test_what_could_not_come_back_is_refused_before_the_first_step(
         run.state(thing=part)
     run._session.close()
     assert reason in str(refused.value)
-
-
-def test_a_sparse_buffer_comes_back(tmp_path: Path) -> None:
-    for turn in (0, 1):
-        module = nn.Linear(1, 1)
-        module.register_buffer("links", torch.eye(3).to_sparse() * (5 - 4 * turn))
-        run = Run(tmp_path)
-        assert run.state(model=module) == turn
-        if not turn:
-            run.should_stop()
-            run.save()
-        run._session.let_go()
-        run._session.close()
-        assert torch.equal(module.links.to_dense(), 5 * torch.eye(3))

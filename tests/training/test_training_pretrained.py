@@ -213,16 +213,6 @@ def test_a_file_or_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_state(tmp_path)
 
 
-def test_one_name_of_tied_weights_is_enough_and_dtypes_are_the_model_s() -> None:
-    model = network()
-    model.again = model[0]
-    state = {name: value.double() for name, value in network(2).state_dict().items()}
-    fit = load_into(model, state)
-    assert fit.whole
-    assert model[0].weight.dtype == torch.float32
-    assert torch.equal(model.again.weight.double(), state["0.weight"])
-
-
 class Small(nn.Module):
     """What a language model is: an embedding that is the head's weight as well, and something between."""
 

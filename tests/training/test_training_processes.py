@@ -222,21 +222,6 @@ def test_the_time_limit_stops_a_run_just_before(run: RunFolder) -> None:
     assert run.stop()["requeue"] is True
 
 
-def test_a_stop_in_an_evaluation_leaves_it_to_the_resumed_run(tmp_path: Path) -> None:
-    undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
-    for each in (undisturbed, run):
-        each.write("Tested", epochs=2, batch_size=20, lr=0.05, log_every=1)
-    undisturbed.here()
-    ended = run.ranks(1, SMALL_TEST_FAULT="SIGTERM:2")
-    assert ended.codes == [75], ended.err
-    assert run.metrics("eval") == []
-    run.here()
-    assert [line["values"]["loss"] for line in run.metrics("eval")] == [
-        line["values"]["loss"] for line in undisturbed.metrics("eval")
-    ]
-    assert same(run.parameters(), undisturbed.parameters())
-
-
 def test_a_signal_before_the_training_ends_it_at_once(run: RunFolder) -> None:
     run.write("Early", batch_size=50)
     ended = run.ranks(1)
@@ -346,13 +331,6 @@ def test_settings_that_do_not_fit_end_every_rank_with_one_sentence(run: RunFolde
         r"(\[rank \d on \S+\] error: batch_size 33 does not divide by 2 .*; the nearest .* is 32\n){2}",
         ended.err,
     )
-
-
-def test_strategy_single_refuses_several_processes(run: RunFolder) -> None:
-    run.write(batch_size=20, strategy="single")
-    ended = run.ranks(2)
-    assert ended.codes == [2, 2]
-    assert "strategy is single, but world size is 2: use strategy ddp or auto" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.optimizers import make_optimizer
 from slurmgpu.training.schedules import make_schedule
 from slurmgpu.training.settings import Config, Settings
-from slurmgpu.training.task import Loss, Task, load
+from slurmgpu.training.task import Task, load
 
 CFG = Config(Settings(task="mine.py:Mine", lr=0.5))
 GOOD = """
@@ -180,12 +180,6 @@ def test_a_batch_has_an_output_for_each_sample(folder: Path) -> None:
     assert mine.evaluate(torch.nn.ReLU(), None, 3)["a"].shape == (3, 2)
     with pytest.raises(TrainingError, match="a row for each of the batch's 4 samples; got"):
         mine.evaluate(torch.nn.ReLU(), None, 4)
-
-
-def test_a_loss_may_be_a_sum_with_its_count(folder: Path) -> None:
-    mine = task(folder, with_method("loss(self, m, b): return torch.tensor(6.0), 3"))
-    assert mine.loss(torch.nn.ReLU(), None) == Loss(torch.tensor(6.0), 3)
-    assert mine.evaluate(torch.nn.ReLU(), None, 99)["loss"] == (torch.tensor(6.0), 3)
 
 
 def test_a_loss_that_teaches_nothing_is_refused(folder: Path) -> None:

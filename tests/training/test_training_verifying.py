@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,6 @@ def test_a_verified_training_is_the_same_to_the_bit(tmp_path: Path, more: dict[s
 
 def flipped(run: RunFolder, monkeypatch: pytest.MonkeyPatch, flip: str, **settings: object) -> None:
     monkeypatch.setenv("REPLAY_FLIP", flip)
-    sys.modules.pop("flipped", None)
     run.write(FLIPPED, batch_size=10, max_steps=9, log_every=4, **settings)
     run.here()
 
