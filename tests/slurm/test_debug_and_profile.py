@@ -95,13 +95,6 @@ def test_a_signal_from_slurm_reaches_profiled_ranks_and_their_reports_are_writte
     assert len(reports(job)) == 2
 
 
-def test_without_the_profiler_the_job_ends_before_anything_runs(tool: Tool, tmp_path: Path) -> None:
-    (tmp_path / "bin" / "nsys").unlink()
-    job = ended(tool, "--gpus", "1", "--profile", "nsys", "--", "python3", "show.py", state="FAILED")
-    assert "slurmgpu: no profiler nsys on " in job.log
-    assert not (tool.work / "0.json").exists()
-
-
 @pytest.mark.long
 def test_a_profiled_training_that_is_cancelled_saves_and_goes_on_with_a_report_of_its_own(tool: Tool) -> None:
     tool.file("slow.py", SLOW)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.sandbox.processes import processes_of
-from slurmgpu.sandbox.programs import missing_programs
 from tests.slurm.conftest import need_slurm
 from tests.slurm.sandbox_user import ROOT, User, a_user, left_of, wait_until
 from tests.slurm.test_throwaway import processes_that_mention
@@ -252,8 +251,3 @@ def test_an_ordinary_user_needs_no_root() -> None:
         assert processes_that_mention(str(home)) == []
     finally:
         shutil.rmtree(home)
-
-
-def test_this_machine_lacks_nothing() -> None:
-    need_slurm()
-    assert missing_programs() == []

@@ -223,12 +223,6 @@ def test_slurm_has_the_qos_and_limits_of_jobs_that_the_profile_says(user: User, 
                 assert qos.lower() not in one["AllowQos"].split(",")
 
 
-def test_a_profile_that_describes_no_nodes_has_no_twin(user: User) -> None:
-    refused = user("up", "--name", "twin", "--like", "ethz-euler")
-    assert refused.returncode == 2
-    assert "describes no partition" in refused.stderr
-
-
 # How a twin judges jobs
 
 
