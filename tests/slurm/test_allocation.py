@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = pytest.mark.slurm
@@ -18,11 +16,6 @@ SHOW = [
     *("--launch", "srun", "--", "sh", "-c"),
     "sleep 0.$SLURM_PROCID; echo rank $SLURM_PROCID of $SLURM_NTASKS: $CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE",
 ]
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def within(tool: Tool, *command: str) -> subprocess.CompletedProcess[str]:

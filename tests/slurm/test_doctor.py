@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 from tests.smi import an_smi, smi_text
 from tests.test_doctor_probe import in_namespace
@@ -22,11 +21,6 @@ from tests.test_doctor_probe import in_namespace
 pytestmark = pytest.mark.slurm
 
 Lines = dict[tuple[str, str], dict[str, str]]
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def report(done: subprocess.CompletedProcess[str]) -> tuple[int, Lines]:

@@ -35,11 +35,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
-
-
 @dataclass(frozen=True)
 class Digits:
     """The example's job, submitted unchanged and waited for."""

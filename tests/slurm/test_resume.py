@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -45,11 +44,6 @@ name: slow
 resources: {gpus: 1, time: "10"}
 train: {task: slow.py:Slow, epochs: 12, batch_size: 4, log_every: 1, workers: 0, config: {seconds: 0.1}}
 """
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def wait_for_text(path: Path, text: str) -> None:

@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.sandbox_user import wait_until
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +13,7 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration
-from tests.slurm.sandbox_user import User, a_user
+from tests.slurm.sandbox_user import User
 
 pytestmark = pytest.mark.slurm
 
@@ -37,12 +36,6 @@ ALL = os.environ.get("SLURMGPU_TEST_ALL_TWINS") == "1"
 
 CLUSTERS = {path.stem: load_cluster(path) for path in sorted(data_folder("clusters").glob("*.yaml"))}
 DESCRIBED = [name for name, cluster in CLUSTERS.items() if cluster.known]
-
-
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    with a_user() as someone:
-        yield someone
 
 
 WITH_QOS = [name for name in DESCRIBED if CLUSTERS[name].qos]

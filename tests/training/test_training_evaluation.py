@@ -13,7 +13,7 @@ import torch
 
 from slurmgpu.training.outputs import Outputs, in_order
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 TASKS = Path(__file__).with_name("measured.py")
 SETTINGS: dict[str, Any] = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
@@ -31,9 +31,8 @@ def evaluations(run: RunFolder) -> list[tuple[int, dict[str, float]]]:
     ]
 
 
-def same(one: RunFolder, other: RunFolder) -> bool:
-    parameters = one.parameters(), other.parameters()
-    equal = all(torch.equal(parameters[0][name], parameters[1][name]) for name in parameters[0])
+def alike(one: RunFolder, other: RunFolder) -> bool:
+    equal = same(one.parameters(), other.parameters())
     return equal and one.losses() == other.losses() and evaluations(one) == evaluations(other)
 
 
@@ -92,7 +91,7 @@ def test_an_evaluation_between_epochs_that_a_stop_breaks_off_is_the_resumed_runs
     assert ended.codes == [75], ended.err
     assert ([step for step, _ in evaluations(run)], run.stop()["step"]) == ([4], 8)
     run.here()
-    assert same(run, undisturbed)
+    assert alike(run, undisturbed)
 
 
 def test_each_test_set_has_its_measures_by_name(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +145,7 @@ def test_a_mistake_after_the_batches_costs_no_step(tmp_path: Path, method: str, 
     if processes == 1:
         undisturbed.here()
         run.here()
-        assert same(run, undisturbed)
+        assert alike(run, undisturbed)
 
 
 def test_texts_are_kept_by_step(run: RunFolder) -> None:

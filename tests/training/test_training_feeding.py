@@ -18,7 +18,7 @@ from slurmgpu.training import batches
 from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.generators import digest, find
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 FEEDING = Path(__file__).with_name("feeding.py")
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "lr": 0.05, "log_every": 1}
@@ -60,8 +60,7 @@ def assert_stops_change_nothing(tmp_path: Path, task: str, processes: int = 1, *
     assert [line["step"] for line in stopped.metrics("start")] == [0, 3, 6]
     assert traces(stopped) == traces(whole)
     assert stopped.losses() == whole.losses()
-    mine, others = stopped.parameters(), whole.parameters()
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same(stopped.parameters(), whole.parameters())
 
 
 # Two processes are started anew for each stop, which takes its time.

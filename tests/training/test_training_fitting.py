@@ -23,7 +23,7 @@ from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.settings import Settings
 from slurmgpu.training.task import Task
 
-from .conftest import TASKS, RunFolder, new_run
+from .conftest import TASKS, RunFolder, new_run, same
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 36, "lr": 0.05, "log_every": 1}
 
@@ -272,7 +272,7 @@ def test_the_training_is_the_one_that_was_given_the_size_from_the_start(tmp_path
     assert saved_settings(found)["micro_batch"] == 36, "it fits on any machine that runs this"
     assert found.losses() == given.losses()
     assert found.metrics("eval")[-1]["values"]["loss"] == given.metrics("eval")[-1]["values"]["loss"]
-    assert all(torch.equal(each, given.parameters()[name]) for name, each in found.parameters().items())
+    assert same(found.parameters(), given.parameters())
 
 
 def test_the_budget_is_what_is_free_less_the_head_room_and_divided_on_a_node(

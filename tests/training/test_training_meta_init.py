@@ -29,7 +29,7 @@ from slurmgpu.training.sharding.meta_init import MetaInit
 from slurmgpu.training.task import Task
 from slurmgpu.training.task import load as load_task
 
-from .conftest import TASKS, RunFolder, has_fsdp2, new_run
+from .conftest import TASKS, RunFolder, has_fsdp2, new_run, same
 from .test_training_equality import assert_same
 
 needs_fsdp2 = pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
@@ -346,8 +346,7 @@ def test_two_processes_begin_alike_each_time_and_go_on_from_a_checkpoint_to_the_
     ended = again[0].ranks(2, then=again[1:])
     assert set(ended.codes) == {0}, ended.err
     for name in WAYS:
-        one, other = runs[name, "one"].parameters(), runs[name, "other"].parameters()
-        assert all(torch.equal(each, other[key]) for key, each in one.items())
+        assert same(runs[name, "one"].parameters(), runs[name, "other"].parameters())
         assert len({line["step"] for line in runs[name, "other"].metrics("start")}) == 2
 
 

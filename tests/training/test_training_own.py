@@ -22,7 +22,7 @@ from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
 from tests import ready
 
-from .conftest import ROOT, clean_environment, free_port, has_fsdp2
+from .conftest import ROOT, clean_environment, free_port, has_fsdp2, same
 
 FOLDER = ROOT / "examples" / "own_loop"
 
@@ -38,10 +38,6 @@ def final(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
     state = torch.load(run_dir / "checkpoints" / f"step-{step}" / "state.pt", weights_only=True)
     model: dict[str, torch.Tensor] = state["model"]
     return model
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_example_adds_at_most_ten_lines_to_a_plain_script() -> None:

@@ -19,7 +19,7 @@ from slurmgpu.training.weights import safetensors
 from slurmgpu.training.weights.loading import _renamed, load_into
 from slurmgpu.training.weights.reading import read_state
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 KINDS = [name for name in safetensors._DTYPES.values() if hasattr(torch, name)]
 CODES = {name: code for code, name in safetensors._DTYPES.items()}
@@ -52,10 +52,6 @@ def network(seed: int = 1) -> nn.Sequential:
     """A network as ``small.Line`` has it, with other weights."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -34,16 +34,12 @@ from slurmgpu.training.watching.watch import Duties, Watch
 from tests import ready
 
 from .alone import python_with
-from .conftest import ROOT, RunFolder, clean_environment, new_run
+from .conftest import ROOT, RunFolder, clean_environment, new_run, same
 
 pytestmark = pytest.mark.long
 
 TRAINING = ROOT / "slurmgpu" / "training"
 DIGITS = ROOT / "examples" / "digits"
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def assert_close(one: RunFolder, other: RunFolder) -> None:
@@ -117,8 +113,7 @@ def test_a_rank_killed_mid_epoch_ends_all_and_the_run_resumes_exactly(tmp_path: 
     assert "error: lost another rank" in ended.err
     ended = killed.ranks(2)
     assert ended.codes == [0, 0], ended.err
-    mine, others = killed.parameters(), undisturbed.parameters()
-    assert all(torch.equal(mine[name], others[name]) for name in mine)
+    assert same(killed.parameters(), undisturbed.parameters())
 
 
 def test_an_error_on_one_rank_is_seen_and_ends_all(run: RunFolder) -> None:

@@ -21,11 +21,7 @@ from slurmgpu.training.saving import randomness
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching import signals, watch
 
-from .conftest import RunFolder, new_run
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+from .conftest import RunFolder, new_run, same
 
 
 def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 TASKS = Path(__file__).with_name("optimized.py")
 CPU = torch.device("cpu")
@@ -71,8 +71,7 @@ def test_a_course_goes_on_after_a_stop_and_a_kill_as_if_there_had_been_none(tmp_
     for name in ("loss", "learning_rate", "gradient_norm"):
         last = {line["step"]: line["values"][name] for line in disturbed.metrics("train")}
         assert list(last.values()) == [line["values"][name] for line in undisturbed.metrics("train")], name
-    mine, others = disturbed.parameters(), undisturbed.parameters()
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same(disturbed.parameters(), undisturbed.parameters())
 
 
 @needs_fp16
