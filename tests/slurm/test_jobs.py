@@ -289,19 +289,13 @@ def test_a_job_whose_work_folder_vanished_stops_and_does_not_run_in_tmp(tool: To
     assert not ran.exists()
 
 
-def test_the_work_folder_of_a_job_file_counts_from_the_file(tool: Tool) -> None:
+@pytest.mark.parametrize(("file", "folder"), [("jobs/job.yaml", "sub"), ("job.yaml", "~/jobs/sub")])
+def test_the_work_folder_of_a_job_file_counts_from_the_file_or_from_home(
+    tool: Tool, file: str, folder: str
+) -> None:
     tool.file("jobs/sub/marker", "")
-    file = tool.file("jobs/job.yaml", "work_dir: sub\ncommand: [ls]\n")
-    job = tool.submit(str(file), "--wait")
-    assert job.code == 0, job.log
-    # Nothing but the listing: Slurm itself found the folder, too, and did not go to /tmp first.
-    assert job.log.split() == ["marker", "runs"]
-
-
-def test_a_work_folder_may_begin_with_a_tilde(tool: Tool, tmp_path: Path) -> None:
-    tool.file("here/marker", "")
-    file = tool.file("job.yaml", "work_dir: ~/here\ncommand: [ls]\n")
-    job = tool.submit(str(file), "--wait", env={"HOME": str(tool.work)})
+    path = tool.file(file, f"work_dir: {folder}\ncommand: [ls]\n")
+    job = tool.submit(str(path), "--wait", env={"HOME": str(tool.work)})
     assert job.code == 0, job.log
     # Nothing but the listing: Slurm itself found the folder, too, and did not go to /tmp first.
     assert job.log.split() == ["marker", "runs"]

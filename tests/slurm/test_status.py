@@ -91,15 +91,6 @@ def test_a_job_is_seen_cancelled_and_seen_to_be_cancelled(client: Slurm, tmp_pat
     assert "has already finished: CANCELLED" in again.stdout
 
 
-def test_an_array_is_one_line_for_its_waiting_tasks(client: Slurm, tmp_path: Path) -> None:
-    job_id = submit(client, tmp_path, "--array=0-4%1", "--job-name=arr")
-    watch(client, f"{job_id}_0", is_running)
-    shown = {job.job_id for job in status(client, user=current_user(), selections=select([str(job_id)])).jobs}
-    assert shown == {f"{job_id}_0", f"{job_id}_[1-4%1]"}
-    result = CliRunner().invoke(cancel_command, [str(job_id)], obj=client, catch_exceptions=False)
-    assert result.exit_code == 0
-
-
 def test_what_a_running_job_uses_is_measured(client: Slurm, tmp_path: Path) -> None:
     job_id = submit(client, tmp_path)
     watch(client, str(job_id), is_running)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +55,8 @@ def submit(tool: Tool, job: str) -> Submitted:
 
 def seen(tool: Tool, step: str, rank: int = 0) -> dict[str, Any]:
     """What a process of a step wrote down; it is there once the process is."""
-    path, deadline = tool.work / f"{step}-{rank}.json", time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path.name} is not there"
-        time.sleep(0.1)
+    path = tool.work / f"{step}-{rank}.json"
+    wait_until(path.exists, seen=lambda: path)
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -67,10 +64,7 @@ def seen(tool: Tool, step: str, rank: int = 0) -> dict[str, Any]:
 def ended(tool: Tool, job: Submitted) -> tuple[str, str]:
     """State and exit code, once nothing of the job is left; it has 10 s for that."""
     state = tool.slurm.wait_for(job.job_id)
-    deadline = time.monotonic() + GRACE
-    while left := left_of(job.job_id):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.3)
+    wait_until(lambda: not left_of(job.job_id), GRACE, seen=lambda: left_of(job.job_id))
     code = tool.slurm.run(["sacct", "-X", "-n", "-P", "-j", str(job.job_id), "-o", "ExitCode"]).stdout
     return state, code.split()[0]
 

@@ -294,6 +294,7 @@ def test_the_budget_is_what_is_free_less_the_head_room_and_divided_on_a_node(
         ),
         (MemoryError(), True),
         (torch.cuda.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("Expected more than 1 value per channel when training"), False),
     ],

@@ -138,12 +138,6 @@ def test_a_state_that_cannot_be_kept_ends_the_training_after_its_first_step(
     assert run.checkpoints() == []
 
 
-def test_a_state_that_can_be_saved_alone_is_refused(run: RunFolder) -> None:
-    write(run, "Half")
-    with pytest.raises(TrainingError, match="has state_dict and no load_state_dict"):
-        run.here()
-
-
 def test_a_checkpoint_from_before_the_task_had_a_state_begins_it_anew(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,7 +229,6 @@ def test_what_a_last_evaluation_changes_is_kept_where_a_later_start_makes_up_for
             {"schedule": "cosine"},
             "schedule is cosine and warmup_steps 0, and the task has an epoch_schedule",
         ),
-        ("Both", {}, "has epoch_schedule beside schedule"),
     ],
 )
 def test_a_schedule_by_epochs_that_cannot_work_is_refused(

@@ -56,12 +56,6 @@ def test_the_ranks_together_take_every_position_once_and_in_order(
     assert positions == list(range(start, end))
 
 
-def test_with_fewer_samples_than_ranks_a_stand_in_takes_part_and_does_not_count() -> None:
-    own = [list(shares(8, 9, 8, 2, rank=rank, world_size=4)) for rank in range(4)]
-    assert [share for (share,) in own if share[2]] == [(8, 9, True)]
-    assert [share for (share,) in own if not share[2]] == [(8, 9, False)] * 3
-
-
 def from_numpy() -> float:
     return float(numpy.random.rand()) if numpy else 0.0
 

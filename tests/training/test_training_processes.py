@@ -122,7 +122,8 @@ def test_an_error_on_one_rank_is_seen_and_ends_all(run: RunFolder) -> None:
     assert ended.codes == [1, 1]
     lines = [line for line in ended.err.splitlines() if line.startswith("[rank 1 on ")]
     assert lines[-1].endswith("ValueError: a mistake in the task")
-    assert any("small.py" in line for line in lines)
+    assert "small.py" in lines[1], "shown from the task's own code on"
+    assert not any("loop.py" in line for line in lines)
 
 
 def test_a_parameter_without_a_gradient_under_ddp_names_the_setting_for_it(run: RunFolder) -> None:
@@ -535,14 +536,3 @@ def test_a_library_is_none_of_the_users_code_wherever_it_stands() -> None:
         library["call"](task["fail"])
     shown = entrypoint._from_the_users_code(caught.tb.tb_next)  # without this test's own frame
     assert shown.tb_frame.f_code.co_filename == "/home/user/task.py"
-
-
-def test_an_error_is_shown_from_the_tasks_own_code_on(run: RunFolder) -> None:
-    run.write(epochs=3, batch_size=20)
-    ended = run.ranks(1, SMALL_FAULT="raise:3:0")
-    assert ended.codes == [1]
-    first, *frames = ended.err.splitlines()
-    assert first == "Traceback (most recent call last):"
-    assert "small.py" in frames[0]
-    assert "loop.py" not in ended.err
-    assert frames[-1] == "ValueError: a mistake in the task"

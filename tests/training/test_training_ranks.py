@@ -102,12 +102,6 @@ def test_a_rank_that_sees_one_gpu_uses_it_only_where_slurm_gave_each_rank_its_ow
             choose_device(ranks, seen=1)
 
 
-@pytest.mark.parametrize(("local_rank", "local_world", "visible"), [(1, 2, 1), (2, 4, 2)])
-def test_two_ranks_never_share_a_gpu_in_silence(local_rank: int, local_world: int, visible: int) -> None:
-    with pytest.raises(TrainingError, match=rf"local rank {local_rank} of {local_world} sees {visible} GPU"):
-        choose_device(Ranks(local_rank, local_rank, 8, local_world), visible)
-
-
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
 def test_a_missing_meeting_place_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

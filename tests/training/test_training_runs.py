@@ -147,15 +147,6 @@ def test_resumes_inside_an_epoch_and_at_its_end_change_no_bit(
     assert same(stopped.parameters(), undisturbed.parameters())
 
 
-def test_a_short_run_is_a_finished_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    run.write(epochs=9, batch_size=20)
-    run.here(SLURMGPU_MAX_STEPS="3")
-    assert run.checkpoints() == ["step-3"]
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("done: 0 epochs, 3 steps")
-    assert last.endswith("(stopped by SLURMGPU_MAX_STEPS)")
-
-
 def test_max_steps_without_epochs_trains_as_many_epochs_as_that_takes(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

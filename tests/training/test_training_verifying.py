@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.training.errors import Mismatch
-from slurmgpu.training.watching.verifying import first_wrong
 
 from .conftest import RunFolder, has_fsdp2, new_run, same
 
@@ -77,20 +76,6 @@ def test_a_training_that_does_not_repeat_itself_is_no_alarm(
     said = capsys.readouterr().out
     assert said.count("does not repeat itself") == 1
     assert run.metrics("mismatch") == []
-
-
-def test_who_was_wrong_is_said_where_it_can_be_told() -> None:
-    names = ("losses", "gradients", "weights", "optimizer")
-    right = [dict.fromkeys(names, "0") for _ in range(2)]
-
-    def wrong(what: str, *ranks: int) -> list[dict[str, str]]:
-        return [{**each, what: "x"} if rank in ranks else each for rank, each in enumerate(right)]
-
-    assert first_wrong(wrong("gradients", 1), right, "ddp") == ("gradients", [1])
-    assert first_wrong(wrong("weights", 0, 1), right, "ddp") == ("weights", None)
-    assert first_wrong(wrong("weights", 1), right, "fsdp2") == ("weights", None)
-    assert first_wrong(wrong("losses", 1)[:1], right[:1], "single") is None
-    assert first_wrong(right, right, "ddp") is None
 
 
 @pytest.mark.long
