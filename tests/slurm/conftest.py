@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from tests.slurm.releases import RELEASES, ReleaseUnavailable, first_on_path, root_for
 from tests.slurm.throwaway import ThrowawaySlurm, missing_programs
+from tests.slurm.tool import Tool
+
+if TYPE_CHECKING:
+    from tests.slurm.sandbox_user import User
 
 # Blank-separated, such as "20.11 24.11", or "all": every test of this folder runs once on each, in place of the
 # installed one.
@@ -42,6 +47,28 @@ def slurm(release: str | None) -> Iterator[ThrowawaySlurm]:
     with ThrowawaySlurm() as running:
         _RAN.append(running.version)
         yield running
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    """The command line against it, in a work folder of the test's own."""
+    return Tool(slurm, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    """Somebody with sandboxes of their own."""
+    from tests.slurm.sandbox_user import a_user  # which needs need_slurm, below
+
+    with a_user() as someone:
+        yield someone
+
+
+@pytest.fixture(scope="module")
+def box(user: User) -> User:
+    """The user, with the default sandbox up."""
+    user.do("up")
+    return user
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

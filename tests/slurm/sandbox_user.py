@@ -23,10 +23,13 @@ from tests.slurm.test_throwaway import processes_that_mention
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def wait_until(what: Callable[[], object], seconds: float = 180) -> None:
+def wait_until(
+    what: Callable[[], object], seconds: float = 180, seen: Callable[[], object] = lambda: ""
+) -> None:
+    """Wait until it is true; ``seen`` is what a failure shows."""
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, f"it did not come true in time: {seen()}"
         time.sleep(0.1)
 
 

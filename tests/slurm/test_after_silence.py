@@ -24,11 +24,6 @@ pytestmark = pytest.mark.slurm
 TIMED_OUT = "slurm_load_jobs error: Socket timed out on send/recv operation"
 
 
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
-
-
 def a_silent_slurm(tool: Tool, folder: Path) -> dict[str, str]:
     """Variables with which requests reach Slurm and no reply of it comes back."""
     sbatch = shutil.which("sbatch", path=tool.env["PATH"])

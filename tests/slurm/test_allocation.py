@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = pytest.mark.slurm
@@ -19,26 +16,6 @@ SHOW = [
     *("--launch", "srun", "--", "sh", "-c"),
     "sleep 0.$SLURM_PROCID; echo rank $SLURM_PROCID of $SLURM_NTASKS: $CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE",
 ]
-TASK = """\
-import torch
-
-
-class Sum:
-    def model(self, cfg):
-        return torch.nn.Linear(3, 1)
-
-    def dataset(self, cfg, split):
-        x = torch.rand(64, 3, generator=torch.Generator().manual_seed(1))
-        return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)) if split == "train" else None
-
-    def loss(self, model, batch):
-        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
-"""
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def within(tool: Tool, *command: str) -> subprocess.CompletedProcess[str]:
@@ -52,17 +29,6 @@ def test_in_srun_the_job_s_gpus_are_used(tool: Tool) -> None:
     assert sorted(done.stdout.splitlines()) == ["rank 0 of 2: 0,1 of 2", "rank 1 of 2: 0,1 of 2"]
     assert ": used (the job file asks for 4)" in done.stderr
     assert "with gloo" not in done.stderr
-
-
-def test_a_batch_job_on_two_nodes_uses_its_first_node_and_says_so(tool: Tool) -> None:
-    tool.file(
-        "job.sh", "#!/bin/bash\n" + " ".join(f"'{word}'" for word in [*SLURMGPU, "run", "--gpus", "2", *SHOW])
-    )
-    done = within(tool, "sbatch", "--wait", "-N2", "--gpus-per-node=2", "-o", "log", "job.sh")
-    log = (tool.work / "log").read_text()
-    assert done.returncode == 0, log
-    assert "rank 1 of 2: 0,1 of 2" in log
-    assert "slurmgpu submit runs on several" in log
 
 
 def test_without_gpus_of_its_own_a_job_runs_on_the_cpu(tool: Tool) -> None:
@@ -80,13 +46,3 @@ def test_the_shell_of_salloc_is_no_node_and_the_hint_leads_to_one(tool: Tool) ->
     assert "this shell is not on a node of job" in done.stderr
     assert "--overlap --pty bash" in done.stderr
     assert done.stdout.splitlines() == ["rank 0 of 1: 0 of 1"]
-
-
-def test_a_task_is_trained_on_all_gpus_of_the_allocation(tool: Tool) -> None:
-    tool.file("task.py", TASK)
-    train = [*SLURMGPU, "train", "task.py:Sum", "--max-steps", "2"]
-    done = within(tool, "srun", "-N1", "--gpus-per-node=2", *train)
-    assert done.returncode == 0, done.stderr
-    (run_dir,) = (tool.work / "runs").iterdir()
-    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    assert next(line["values"]["world_size"] for line in lines if line["kind"] == "start") == 2

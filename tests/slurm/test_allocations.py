@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.slurm.sandbox_user import User, a_user, wait_until
+from tests.slurm.sandbox_user import User, wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -27,12 +27,6 @@ partitions:
       - {count: 2, gpus: 4, gpu_type: v100, cpus: 32, memory: 100G}
       - {count: 3, gpus: 4, gpu_type: h100, cpus: 32, memory: 100G}
 """
-
-
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    with a_user() as someone:
-        yield someone
 
 
 def of_each_job(user: User, script: str, jobs: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ _OWN = re.compile(
     r"=\S*.*?(?=\s\S+=|$)",
     re.MULTILINE,
 )
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def shown(slurm: ThrowawaySlurm, job_id: str) -> list[str]:

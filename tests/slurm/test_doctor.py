@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 from tests.smi import an_smi, smi_text
 from tests.test_doctor_probe import in_namespace
@@ -22,11 +21,6 @@ from tests.test_doctor_probe import in_namespace
 pytestmark = pytest.mark.slurm
 
 Lines = dict[tuple[str, str], dict[str, str]]
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def report(done: subprocess.CompletedProcess[str]) -> tuple[int, Lines]:
@@ -105,33 +99,6 @@ def test_a_controller_whose_clock_is_off_is_found(tool: Tool) -> None:
     code, found = doctor(tool)
     assert (code, found["", "slurm.clock"]["level"]) == (1, "failure")
     assert "behind this machine's" in found["", "slurm.clock"]["found"]
-
-
-def test_a_python_without_torch_is_found(tool: Tool) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tool.work / "bare"], check=True)
-    bare = f"environment.python.venv={tool.work / 'bare'}"
-    code, found = doctor(
-        tool, "--set", bare, "--gpus", "1", "--", "python", "train.py", env={"PYTHONPATH": ""}
-    )
-    assert (code, found["", "torch.version"]["level"]) == (1, "failure")
-    assert "No module named 'torch'" in found["", "torch.version"]["found"]
-
-
-def test_a_torch_for_a_newer_cuda_than_this_machine_s_driver_is_found(tool: Tool) -> None:
-    an_smi(tool.work / "stand-ins", smi_text(driver="535.183.01", cuda="12.2"))
-    torch = "__version__ = '2.10.0'\nclass version:\n    cuda, hip = '13.0', None\n"
-    tool.file("python/torch.py", torch)
-    path = f"{tool.work / 'stand-ins'}:{tool.env['PATH']}"
-    env = {"PYTHONPATH": f"{tool.work / 'python'}:{tool.env['PYTHONPATH']}", "PATH": path}
-    code, found = doctor(tool, env=env)
-    assert (code, found["", "torch.driver"]["level"]) == (1, "failure")
-    assert "driver 535.183.01 is too old for torch's CUDA 13.0" in found["", "torch.driver"]["found"]
-
-
-def test_a_module_that_is_gone_is_found(tool: Tool) -> None:
-    code, found = doctor(tool, "--set", "environment.modules=nosuch/1.0", "--", "python", "train.py")
-    assert (code, found["", "software.modules"]["level"]) == (1, "failure")
-    assert "module nosuch/1.0 did not load" in found["", "software.modules"]["found"]
 
 
 def test_a_runs_folder_that_cannot_be_written_is_found(tool: Tool) -> None:

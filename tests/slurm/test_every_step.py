@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
@@ -65,10 +65,7 @@ train: {{task: slow.py:Slow, max_steps: 25, batch_size: 4, log_every: 1, workers
 """,
     )
     job = tool.submit("job.yaml")
-    deadline = time.monotonic() + 180
-    while len(rows(job.run_dir, "train")) < 5:
-        assert time.monotonic() < deadline, job.log
-        time.sleep(0.1)
+    wait_until(lambda: len(rows(job.run_dir, "train")) >= 5, seen=lambda: job.log)
     for rank in rows(job.run_dir, "start")[0]["values"]["ranks"]:
         os.kill(rank["pid"], signal.SIGKILL)
     tool.wait_for_state(job.job_id, "FAILED")

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from benchmarks.first_cause import FAULTS, PROGRAM
-from slurmgpu.monitoring.causes import cause_of
-from slurmgpu.monitoring.select import run_of
-from slurmgpu.slurm import Slurm
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
 
@@ -68,18 +65,6 @@ def test_the_rank_that_failed_first_of_eight_on_two_nodes_is_named(
     if how == "exception":
         shown = tool("status", str(made.job_id)).stdout
         assert f"rank 5 on {found['host']}: KeyError: 'labels' (ranks.py, line 6)" in shown
-
-
-def test_a_job_that_was_cancelled_is_not_said_to_have_failed_by_itself(tool: Tool) -> None:
-    made = tool.submit("--gpus=1", "-t", "10", "--", "bash", "-c", "echo begun; sleep 600")
-    made.wait_for_log("begun")
-    tool("cancel", str(made.job_id))
-    tool.slurm.wait_for(made.job_id)
-    jobs, *_ = Slurm(env=tool.env).queue(None)
-    (job,) = [one for one in jobs if one.raw_id == made.job_id]
-    found = cause_of(job, run_of(job))
-    assert found is not None
-    assert (found.kind, found.where) == ("cancelled", ""), made.log
 
 
 @pytest.mark.long

@@ -24,7 +24,6 @@ from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
 from slurmgpu.sandbox.shape import NodeGpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.starting import client_env, start
-from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.importing import import_script
 from tests.published import Case, Option, published, script_of
 from tests.slurm.conftest import need_slurm
@@ -232,19 +231,6 @@ def test_the_real_slurm_sees_the_same_jobs(site: Site, tmp_path: Path) -> None:
     assert differences == {}
 
 
-def test_a_difference_would_be_seen(site: Site, tmp_path: Path) -> None:
-    text = "#!/bin/bash\n#SBATCH --gres=gpu:2 --time=10\nhostname\n"
-    numbers = [
-        submit(site, tmp_path / str(number), "job", changed)[0]
-        for number, changed in enumerate((text, text.replace("gpu:2", "gpu:1"), text.replace("10", "11")))
-    ]
-    jobs = shown(site)
-    first, second, third = (jobs[str(number)] for number in numbers)
-    site.run("scancel", *map(str, numbers))
-    assert first != second
-    assert first != third
-
-
 @pytest.mark.parametrize("line", ["#PBS -N other", "#BSUB -J other", "#PBS -l nodes=3"])
 def test_lines_that_slurm_reads_for_other_schedulers_stay(site: Site, tmp_path: Path, line: str) -> None:
     text = f"#!/bin/bash\n{line}\n#SBATCH --job-name=ours\nhostname\n"
@@ -255,16 +241,6 @@ def test_lines_that_slurm_reads_for_other_schedulers_stay(site: Site, tmp_path: 
     site.run("scancel", str(plain), str(first), str(second))
     assert differing(jobs[str(first)], jobs[str(second)]) == []
     assert jobs[str(plain)] != jobs[str(first)]  # else this test says nothing
-
-
-def test_every_script_of_the_test_is_read_as_it_is_meant() -> None:
-    for case in published().values():
-        options = submittable(case, (22, 5))
-        read = parse_batch_script(script_of(case, options))
-        assert [dict(component) for component in options] == [
-            {name: one.value for name, one in read.effective(number).items()}
-            for number in range(read.components)
-        ]
 
 
 def test_an_imported_script_runs_under_its_own_shell(slurm: ThrowawaySlurm, tmp_path: Path) -> None:

@@ -35,11 +35,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
-
-
 @dataclass(frozen=True)
 class Digits:
     """The example's job, submitted unchanged and waited for."""
@@ -98,13 +93,6 @@ def test_each_rank_of_the_digits_job_has_its_own_share_of_the_data(digits: Digit
     assert len(seen) == len(set(seen)) == 4 * 8
     # Nothing is padded: 1,437 training images are not a multiple of 4.
     assert digits.start["dataset_samples"] == 1437
-
-
-def test_the_digits_job_recognizes_95_of_100_digits(digits: Digits) -> None:
-    accuracies = [
-        line["values"]["accuracy"] for line in metrics(digits.job.run_dir) if line["kind"] == "eval"
-    ]
-    assert accuracies[-1] >= 0.95
 
 
 def test_the_run_directory_of_the_digits_job_is_complete(digits: Digits) -> None:
@@ -191,14 +179,6 @@ def test_a_users_own_ddp_script_meets_on_two_nodes(tool: Tool, slurm: ThrowawayS
     assert ("torch.distributed.run" in script) is (launch != "srun")
 
 
-def test_a_running_job_is_cancelled(tool: Tool) -> None:
-    job = tool.submit("--gpus", "1", "--", "sleep", "300")
-    tool.wait_for_state(job.job_id, "RUNNING")
-    assert tool("cancel", str(job.job_id)).returncode == 0
-    ended = tool.wait_for_state(job.job_id, "CANCELLED")
-    assert ended["gpus"] == 1
-
-
 def test_a_held_job_waits_and_status_says_why(tool: Tool) -> None:
     job = tool.submit("--gpus", "1", "--hold", "--", "sleep", "300")
     (shown,) = tool.status(job.job_id)
@@ -246,19 +226,6 @@ def spy(tool: Tool, folder: Path, name: str, body: str) -> None:
     tool.env["PATH"] = f"{folder}:{tool.env['PATH']}"
 
 
-def test_submit_wait_ends_with_the_jobs_own_exit_code(tool: Tool) -> None:
-    job = tool.submit("--gpus", "1", "--wait", "--", "sh", "-c", "exit 7")
-    assert job.code == 7
-
-
-def test_submit_follow_prints_the_log(tool: Tool) -> None:
-    done = tool("submit", "--gpus", "1", "--follow", "--", "sh", "-c", "echo first; sleep 2; echo last")
-    assert done.returncode == 0, done
-    number, *log = done.stdout.splitlines()
-    assert number.isdigit()
-    assert log == ["first", "last"]
-
-
 def test_a_dry_run_asks_slurm_and_submits_nothing(tool: Tool) -> None:
     arguments = ["-N", "2", "--gpus-per-node", "2", "--", "sh", "-c", "date"]
     done = tool("submit", "--dry-run", *arguments)
@@ -273,14 +240,6 @@ def test_a_dry_run_of_an_impossible_job_ends_with_1(tool: Tool) -> None:
     done = tool("submit", "--dry-run", "--gpus-per-node", "5", "--", "sh", "-c", "date")
     assert done.returncode == 1
     assert "Requested node configuration is not available" in done.stderr
-
-
-def test_each_task_of_an_array_has_its_log(tool: Tool) -> None:
-    job = tool.submit("-a", "0-2", "--wait", "--", "sh", "-c", 'echo "task $SLURM_ARRAY_TASK_ID"')
-    assert job.code == 0
-    logs = {path.name: path.read_text() for path in (job.run_dir / "logs").iterdir()}
-    assert logs == {f"{job.job_id}_{task}.out": f"task {task}\n" for task in range(3)}
-    assert {each["state"] for each in tool.status(job.job_id)} == {"COMPLETED"}
 
 
 SEEN = """\
@@ -330,26 +289,13 @@ def test_a_job_whose_work_folder_vanished_stops_and_does_not_run_in_tmp(tool: To
     assert not ran.exists()
 
 
-def test_a_log_in_a_folder_that_is_not_there_yet_is_written(tool: Tool) -> None:
-    """By hand this is the classic silent failure: the job dies, and no log tells."""
-    job = tool.submit("--gpus", "1", "-o", "logs/%j.log", "--wait", "--", "echo", "here")
-    assert job.code == 0
-    assert (tool.work / "logs" / f"{job.job_id}.log").read_text() == "here\n"
-
-
-def test_the_work_folder_of_a_job_file_counts_from_the_file(tool: Tool) -> None:
+@pytest.mark.parametrize(("file", "folder"), [("jobs/job.yaml", "sub"), ("job.yaml", "~/jobs/sub")])
+def test_the_work_folder_of_a_job_file_counts_from_the_file_or_from_home(
+    tool: Tool, file: str, folder: str
+) -> None:
     tool.file("jobs/sub/marker", "")
-    file = tool.file("jobs/job.yaml", "work_dir: sub\ncommand: [ls]\n")
-    job = tool.submit(str(file), "--wait")
-    assert job.code == 0, job.log
-    # Nothing but the listing: Slurm itself found the folder, too, and did not go to /tmp first.
-    assert job.log.split() == ["marker", "runs"]
-
-
-def test_a_work_folder_may_begin_with_a_tilde(tool: Tool, tmp_path: Path) -> None:
-    tool.file("here/marker", "")
-    file = tool.file("job.yaml", "work_dir: ~/here\ncommand: [ls]\n")
-    job = tool.submit(str(file), "--wait", env={"HOME": str(tool.work)})
+    path = tool.file(file, f"work_dir: {folder}\ncommand: [ls]\n")
+    job = tool.submit(str(path), "--wait", env={"HOME": str(tool.work)})
     assert job.code == 0, job.log
     # Nothing but the listing: Slurm itself found the folder, too, and did not go to /tmp first.
     assert job.log.split() == ["marker", "runs"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -80,23 +79,3 @@ def test_a_job_is_refused_whose_secret_is_nowhere_and_resuming_can_name_another(
         (received,) = hook.received
     assert "KeyError: 'labels' (fail.py, line 2)" in received.body["text"]
     nowhere_to_be_read(made, tool)
-
-
-def test_a_webhook_is_told_that_a_job_goes_back_into_the_queue(tool: Tool) -> None:
-    tool.file(
-        "job.yaml",
-        JOB.format(form="json", on="requeued, completed").replace(
-            "array: 0-1\n", "restart: {on: [timeout]}\n"
-        ),
-    )
-    tool.file("fail.py", "import os\nraise SystemExit(0 if os.environ.get('SLURM_RESTART_COUNT') else 75)\n")
-    with webhook() as hook:
-        made = tool.submit("job.yaml", env={"HOOK": hook.address})
-        deadline = time.monotonic() + 180
-        while not hook.received:
-            assert time.monotonic() < deadline, made.log
-            time.sleep(0.2)
-        tool("cancel", str(made.job_id))  # 26.05's accounting may not hear of an end in this moment
-        received = hook.received[0].body
-    assert (received["event"], received["restart"], received["exit_code"]) == ("requeued", 0, 75), made.log
-    assert "; requeueing, restart 1 of at most " in made.log

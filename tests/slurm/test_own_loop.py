@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tests.own_loop_page import User, commands
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.training.alone import python_with
 
@@ -58,10 +58,7 @@ def saved(run: Path) -> set[int]:
 
 
 def wait_for_a_checkpoint(user: User, run: Path, beyond: set[int]) -> None:
-    deadline = time.monotonic() + 240
-    while not saved(run) - beyond:
-        assert time.monotonic() < deadline, user.logs()
-        time.sleep(0.1)
+    wait_until(lambda: saved(run) - beyond, 240, seen=user.logs)
 
 
 def test_every_job_of_the_page_trains_where_torch_is_alone(user: User) -> None:
@@ -85,9 +82,7 @@ def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
     (run,) = user.runs()
     wait_for_a_checkpoint(user, run, set())
     user.types(cancel.replace("JOB", job))
-    deadline = time.monotonic() + 120
-    while user.types(f"squeue -h -j {job} || true").stdout and time.monotonic() < deadline:
-        time.sleep(0.3)
+    wait_until(lambda: not user.types(f"squeue -h -j {job} || true").stdout)
     stopped = max(saved(run))
     assert stopped < 200
     slow.unlink()
@@ -120,16 +115,12 @@ def test_cancelled_and_killed_it_ends_as_if_nothing_had_happened(
         before = saved(run)
         wait_for_a_checkpoint(user, run, before)
         user.types(end.format(number))
-        deadline = time.monotonic() + 120
-        while user.types(f"squeue -h -j {number} || true").stdout and time.monotonic() < deadline:
-            time.sleep(0.3)
+        wait_until(lambda job=number: not user.types(f"squeue -h -j {job} || true").stdout)
         assert max(saved(run)) < steps
         if "KILL" in end:
             slow.unlink()
         number = user.types(f"slurmgpu resume {run}").stdout.strip()
-    deadline = time.monotonic() + 240
-    while steps not in saved(run) and time.monotonic() < deadline:
-        time.sleep(0.3)
+    wait_until(lambda: steps in saved(run), 240, seen=user.logs)
     one, other = state(undisturbed, steps), state(run, steps)
     for name in one:
         # From three processes on DDP adds in another order after a restart.

@@ -115,14 +115,3 @@ def test_compiled_kernels_are_kept_and_a_missing_archive_leaves_the_shared_envir
         assert f": {shared}/venv " in log
         assert log.count("found") == 2, log
     assert left(tool) == []
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_cancelled_job_leaves_nothing_on_the_disk(tool: Tool, shared: Path, nodes: int) -> None:
-    run = submitted(tool, shared, "bash", "-c", "echo at work; sleep 300", wait=False, nodes=nodes)
-    run.wait_for_log("at work", nodes)
-    assert left(tool) == [f"slurmgpu-{run.job_id}"]
-    subprocess.run(["scancel", str(run.job_id)], env=tool.env, check=True)
-    tool.wait_for_state(run.job_id, "CANCELLED")
-    run.wait_for_exit_code()
-    assert left(tool) == []

@@ -44,17 +44,13 @@ def test_each_partition_that_fits_is_asked_about(tool: Tool) -> None:
     assert "invalid partition" in second["refused"].lower()
     assert second["start"] is None
     assert document["balance"] == {"account": None, "left": {}, "why": "the job names no account"}
+    assert tool.jobs_here() == [], "nothing is submitted"
 
 
 def test_what_an_account_has_left_is_shown_where_slurm_knows_it(tool: Tool) -> None:
     shown = tool("plan", "--when", "--cluster", "./here.yaml", "-A", "nosuch", *JOB)
     assert "what account nosuch has left: unknown (" in shown.stdout
     assert "partition  idle nodes  would start" in shown.stdout
-
-
-def test_nothing_is_submitted(tool: Tool) -> None:
-    tool("plan", "--when", "--cluster", "./here.yaml", *JOB)
-    assert tool.jobs_here() == []
 
 
 def test_a_site_can_forbid_estimates(tool: Tool, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -157,12 +156,6 @@ def test_a_dry_run_shows_the_short_job_and_what_it_costs(probes: Probes) -> None
         assert line in probe.out
     assert "probe tight-probe: 1 node for 2 minutes" in probe.said
     assert "nothing was submitted" in probe.said
-
-
-def test_a_probe_is_a_run_of_its_own_name(tool: Tool, probes: Probes) -> None:
-    found = json.loads(probes("toy").out)
-    run = json.loads(Path(found["run_dir"], "run.json").read_text())
-    assert (run["name"], run["job_file"]) == (f"{NAME}-probe", None)
 
 
 def test_a_job_that_fails_is_told_by_its_first_cause_and_nothing_is_changed(

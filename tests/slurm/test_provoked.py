@@ -264,7 +264,3 @@ def test_a_node_on_which_jobs_failed_before_is_named(tool: Tool) -> None:
     assert named is not None, second
     assert named[1].split(", ")[0] == str(ids[0])
     assert str(ids[1]) not in first
-
-
-def test_at_least_25_kinds_are_provoked() -> None:
-    assert len({fault.kind for fault in FAULTS.values()} - {"not-known"} | set(EVENTS)) >= 25

@@ -15,11 +15,6 @@ from tests.slurm.tool import Submitted, Tool
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
-
-
 def reported(tool: Tool, *words: str) -> dict[str, Any]:
     answer = tool("report", *words, "--json")
     assert answer.returncode == 0, answer.stderr

@@ -6,12 +6,11 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.tool import Tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -47,16 +46,11 @@ train: {task: slow.py:Slow, epochs: 12, batch_size: 4, log_every: 1, workers: 0,
 """
 
 
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
-
-
 def wait_for_text(path: Path, text: str) -> None:
-    deadline = time.monotonic() + 180
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < deadline, path.read_text() if path.exists() else path
-        time.sleep(0.2)
+    def said() -> str:
+        return path.read_text() if path.exists() else ""
+
+    wait_until(lambda: text in said(), seen=said)
 
 
 @pytest.mark.long

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from slurmgpu.monitoring.samples import summary
 from tests.nvml import compiled
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
 
@@ -61,14 +60,6 @@ def burning(tool: Tool, seconds: int, code: int = 0, *more: str) -> Submitted:
     """A job of two nodes with a burner on each; that of rank 1 ends with this code."""
     words = ("-N", "2", "--gpus-per-node", "1", "--launch", "srun", "-t", "5", *more)
     return tool.submit(*words, "--", "python3", "burn.py", str(seconds), str(code))
-
-
-def until(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + DEADLINE
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.2)
-    return found
 
 
 def files(job: Submitted) -> list[str]:
@@ -155,7 +146,7 @@ def test_each_nodes_use_is_seen_as_it_was(
 
 def check_untouched(job: Submitted, slurm: ThrowawaySlurm) -> None:
     """Nothing of the sampler lives, its step has not failed, and the log has no word of it."""
-    until(lambda: not alive(job))
+    wait_until(lambda: not alive(job), DEADLINE)
     rows = slurm.run(
         ["sacct", "-n", "-P", "-j", str(job.job_id), "-o", "JobName,ExitCode"]
     ).stdout.splitlines()
@@ -170,7 +161,7 @@ def test_it_ends_with_the_job_and_changes_nothing_of_its_end(
 ) -> None:
     job = burning(tool, DEADLINE, 3 if how == "failing rank" else 0)
     hosts = 2 if steps_elsewhere else 1
-    until(lambda: len(files(job)) == hosts and len(list(tool.work.glob("used-*"))) == 2)
+    wait_until(lambda: len(files(job)) == hosts and len(list(tool.work.glob("used-*"))) == 2, DEADLINE)
     if how == "cancel":
         slurm.run(["scancel", str(job.job_id)])
     else:
@@ -238,7 +229,9 @@ def seconds(job: Submitted, name: str) -> float:
 
 def enough(tool: Tool, job: Submitted, hosts: int) -> None:
     """Let the job end once several samples of so many hosts are there."""
-    until(lambda: len(files(job)) == hosts and all(seconds(job, name) > 3 for name in files(job)))
+    wait_until(
+        lambda: len(files(job)) == hosts and all(seconds(job, name) > 3 for name in files(job)), DEADLINE
+    )
     tool.file("enough", "")
 
 
@@ -319,11 +312,13 @@ def test_every_task_of_an_array_and_every_start_of_a_requeued_job_is_sampled(
         "bash",
         "again.sh",
     )
-    until(lambda: files(again))
+    wait_until(lambda: files(again), DEADLINE)
     burner = ("python3", "burn.py", str(DEADLINE), "0")
     array = tool.submit("-a", "0-1", "--gpus=1", "-t", "5", "--set", "sample=1", "--", *burner)
     slurm.run(["scontrol", "requeue", str(again.job_id)])
-    until(lambda: len(files(array)) == 2 and all(seconds(array, name) > 16 for name in files(array)))
+    wait_until(
+        lambda: len(files(array)) == 2 and all(seconds(array, name) > 16 for name in files(array)), DEADLINE
+    )
     tool.file("enough", "")
     assert slurm.wait_for(array.job_id, timeout=DEADLINE) == "COMPLETED"
     told = json.loads(tool("report", f"{array.job_id}_0", f"{array.job_id}_1", "--json").stdout)["jobs"]
@@ -331,7 +326,7 @@ def test_every_task_of_an_array_and_every_start_of_a_requeued_job_is_sampled(
         assert one["used"]["memory_peak_source"] == "samples", one
         assert one["used"]["sampled_seconds"] > 15
     assert len(files(array)) == 2
-    until(lambda: len(files(again)) == 2 and seconds(again, files(again)[1]) > 6)
+    wait_until(lambda: len(files(again)) == 2 and seconds(again, files(again)[1]) > 6, DEADLINE)
     tool.file("again-enough", "")
     assert slurm.wait_for(again.job_id, timeout=DEADLINE) == "COMPLETED", again.log
     assert [name.split("-")[0] for name in files(again)] == [

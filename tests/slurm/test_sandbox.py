@@ -8,32 +8,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from slurmgpu.sandbox.processes import processes_of
-from slurmgpu.sandbox.programs import missing_programs
 from tests.slurm.conftest import need_slurm
-from tests.slurm.sandbox_user import ROOT, User, a_user, left_of, wait_until
+from tests.slurm.sandbox_user import ROOT, User, left_of, wait_until
 from tests.slurm.test_throwaway import processes_that_mention
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    with a_user() as someone:
-        yield someone
-
-
-@pytest.fixture(scope="module")
-def box(user: User) -> User:
-    """The user, with the default sandbox up."""
-    user.do("up")
-    return user
 
 
 # Up, and used
@@ -252,8 +237,3 @@ def test_an_ordinary_user_needs_no_root() -> None:
         assert processes_that_mention(str(home)) == []
     finally:
         shutil.rmtree(home)
-
-
-def test_this_machine_lacks_nothing() -> None:
-    need_slurm()
-    assert missing_programs() == []

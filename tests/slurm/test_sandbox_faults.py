@@ -8,27 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-from tests.slurm.sandbox_user import User, a_user, wait_until
+from tests.slurm.sandbox_user import User, wait_until
 from tests.slurm.test_throwaway import processes_that_mention
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    with a_user() as someone:
-        yield someone
-
-
-@pytest.fixture(scope="module")
-def box(user: User) -> User:
-    """The user, with the default sandbox up."""
-    user.do("up")
-    return user
 
 
 def running(box: User, *options: str) -> str:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from slurmgpu.files.yaml import read_yaml
-from tests.slurm.sandbox_user import User, a_user
+from tests.slurm.sandbox_user import User
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    with a_user() as someone:
-        yield someone
 
 
 def yaml(text: str) -> dict[str, Any]:

@@ -6,20 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 def terminal(tool: Tool, *words: str) -> Terminal:

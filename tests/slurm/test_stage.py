@@ -140,15 +140,6 @@ def test_each_of_two_nodes_has_its_own_copy_and_its_own_results(tool: Tool) -> N
     assert left(tool) == (sorted(f"kept/results.{node}{end}" for node in nodes for end in ("", "/y")), [])
 
 
-def test_a_failure_on_two_nodes_brings_partial_results_back(tool: Tool) -> None:
-    done = submitted(tool, job(tool, "exit 3", nodes=2))
-    assert done.code != 0
-    kept, on_disk = left(tool)
-    assert kept
-    assert all(f".partial-{done.job_id}" in path for path in kept)
-    assert on_disk == []
-
-
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_data_that_is_missing_ends_the_job_before_its_command(tool: Tool, nodes: int) -> None:
     done = tool.submit(job(tool, "true", {"in": ["$HOME/no-such"]}, nodes=nodes), "--wait")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,6 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm, sbatch
-from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 
@@ -95,21 +91,6 @@ def test_a_job_is_seen_cancelled_and_seen_to_be_cancelled(client: Slurm, tmp_pat
     assert "has already finished: CANCELLED" in again.stdout
 
 
-def test_a_failed_job_keeps_its_exit_code(client: Slurm, tmp_path: Path) -> None:
-    job_id = submit(client, tmp_path, text="#!/bin/bash\nexit 3\n")
-    ended = watch(client, str(job_id), lambda job: job.state.is_final)
-    assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
-
-
-def test_an_array_is_one_line_for_its_waiting_tasks(client: Slurm, tmp_path: Path) -> None:
-    job_id = submit(client, tmp_path, "--array=0-4%1", "--job-name=arr")
-    watch(client, f"{job_id}_0", is_running)
-    shown = {job.job_id for job in status(client, user=current_user(), selections=select([str(job_id)])).jobs}
-    assert shown == {f"{job_id}_0", f"{job_id}_[1-4%1]"}
-    result = CliRunner().invoke(cancel_command, [str(job_id)], obj=client, catch_exceptions=False)
-    assert result.exit_code == 0
-
-
 def test_what_a_running_job_uses_is_measured(client: Slurm, tmp_path: Path) -> None:
     job_id = submit(client, tmp_path)
     watch(client, str(job_id), is_running)
@@ -123,64 +104,3 @@ def test_what_a_running_job_uses_is_measured(client: Slurm, tmp_path: Path) -> N
         time.sleep(1)
     assert use.max_rss > 100_000
     client.ask(["scancel", str(job_id)])
-
-
-def test_a_submission_is_found_again_by_its_script(
-    slurm: ThrowawaySlurm, client: Slurm, tmp_path: Path
-) -> None:
-    job_id = submit(client, tmp_path, "--hold")
-    since = datetime.now(timezone.utc) - timedelta(minutes=10)
-    found = sbatch.find_by_script(client, f"{tmp_path}/script.sbatch", user=current_user(), since=since)
-    assert found.jobs == [(job_id, "throwaway")]
-    client.ask(["scancel", str(job_id)])
-    nothing = sbatch.find_by_script(client, f"{tmp_path}/other.sbatch", user=current_user(), since=since)
-    # Before 21.08 accounting does not keep the line that submitted a job.
-    assert (nothing.jobs, nothing.certain) == ([], slurm.release >= (21, 8))
-
-
-def test_a_submission_whose_reply_is_lost_is_unknown_and_then_found(
-    slurm: ThrowawaySlurm, client: Slurm, tmp_path: Path
-) -> None:
-    script = tmp_path / "script.sbatch"
-    script.write_text(SLEEP)
-    controller = int((slurm.folder / "slurmctld.pid").read_text())
-    hasty = tmp_path / "slurm.conf"
-    hasty.write_text(f"{(slurm.folder / 'slurm.conf').read_text()}MessageTimeout=2\n")
-    # The request arrives, and nobody is awake to answer it before sbatch gives up.
-    os.kill(controller, signal.SIGSTOP)
-    try:
-        impatient = Slurm(env=slurm.env | {"SLURM_CONF": str(hasty)})
-        outcome = sbatch.submit(impatient, script, ["--hold"], cwd=tmp_path)
-    finally:
-        os.kill(controller, signal.SIGCONT)
-    assert isinstance(outcome, sbatch.Unknown)
-
-    since = datetime.now(timezone.utc) - timedelta(minutes=10)
-    deadline = time.monotonic() + 180
-    while not (found := sbatch.find_by_script(client, str(script), user=current_user(), since=since)).jobs:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.5)
-    assert len(found.jobs) == 1
-    client.ask(["scancel", str(found.jobs[0][0])])
-
-
-def test_slurms_refusal_comes_with_advice(client: Slurm, tmp_path: Path) -> None:
-    (tmp_path / "script.sbatch").write_text(SLEEP)
-    outcome = sbatch.submit(client, tmp_path / "script.sbatch", ["--account=nosuch"], cwd=tmp_path)
-    assert isinstance(outcome, sbatch.Rejected)
-    assert "Invalid account" in outcome.text
-    assert outcome.advice is not None
-
-
-def test_slurm_estimates_a_start(client: Slurm, tmp_path: Path) -> None:
-    (tmp_path / "script.sbatch").write_text(SLEEP)
-    found = sbatch.estimate(client, tmp_path / "script.sbatch", ["-N1", "--gres=gpu:1"], cwd=tmp_path)
-    assert found.accepted
-    assert found.start is not None
-    never = sbatch.estimate(client, tmp_path / "script.sbatch", ["-N1", "--gres=gpu:9"], cwd=tmp_path)
-    assert not never.accepted
-
-
-def test_the_cluster_names_itself(client: Slurm) -> None:
-    assert cluster_name_here(client.env) == "throwaway"
-    assert ask_cluster_name(client) == "throwaway"

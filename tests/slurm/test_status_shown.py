@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.sandbox_user import wait_until
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 @pytest.fixture
@@ -71,11 +65,9 @@ def test_a_job_that_a_qos_holds_back_says_which_limit_it_is(tool: Tool) -> None:
         [*manage, "modify", "user", tool.slurm.run(["id", "-un"]).stdout.strip(), "set", "qos+=tight"]
     )
     job = tool.submit("--gpus=2", "-q", "tight", "-t", "5", "--", "true").job_id
-    deadline = time.monotonic() + 120
-    while "QOSMaxGRESPerUser" not in (said := reason_of(tool, job, {})):
-        assert time.monotonic() < deadline, said
-        time.sleep(0.5)
-    assert "your jobs use as many GPUs or other GRES as QOS tight allows" in said
+    said = "your jobs use as many GPUs or other GRES as QOS tight allows"
+    wait_until(lambda: said in reason_of(tool, job, {}), seen=lambda: reason_of(tool, job, {}))
+    assert "QOSMaxGRESPerUser" in reason_of(tool, job, {})
     tool("cancel", str(job))
 
 
@@ -115,11 +107,9 @@ def test_a_job_that_waits_for_another_names_it_and_says_when_it_waits_in_vain(to
     assert reason_of(tool, second, {}) == f"Dependency: waits for job {first} to end well"
     assert tool.status(second)[0]["dependency"] == f"afterok:{first}(unfulfilled)"
     tool("cancel", str(first))
-    deadline = time.monotonic() + 120
-    while "DependencyNeverSatisfied" not in (said := reason_of(tool, second, {})):
-        assert time.monotonic() < deadline, said
-        time.sleep(0.5)
-    assert f"will never start: it waits for job {first} to end well" in said
+    said = f"will never start: it waits for job {first} to end well"
+    wait_until(lambda: said in reason_of(tool, second, {}), seen=lambda: reason_of(tool, second, {}))
+    assert "DependencyNeverSatisfied" in reason_of(tool, second, {})
     tool("cancel", str(second))
 
 

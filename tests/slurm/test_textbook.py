@@ -60,11 +60,6 @@ def test_ddp_by_spawn_trains_in_a_process_for_each_gpu(box: User) -> None:
     assert trained(said) == ["rank 0 of 2", "rank 1 of 2"]
 
 
-def test_ddp_by_torchrun_over_two_nodes(box: User) -> None:
-    said = log(box, "--gpus", "4", "--", "python", "elastic.py")
-    assert trained(said) == [f"rank {rank} of 4" for rank in range(4)]
-
-
 def test_torchrun_behind_a_runner_over_two_nodes(box: User) -> None:
     said = log(box, "--gpus", "4", "--", "env", "A=b c", "nice", "-n", "1", "python", "elastic.py")
     assert trained(said) == [f"rank {rank} of 4" for rank in range(4)]

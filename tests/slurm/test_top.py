@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.sandbox_user import wait_until
-from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -49,11 +48,6 @@ class Tmux:
                 return shown
             assert time.monotonic() < deadline, f"{texts} not on the screen:\n{shown}"
             time.sleep(0.2)
-
-
-@pytest.fixture
-def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
-    return Tool(slurm, tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +13,7 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration
-from tests.slurm.sandbox_user import User, a_user
+from tests.slurm.sandbox_user import User
 
 pytestmark = pytest.mark.slurm
 
@@ -37,12 +36,6 @@ ALL = os.environ.get("SLURMGPU_TEST_ALL_TWINS") == "1"
 
 CLUSTERS = {path.stem: load_cluster(path) for path in sorted(data_folder("clusters").glob("*.yaml"))}
 DESCRIBED = [name for name, cluster in CLUSTERS.items() if cluster.known]
-
-
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    with a_user() as someone:
-        yield someone
 
 
 WITH_QOS = [name for name in DESCRIBED if CLUSTERS[name].qos]
@@ -221,12 +214,6 @@ def test_slurm_has_the_qos_and_limits_of_jobs_that_the_profile_says(user: User, 
         for qos, rule in cluster.qos.items():
             if rule.partitions and one["PartitionName"] not in rule.partitions:
                 assert qos.lower() not in one["AllowQos"].split(",")
-
-
-def test_a_profile_that_describes_no_nodes_has_no_twin(user: User) -> None:
-    refused = user("up", "--name", "twin", "--like", "ethz-euler")
-    assert refused.returncode == 2
-    assert "describes no partition" in refused.stderr
 
 
 # How a twin judges jobs

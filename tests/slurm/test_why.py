@@ -65,10 +65,6 @@ def test_each_reason_is_told_with_the_jobs_own_figures(word: str, waiting: Situa
     assert len(client.asked) <= 9, client.asked
 
 
-def test_at_least_20_reasons_are_provoked(waiting: Situations) -> None:
-    assert len([word for word in waiting.jobs if not word.startswith("RUNNING")]) >= 40
-
-
 def test_gpus_of_this_moment_are_told(client: Slurm) -> None:
     shown = CliRunner().invoke(cluster_command, ["gpus", "--json"], obj=client, catch_exceptions=False)
     document = json.loads(shown.stdout)

@@ -9,8 +9,9 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class RunFolder:
             settings = load(self.path / "train.json")
             train(settings, self.path, Group(Ranks(), torch.device("cpu")), environment)
         finally:
-            for name in ("small", "optimized", "hooked"):
+            for name in ("small", "optimized", "hooked", "measured", "feeding", "flipped"):
                 sys.modules.pop(name, None)
 
     def ranks(
@@ -127,6 +128,32 @@ class RunFolder:
         newest = self.path / "checkpoints" / f"step-{max(steps)}"
         state: dict[str, torch.Tensor] = torch.load(newest / "model.pt", weights_only=True)
         return Pieces(newest).resolved(state)
+
+
+class Shared:
+    """A channel between threads."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._changed = threading.Condition()
+
+    def put(self, name: str, value: Any) -> None:
+        with self._changed:
+            self.values[name] = value
+            self._changed.notify_all()
+
+    def get(self, name: str) -> Any:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self.values, timeout=120)
+            return self.values[name]
+
+    def drop(self, name: str) -> None:
+        del self.values[name]
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether both have the same parameters, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def has_fsdp2() -> bool:

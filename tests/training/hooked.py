@@ -91,13 +91,6 @@ class Unkept(Line):
         raise KeyError("missing")
 
 
-class Half(Line):
-    """It can be saved alone."""
-
-    def state_dict(self):
-        return {}
-
-
 class Falling(Restless):
     """A rate that falls with each second epoch."""
 
@@ -133,10 +126,6 @@ class Unnamed(Falling):
 class Untested(Plateau):
     def dataset(self, cfg, split):
         return None if split == "test" else super().dataset(cfg, split)
-
-
-class Both(Restless):
-    epoch_schedule = Falling.epoch_schedule
 
 
 class Tokens(small.Weighted):

@@ -21,7 +21,7 @@ from slurmgpu.training.benching.folders import own_folder
 from slurmgpu.training.benching.networks import NETWORKS
 from slurmgpu.training.benching.reduction import measured
 from slurmgpu.training.benching.starting import Place, start
-from slurmgpu.training.benching.timing import Pace, spread, timed
+from slurmgpu.training.benching.timing import Pace, timed
 from slurmgpu.training.benching.trying import _Ended, _Lines, _watched, counted, summed
 
 # Weights and biases by hand, from the layers of the code that was measured for the paper.
@@ -67,10 +67,6 @@ def test_no_more_than_the_most_is_measured_however_much_time_there_is() -> None:
     assert (
         len(timed([lambda: None], torch.device("cpu"), Pace(warm_up=0, least=1, most=4, seconds=60.0))) == 4
     )
-
-
-def test_a_spread_is_the_median_the_least_and_the_most() -> None:
-    assert spread([3.0, 1.0, 9.0]) == (3.0, 1.0, 9.0)
 
 
 def line(seconds: float, waited: float = 0.0) -> dict[str, Any]:

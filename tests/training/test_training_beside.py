@@ -18,7 +18,7 @@ from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.settings import Settings
-from slurmgpu.training.watching.advice import is_full, memory_advice
+from slurmgpu.training.watching.advice import memory_advice
 
 from .conftest import RunFolder
 from .test_training_gpu_paths import CPU, GPU, OnGpu
@@ -246,12 +246,6 @@ def test_the_figures_are_the_gpus_own(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert "before a batch came" in text
     assert "accumulate" not in text, "it does not help a model that is too large"
-
-
-def test_errors_of_a_gpus_memory_are_known_by_more_than_their_class() -> None:
-    assert is_full(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."))
-    assert is_full(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
-    assert not is_full(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +23,9 @@ from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving.bound import Bound
 from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
-from slurmgpu.training.watching.watch import NEVER
 from tests import ready
 
-from .conftest import RunFolder, clean_environment
+from .conftest import RunFolder, Shared, clean_environment
 
 STEPS = 300
 
@@ -89,13 +87,6 @@ def test_saves_come_a_lead_before_the_bound_and_no_oftener(steps: int, lead: int
     assert saved[0] == steps - steps // 2, "nobody knows yet how long a save takes"
     apart = {later - earlier for earlier, later in itertools.pairwise(saved)}
     assert apart <= {steps - lead}
-
-
-def test_without_a_bound_nothing_is_due() -> None:
-    bound = Bound(None, 10, 0)
-    assert (bound.next(7), bound.due(10)) == (NEVER, False)
-    bound.begun(10)
-    assert not bound.must_wait(10**6)
 
 
 @pytest.mark.parametrize(
@@ -182,27 +173,6 @@ def test_a_loop_of_ones_own_has_the_same_bound(tmp_path: Path, interval: int) ->
 def test_an_interval_of_no_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="save_every is 0; it must be a number of steps, at least 1"):
         Run(tmp_path, save_every=0)
-
-
-class Shared:
-    """A channel between threads."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-        self._changed = threading.Condition()
-
-    def put(self, name: str, value: Any) -> None:
-        with self._changed:
-            self._values[name] = value
-            self._changed.notify_all()
-
-    def get(self, name: str) -> Any:
-        with self._changed:
-            assert self._changed.wait_for(lambda: name in self._values, timeout=120)
-            return self._values[name]
-
-    def drop(self, name: str) -> None:
-        del self._values[name]
 
 
 def two_savers(folder: Path, *leads: Callable[[float], int]) -> list[Saver]:

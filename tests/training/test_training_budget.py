@@ -51,10 +51,6 @@ def test_a_save_whose_cost_was_tried_is_paid_for_before_it_begins() -> None:
     assert purse.affords()
 
 
-def test_without_a_share_all_are_written() -> None:
-    assert trained(None, 10.0, 50)[2] == 50
-
-
 def test_a_save_does_not_wait_for_the_one_before() -> None:
     clock = Clock()
     purse = Budget(0.05, clock)
@@ -62,29 +58,6 @@ def test_a_save_does_not_wait_for_the_one_before() -> None:
     clock.now += 1e6
     assert purse.affords()
     assert not purse.affords(writing=True)
-
-
-def test_what_is_left_out_is_said_once_with_the_figures() -> None:
-    clock = Clock()
-    purse = Budget(0.05, clock)
-    purse.spend(2.4, 2)
-    clock.now += 10
-    said = purse.left_out(writing=False)
-    assert said is not None
-    assert "checkpoints have stopped the training for 2.4 of 10.0 s (1.2 s each)" in said
-    assert purse.left_out(writing=False) is None
-
-
-def test_a_bound_that_costs_more_than_the_share_is_kept_and_said_once() -> None:
-    clock = Clock()
-    purse = Budget(0.05, clock)
-    purse.spend(4.0, 4)
-    clock.now += 10
-    said = purse.over(10)
-    assert said is not None
-    assert "checkpoint_steps 10 has stopped the training for 4.0 of 10.0 s (1 s for a checkpoint)" in said
-    assert purse.over(10) is None
-    assert Budget(0.05, clock).over(10) is None
 
 
 class Dear(Budget):

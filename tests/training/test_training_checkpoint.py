@@ -109,16 +109,6 @@ def test_a_manifest_without_a_checksum_must_make_sense(
     assert f"checkpoint step-40 is damaged ({reason})" in notes[0]
 
 
-def test_only_the_newest_few_are_kept(tmp_path: Path) -> None:
-    save_steps(tmp_path, 9, 10, 11, 12, keep=2)
-    assert names(tmp_path) == ["step-11", "step-12"]
-
-
-def test_every_nth_is_kept_for_good(tmp_path: Path) -> None:
-    save_steps(tmp_path, 5, 10, 15, 20, 25, 30, keep=1, keep_every=10)
-    assert names(tmp_path) == ["step-10", "step-20", "step-30"]
-
-
 def test_of_a_link_to_a_checkpoint_only_the_link_is_removed(tmp_path: Path) -> None:
     """Somebody keeps it elsewhere; and a start does not fail for a link to a disk that is away."""
     folder, kept = tmp_path / "checkpoints", tmp_path / "archive"
@@ -303,27 +293,6 @@ def test_a_kill_at_any_write_leaves_the_generation_before(
     assert found(tmp_path).path.name == "step-5"
     sweep(tmp_path)
     assert names(tmp_path) == ["step-5"]
-
-
-@pytest.mark.parametrize("last_write", range(3))
-def test_a_full_disk_costs_the_checkpoint_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_write: int
-) -> None:
-    save_steps(tmp_path, 5)
-    writes = iter([None] * last_write)
-
-    def full(_file: object) -> None:
-        if next(writes, "over") == "over":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "_sync", full)
-    saved = save(tmp_path, 10, {"a.pt": 1, "b.pt": 2}, 1)
-    assert saved.error is not None
-    assert "No space left on device" in saved.error
-    assert names(tmp_path) == ["step-5"]
-    monkeypatch.undo()
-    assert save(tmp_path, 15, {"a.pt": 1}, 1).error is None
-    assert names(tmp_path) == ["step-15"]
 
 
 def test_a_folder_that_a_node_does_not_see_is_explained(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from slurmgpu.training.watching.checksums import Sums, checksum
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 
 def sums_of(run: RunFolder, rank: int = 0) -> list[dict[str, Any]]:
@@ -92,8 +92,7 @@ def test_a_training_with_checksums_is_the_same_as_one_without_and_as_a_resumed_o
     stopped.here(SLURMGPU_MAX_STEPS="5")
     stopped.here()
     assert whole.losses() == plain.losses()
-    for name, value in plain.parameters().items():
-        assert torch.equal(value, whole.parameters()[name])
+    assert same(whole.parameters(), plain.parameters())
     lines = sums_of(whole)
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert [len(line["values"]["losses"]) for line in lines] == [2, 2, 2, 2]

@@ -160,16 +160,6 @@ def test_a_terminal_that_takes_nothing_back_has_plain_lines(
     assert screen.getvalue() == "at 61\n"
 
 
-def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch, clock_now: list[float]) -> None:
-    screen = terminal(monkeypatch)
-    speaker = Console(False)
-    clock_now[0] = 1000.0
-    speaker.progress("at 1000")
-    speaker.say("all")
-    assert not speaker.draws(1)
-    assert screen.getvalue() == ""
-
-
 def test_a_training_at_a_terminal_shows_its_steps_and_ends_with_plain_lines(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,11 +194,3 @@ def test_the_time_left_counts_the_evaluations_to_come(
     evaluation = run.metrics("eval")[1]["values"]["seconds"]
     steps = sum(line["values"]["step_seconds"] for line in run.metrics("train")[:5])
     assert 3 * evaluation - 0.1 <= left <= 3 * evaluation + 5 * steps + 0.1
-
-
-def test_shares_of_right_answers_are_shown_in_percent() -> None:
-    results = {"accuracy": 0.5, "val/accuracy_top5": 1.0, "loss": 0.25, "inaccuracy": 0.5}
-    assert (
-        console.describe(results)
-        == "test accuracy 50.0 %, val/accuracy_top5 100.0 %, loss 0.25, inaccuracy 0.5"
-    )

@@ -20,7 +20,7 @@ from unittest import mock
 import pytest
 import torch
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 pytestmark = pytest.mark.long
 
@@ -72,9 +72,7 @@ def assert_close(one: RunFolder, other: RunFolder) -> None:
 
 def assert_same(one: RunFolder, other: RunFolder) -> None:
     assert one.losses() == other.losses()
-    mine, others = one.parameters(), other.parameters()
-    assert mine.keys() == others.keys()
-    assert all(torch.equal(mine[name], others[name]) for name in mine)
+    assert same(one.parameters(), other.parameters())
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])

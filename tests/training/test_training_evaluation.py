@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,14 @@ import torch
 
 from slurmgpu.training.outputs import Outputs, in_order
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 TASKS = Path(__file__).with_name("measured.py")
 SETTINGS: dict[str, Any] = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
 
 
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    """The tasks' module is loaded once a run."""
-    yield
-    sys.modules.pop("measured", None)
-
-
 def write(run: RunFolder, task: str, **settings: Any) -> None:
     run.write(f"{TASKS}:{task}", **{**SETTINGS, **settings})
-
-
-def here(run: RunFolder) -> None:
-    sys.modules.pop("measured", None)
-    run.here()
 
 
 def evaluations(run: RunFolder) -> list[tuple[int, dict[str, float]]]:
@@ -44,9 +31,8 @@ def evaluations(run: RunFolder) -> list[tuple[int, dict[str, float]]]:
     ]
 
 
-def same(one: RunFolder, other: RunFolder) -> bool:
-    parameters = one.parameters(), other.parameters()
-    equal = all(torch.equal(parameters[0][name], parameters[1][name]) for name in parameters[0])
+def alike(one: RunFolder, other: RunFolder) -> bool:
+    equal = same(one.parameters(), other.parameters())
     return equal and one.losses() == other.losses() and evaluations(one) == evaluations(other)
 
 
@@ -68,11 +54,11 @@ def test_evaluations_come_when_they_are_due_each_once_and_change_nothing(
 ) -> None:
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")
     write(run, "Plain", **settings)
-    here(run)
+    run.here()
     assert [step for step, _ in evaluations(run)] == steps
     if "max_steps" not in settings:
         write(other, "Plain")
-        here(other)
+        other.here()
         assert run.losses() == other.losses()
 
 
@@ -84,12 +70,12 @@ def test_a_resume_neither_repeats_an_evaluation_nor_leaves_one_out(
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
     for each in (undisturbed, run):
         write(each, "Plain", evaluate_every=2, evaluate_steps=4)
-    here(undisturbed)
+    undisturbed.here()
     write(run, "Plain", evaluate_every=2, evaluate_steps=4, max_steps=last)
-    here(run)
+    run.here()
     extra = [] if last % 4 == 0 else [last]  # the end of that start is evaluated, too
     write(run, "Plain", evaluate_every=2, evaluate_steps=4)
-    here(run)
+    run.here()
     found = dict(evaluations(run))
     assert [step for step, _ in evaluations(run)] == sorted([4, 8, 10, 12, 15, *extra])
     assert {step: found[step] for step in found if step not in extra} == dict(evaluations(undisturbed))
@@ -100,17 +86,17 @@ def test_an_evaluation_between_epochs_that_a_stop_breaks_off_is_the_resumed_runs
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
     for each in (undisturbed, run):
         write(each, "Gathered", evaluate_every=None, evaluate_steps=4, sanity=False)
-    here(undisturbed)
+    undisturbed.here()
     ended = run.ranks(1, MEASURED_FAULT="SIGTERM:5:0")  # three batches an evaluation
     assert ended.codes == [75], ended.err
     assert ([step for step, _ in evaluations(run)], run.stop()["step"]) == ([4], 8)
-    here(run)
-    assert same(run, undisturbed)
+    run.here()
+    assert alike(run, undisturbed)
 
 
 def test_each_test_set_has_its_measures_by_name(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, "Gathered", epochs=1)
-    here(run)
+    run.here()
     ((_, values),) = evaluations(run)
     each = ["loss", "median", "mean", "drawn"]
     assert set(values) == {"epoch", "height", *(f"{name}/{one}" for name in ("val", "long") for one in each)}
@@ -129,7 +115,7 @@ def test_outputs_of_several_ranks_come_in_the_order_of_the_set(tmp_path: Path, p
     alone, run = new_run(tmp_path, "alone"), new_run(tmp_path, "run")
     for each in (alone, run):
         write(each, "Gathered", epochs=1, batch_size=30, max_steps=1)
-    here(alone)
+    alone.here()
     ended = run.ranks(processes)
     assert set(ended.codes) == {0}, ended.err
     ((_, one),), ((_, other),) = evaluations(alone), evaluations(run)
@@ -140,8 +126,8 @@ def test_finish_and_sample_change_nothing_in_the_training(tmp_path: Path) -> Non
     plain, run = new_run(tmp_path, "plain"), new_run(tmp_path, "run")
     write(plain, "Plain")
     write(run, "Gathered")
-    here(plain)
-    here(run)
+    plain.here()
+    run.here()
     assert run.losses() == plain.losses()
 
 
@@ -157,14 +143,14 @@ def test_a_mistake_after_the_batches_costs_no_step(tmp_path: Path, method: str, 
     assert f"ValueError: a mistake in {method}" in ended.err
     assert "the evaluation after step 5 failed, and all steps are saved in checkpoints/step-5" in ended.out
     if processes == 1:
-        here(undisturbed)
-        here(run)
-        assert same(run, undisturbed)
+        undisturbed.here()
+        run.here()
+        assert alike(run, undisturbed)
 
 
 def test_texts_are_kept_by_step(run: RunFolder) -> None:
     write(run, "Alone")
-    here(run)
+    run.here()
     lines = [json.loads(line) for line in (run.path / "generated.jsonl").read_text().splitlines()]
     assert [(line["kind"], line["step"]) for line in lines] == [("generated", step) for step in (5, 10, 15)]
     assert len({line["values"]["text"] for line in lines}) == 3

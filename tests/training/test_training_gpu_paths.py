@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
 
-from slurmgpu.training import data
 from slurmgpu.training.evaluation import Evaluation
 from slurmgpu.training.loop import Loop
 from slurmgpu.training.processes.group import Group
@@ -121,12 +119,6 @@ class OnGpu(torch.Tensor):
     """A tensor that says it is on a GPU."""
 
     is_cuda = True  # type: ignore[assignment]
-
-
-def test_data_on_the_gpu_get_no_workers() -> None:
-    ones = torch.ones(3)
-    assert data.count_workers("auto", GPU, TensorDataset(ones.as_subclass(OnGpu))) == 0
-    assert data.count_workers(2, GPU, TensorDataset(ones)) == 2
 
 
 def test_with_several_gpus_the_random_states_of_all_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

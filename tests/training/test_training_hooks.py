@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.callbacks import Callbacks
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.processes.group import Group
-from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.task import Task
-from slurmgpu.training.watching.console import Console
 
 from .conftest import RunFolder, new_run
 from .small import Line
@@ -102,39 +97,6 @@ def test_a_name_with_a_slip_is_said_with_the_one_that_is_called(
     assert "on_gpu" not in out
 
 
-def test_steps_of_a_task_that_wants_no_word_of_them_are_taken_as_they_are() -> None:
-    class Plain:
-        def model(self, cfg: Any) -> None: ...
-        def dataset(self, cfg: Any, split: str) -> None: ...
-        def loss(self, model: Any, batch: Any) -> None: ...
-
-    class Curious(Plain):
-        def on_step_end(self, model: Any, step: int) -> None: ...
-
-    def take(_size: int) -> None: ...
-
-    group = Group(Ranks(), torch.device("cpu"))
-    for kind, same in ((Plain, True), (Curious, False)):
-        callbacks = Callbacks(Task(kind, Path("task.py")), group, Console(speaks=False))
-        assert (callbacks.around(take, torch.nn.Identity(), lambda: 0) is take) == same
-
-
-def test_a_task_s_own_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    """After a stop, in the middle of an epoch and at its end; the losses depend on it."""
-    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
-    write(whole, "Remembering", epochs=2)
-    whole.here()
-    write(parts, "Remembering", epochs=2)
-    for limit in ("2", "5", "7", "10"):
-        parts.here(SLURMGPU_MAX_STEPS=limit)
-    assert len(last(parts, "rank-0.pt")["task"]["memory"]) == 10
-    for each in (whole, parts):  # how often this process has been asked
-        state = last(each, "rank-0.pt")["task"]
-        state.pop("calls"), state.pop("seen")
-    assert [line["values"]["loss"] for line in whole.metrics("train")] == parts.losses()
-    assert repr(whole.parameters()) == repr(parts.parameters())
-
-
 @pytest.mark.long
 @pytest.mark.chosen
 def test_each_rank_has_its_own_state_back_after_kills_and_stops(
@@ -174,12 +136,6 @@ def test_a_state_that_cannot_be_kept_ends_the_training_after_its_first_step(
     with pytest.raises(TrainingError, match=reason):
         run.here()
     assert run.checkpoints() == []
-
-
-def test_a_state_that_can_be_saved_alone_is_refused(run: RunFolder) -> None:
-    write(run, "Half")
-    with pytest.raises(TrainingError, match="has state_dict and no load_state_dict"):
-        run.here()
 
 
 def test_a_checkpoint_from_before_the_task_had_a_state_begins_it_anew(
@@ -273,7 +229,6 @@ def test_what_a_last_evaluation_changes_is_kept_where_a_later_start_makes_up_for
             {"schedule": "cosine"},
             "schedule is cosine and warmup_steps 0, and the task has an epoch_schedule",
         ),
-        ("Both", {}, "has epoch_schedule beside schedule"),
     ],
 )
 def test_a_schedule_by_epochs_that_cannot_work_is_refused(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from slurmgpu.training import files
 from slurmgpu.training.errors import SettingsError
 from slurmgpu.training.saving import checkpoint
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 TASKS = Path(__file__).with_name("measured.py")
 BEST = {"metric": "score", "mode": "max"}
@@ -27,20 +24,8 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    """The tasks' module is loaded once a run."""
-    yield
-    sys.modules.pop("measured", None)
-
-
 def write(run: RunFolder, scores: list[Any] = SCORES, **settings: Any) -> None:
     run.write(f"{TASKS}:Scripted", **{**SETTINGS, "config": {"scores": scores}, **settings})
-
-
-def here(run: RunFolder, **environment: str) -> None:
-    sys.modules.pop("measured", None)
-    run.here(**environment)
 
 
 def manifest(run: RunFolder, step: int) -> dict[str, Any]:
@@ -54,9 +39,8 @@ def last_step(run: RunFolder) -> int:
     return max(int(name.removeprefix("step-")) for name in run.checkpoints())
 
 
-def same(one: RunFolder, other: RunFolder) -> bool:
-    parameters = one.parameters(), other.parameters()
-    equal = all(torch.equal(parameters[0][name], parameters[1][name]) for name in parameters[0])
+def alike(one: RunFolder, other: RunFolder) -> bool:
+    equal = same(one.parameters(), other.parameters())
     names = ("best", "early_stop", "complete", "results")
     known = [[manifest(each, last_step(each))[name] for name in names] for each in (one, other)]
     return equal and last_step(one) == last_step(other) and known[0] == known[1]
@@ -77,7 +61,7 @@ def test_the_best_checkpoint_stays_beside_the_newest(
     run: RunFolder, best: dict[str, str], scores: list[Any], step: int
 ) -> None:
     write(run, scores, best=best)
-    here(run)
+    run.here()
     assert run.checkpoints() == sorted({"step-20", f"step-{step}"})
     record = manifest(run, 20)["best"]
     assert (record["metric"], record["mode"], record["step"]) == (best["metric"], best["mode"], step)
@@ -86,7 +70,7 @@ def test_the_best_checkpoint_stays_beside_the_newest(
 
 def test_without_a_finite_value_no_checkpoint_is_the_best(run: RunFolder) -> None:
     write(run, ["nan"] * 10, best=BEST)
-    here(run)
+    run.here()
     assert (run.checkpoints(), manifest(run, 20)["best"]) == (["step-20"], None)
 
 
@@ -96,15 +80,15 @@ def test_a_resumed_training_keeps_the_best_that_an_uninterrupted_one_keeps(tmp_p
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")
     for each in (run, other):
         write(each, best=BEST, sanity=False)
-    here(other)
+    other.here()
     ended = run.ranks(1, MEASURED_FAULT=f"SIGTERM:{stop}:0") if stop == 3 else None
     if ended is None:
-        here(run, SLURMGPU_MAX_STEPS=str(stop))
+        run.here(SLURMGPU_MAX_STEPS=str(stop))
     else:
         assert ended.codes == [75], ended.err  # during the evaluation of step 6
-    here(run)
+    run.here()
     assert run.checkpoints() == other.checkpoints() == ["step-10", "step-20"]
-    assert same(run, other)
+    assert alike(run, other)
 
 
 def test_a_generation_that_is_fallen_back_to_has_its_best_one(
@@ -112,11 +96,11 @@ def test_a_generation_that_is_fallen_back_to_has_its_best_one(
 ) -> None:
     """The newest is the best, and damaged: the one before has the best of its own time still."""
     write(run, [1, 3, 2, 3, 5, 4, 4, 4, 4, 4], best=BEST, keep=2, checkpoint_steps=4, keep_every=4)
-    here(run, SLURMGPU_MAX_STEPS="10")
+    run.here(SLURMGPU_MAX_STEPS="10")
     assert "step-4" in run.checkpoints()
     assert manifest(run, 10)["best"]["step"] == 10
     (run.path / "checkpoints" / "step-10" / "model.pt").write_bytes(b"")
-    here(run, SLURMGPU_MAX_STEPS="9")
+    run.here(SLURMGPU_MAX_STEPS="9")
     assert "is damaged" in capsys.readouterr().out
     assert manifest(run, 9)["best"] == {**BEST, "step": 4, "value": 3.0}
 
@@ -144,7 +128,7 @@ def test_a_best_checkpoint_that_could_not_be_written_is_none(
         return written(path, fill)
 
     monkeypatch.setattr(checkpoint, "write_whole", full)
-    here(run)
+    run.here()
     assert "checkpoint of step 10 failed" in capsys.readouterr().out
     assert run.checkpoints() == ["step-20", "step-4"]
     assert manifest(run, 20)["best"]["step"] == 4
@@ -154,9 +138,9 @@ def test_a_best_checkpoint_that_somebody_removed_is_said(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(run, best=BEST)
-    here(run, SLURMGPU_MAX_STEPS="13")
+    run.here(SLURMGPU_MAX_STEPS="13")
     (run.path / "checkpoints" / "step-10").rename(run.path / "mine")
-    here(run)
+    run.here()
     assert (
         "the best checkpoint, step-10, is gone: the next evaluation is the best one"
         in capsys.readouterr().out
@@ -168,12 +152,12 @@ def test_another_metric_begins_anew_and_none_keeps_what_there_is(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(run, best=BEST)
-    here(run, SLURMGPU_MAX_STEPS="12")
+    run.here(SLURMGPU_MAX_STEPS="12")
     write(run, best=None)
-    here(run, SLURMGPU_MAX_STEPS="14")
+    run.here(SLURMGPU_MAX_STEPS="14")
     assert run.checkpoints() == ["step-10", "step-14"]
     write(run, best={"metric": "cost", "mode": "max"})
-    here(run)
+    run.here()
     assert "best is of cost (max) now, and was of score (max): it begins anew" in capsys.readouterr().out
     assert manifest(run, 20)["best"] == {"metric": "cost", "mode": "max", "step": 16, "value": -4.0}
 
@@ -186,13 +170,13 @@ def test_a_metric_that_there_is_not_is_refused_at_the_first_step(
     with pytest.raises(
         SettingsError, match=f"{setting}.metric is 'accuracy', and the evaluation has 'score', 'cost'"
     ):
-        here(run)
+        run.here()
     assert not run.checkpoints()
 
 
 def test_a_metric_of_later_batches_alone_is_not_refused(run: RunFolder) -> None:
     run.write(f"{TASKS}:Rare", **{**SETTINGS, "batch_size": 25}, best={"metric": "val/rare", "mode": "max"})
-    here(run)
+    run.here()
     assert [line["values"]["val/rare"] for line in run.metrics("eval")] == [1.0] * 4
     assert manifest(run, 8)["best"]["step"] == 2
 
@@ -200,10 +184,10 @@ def test_a_metric_of_later_batches_alone_is_not_refused(run: RunFolder) -> None:
 def test_without_the_trial_it_is_refused_at_the_first_evaluation_and_no_step_is_lost(run: RunFolder) -> None:
     write(run, best={**BEST, "metric": "accuracy"}, sanity=False)
     with pytest.raises(SettingsError, match="'accuracy'"):
-        here(run)
+        run.here()
     assert run.checkpoints() == ["step-2"]
     write(run, best=BEST, sanity=False)
-    here(run)
+    run.here()
     assert run.checkpoints() == ["step-10", "step-20"]
     assert [line["step"] for line in run.metrics("eval")] == list(range(2, 21, 2))
 
@@ -211,7 +195,7 @@ def test_without_the_trial_it_is_refused_at_the_first_evaluation_and_no_step_is_
 def test_a_task_without_evaluations_has_no_best(run: RunFolder) -> None:
     run.write(f"{TASKS}:Untested", **SETTINGS, best=BEST)
     with pytest.raises(SettingsError, match="best judges evaluations, and this task has none"):
-        here(run)
+        run.here()
 
 
 @pytest.mark.parametrize(
@@ -227,14 +211,14 @@ def test_a_training_ends_when_it_has_not_got_better_for_long_enough(
     run: RunFolder, stop: dict[str, Any], step: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(run, early_stop=stop)
-    here(run)
+    run.here()
     facts = manifest(run, step)
     assert (last_step(run), facts["complete"]) == (step, True)
     ((end,),) = [run.metrics("end")]
     assert end["values"]["reason"] == ("epochs" if step == 20 else "early_stop")
     said = capsys.readouterr().out
     assert ("stopped early: no better score in" in said) == (step < 20)
-    here(run)
+    run.here()
     assert "already done" in capsys.readouterr().out
     assert len(run.metrics("start")) == 1
 
@@ -243,7 +227,7 @@ def test_a_value_that_is_never_finite_uses_up_the_patience(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(run, ["nan"] * 10, early_stop=STOP)
-    here(run)
+    run.here()
     assert last_step(run) == 4
     assert "stopped early: score was not finite in 2 evaluations" in capsys.readouterr().out
 
@@ -253,30 +237,30 @@ def test_a_stop_on_the_way_to_the_end_changes_nothing_of_it(tmp_path: Path, stop
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")
     for each in (run, other):
         write(each, early_stop=STOP, best=BEST)
-    here(other)
-    here(run, SLURMGPU_MAX_STEPS=str(stop))
-    here(run)
+    other.here()
+    run.here(SLURMGPU_MAX_STEPS=str(stop))
+    run.here()
     assert last_step(run) == 14
-    assert same(run, other)
+    assert alike(run, other)
 
 
 def test_with_more_patience_it_goes_on_as_if_it_had_not_ended(tmp_path: Path) -> None:
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")
     write(run, early_stop=STOP, best=BEST)
-    here(run)
+    run.here()
     for each in (run, other):
         write(each, early_stop={**STOP, "patience": 4}, best=BEST)
-        here(each)
+        each.here()
     assert last_step(run) == 18
-    assert same(run, other)
+    assert alike(run, other)
     assert run.losses() == other.losses()
 
 
 def test_with_less_patience_it_ends_where_it_is(run: RunFolder) -> None:
     write(run, early_stop={**STOP, "patience": 4})
-    here(run, SLURMGPU_MAX_STEPS="14")
+    run.here(SLURMGPU_MAX_STEPS="14")
     write(run, early_stop=STOP)
-    here(run)
+    run.here()
     assert (last_step(run), len(run.metrics("start"))) == (14, 1)
 
 
@@ -296,4 +280,4 @@ def test_two_ranks_end_alike_and_a_kill_before_the_last_checkpoint_counts_loses_
     assert run.ranks(2).codes == [0, 0]
     assert last_step(run) == 14
     assert run.checkpoints() == other.checkpoints()
-    assert same(run, other)
+    assert alike(run, other)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from .conftest import ROOT, RunFolder, clean_environment, has_fsdp2, new_run
+from .conftest import ROOT, RunFolder, clean_environment, has_fsdp2, new_run, same
 
 pytestmark = pytest.mark.long
 
@@ -108,8 +108,7 @@ def test_a_disk_that_is_really_full_costs_checkpoints_and_not_the_training(tmp_p
     undisturbed.write("Restless", **settings)
     undisturbed.here()
     mine = torch.load(full.path / "kept" / "step-10" / "model.pt", weights_only=True)
-    others = undisturbed.parameters()
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same(mine, undisturbed.parameters())
     assert full.losses() == undisturbed.losses()
 
 
@@ -156,6 +155,5 @@ def test_metrics_and_log_on_a_full_disk_cost_their_lines_and_no_step(tmp_path: P
     assert full.ranks(2, log=FULL, SMALL_FAULT="SIGUSR1:3:1").codes == [75, 75]
     assert full.stop()["reason"] == "SIGUSR1"
     assert full.ranks(2, log=FULL).codes == [0, 0]
-    mine, others = full.parameters(), undisturbed.parameters()
     assert full.checkpoints()[0] == "step-10"
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same(full.parameters(), undisturbed.parameters())

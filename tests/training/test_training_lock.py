@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching.console import Console
 
-from .test_training_bound import Shared
+from .conftest import Shared
 
 
 @pytest.fixture
@@ -136,36 +134,6 @@ def test_a_lock_whose_owner_died_before_it_signed_is_followed(tmp_path: Path, sa
     (tmp_path / "lock").mkdir()
     locked(tmp_path, said).release()
     assert "an unknown process" in said[-1]
-
-
-def test_the_heart_beats(tmp_path: Path, said: list[str], quick: None) -> None:
-    lock = locked(tmp_path, said)
-    path = tmp_path / "lock" / "owner.json"
-    os.utime(path, (1, 1))
-    end = time.monotonic() + 120
-    while path.stat().st_mtime == 1 and time.monotonic() < end:
-        time.sleep(0.02)
-    assert path.stat().st_mtime > 1
-    lock.release()
-
-
-def test_any_rank_sees_whose_the_lock_is(tmp_path: Path, said: list[str]) -> None:
-    hold = Hold(tmp_path, locked(tmp_path, said).token)
-    hold.check()
-    pretend(tmp_path, token="theirs")
-    with pytest.raises(TrainingError, match=rf"taken over by process {os.getpid()} on .*: nothing more is"):
-        hold.check()
-
-
-@pytest.mark.usefixtures("no_patience")
-def test_a_lock_that_is_gone_was_taken_over_too(tmp_path: Path, said: list[str]) -> None:
-    """By a run that has come to its end since."""
-    lock = locked(tmp_path, said)
-    shutil.rmtree(tmp_path / "lock")
-    with pytest.raises(
-        TrainingError, match=r"taken over by another run, which is gone .*owner.json is not there"
-    ):
-        lock.check()
 
 
 def unseen(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:

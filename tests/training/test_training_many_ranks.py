@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +24,14 @@ from slurmgpu.training.saving.layout import Layout
 from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 
+from .conftest import Shared
+
 WORLD = 5
 
 
 @pytest.fixture(autouse=True)
 def two_to_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "FAN", 2)
-
-
-class Shared:
-    """A channel between threads."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-        self._changed = threading.Condition()
-
-    def put(self, name: str, value: Any) -> None:
-        with self._changed:
-            self.values[name] = value
-            self._changed.notify_all()
-
-    def get(self, name: str) -> Any:
-        with self._changed:
-            assert self._changed.wait_for(lambda: name in self.values, timeout=120)
-            return self.values[name]
-
-    def drop(self, name: str) -> None:
-        del self.values[name]
 
 
 def savers(folder: Path, world: int = WORLD, channel: Any = None) -> list[Saver]:
@@ -212,21 +192,6 @@ def test_no_folder_has_more_entries_than_its_fan_allows(world: int, fan: int) ->
     assert max(map(len, inside.values())) <= fan
     if world <= fan:
         assert set(places) == {f"rank-{rank}.pt" for rank in range(world)}
-
-
-def test_ranks_join_their_words_up_the_tree() -> None:
-    channel = Shared()
-
-    def speak(rank: int) -> int | None:
-        return Tree(rank, 9).pass_up(
-            1 << rank,
-            lambda other: int(channel.get(str(other))),
-            lambda said: channel.put(str(rank), said),
-            lambda _span, own, others: own + sum(others),
-        )
-
-    with ThreadPoolExecutor(9) as threads:
-        assert list(threads.map(speak, range(9))) == [511, *[None] * 8]
 
 
 def test_what_rank_0_has_read_is_the_same_where_it_is_sent() -> None:

@@ -17,12 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from slurmgpu.training.beside import Beside
-from slurmgpu.training.errors import SettingsError, TrainingError
+from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export
 from slurmgpu.training.fitting.trial import pretend
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.run import check_strategy
 from slurmgpu.training.settings import Config, Settings
 from slurmgpu.training.sharding import fully
 from slurmgpu.training.sharding.local import local
@@ -30,7 +29,7 @@ from slurmgpu.training.sharding.meta_init import MetaInit
 from slurmgpu.training.task import Task
 from slurmgpu.training.task import load as load_task
 
-from .conftest import TASKS, RunFolder, has_fsdp2, new_run
+from .conftest import TASKS, RunFolder, has_fsdp2, new_run, same
 from .test_training_equality import assert_same
 
 needs_fsdp2 = pytest.mark.skipif(not has_fsdp2(), reason="this torch has no FSDP2")
@@ -306,14 +305,6 @@ def test_a_block_is_cut_as_the_task_leaves_it_and_not_as_a_container_would(kind:
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("strategy", ["auto", "ddp", "single", "model_parallel"])
-def test_a_strategy_by_which_each_process_has_the_whole_model_is_refused(strategy: str) -> None:
-    with pytest.raises(
-        SettingsError, match=f"meta_device is true, and strategy is {strategy}.*use strategy fsdp2"
-    ):
-        check_strategy(Settings("task.py:T", strategy=strategy, meta_device=True), 1)
-
-
 SETTINGS: dict[str, Any] = {"epochs": 1, "batch_size": 36, "lr": 1e-3, "log_every": 1, "checkpoint_steps": 2}
 
 
@@ -355,8 +346,7 @@ def test_two_processes_begin_alike_each_time_and_go_on_from_a_checkpoint_to_the_
     ended = again[0].ranks(2, then=again[1:])
     assert set(ended.codes) == {0}, ended.err
     for name in WAYS:
-        one, other = runs[name, "one"].parameters(), runs[name, "other"].parameters()
-        assert all(torch.equal(each, other[key]) for key, each in one.items())
+        assert same(runs[name, "one"].parameters(), runs[name, "other"].parameters())
         assert len({line["step"] for line in runs[name, "other"].metrics("start")}) == 2
 
 

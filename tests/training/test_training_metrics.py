@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.run import _Run
 from slurmgpu.training.watching import gauges, meter
 from slurmgpu.training.watching.gauges import PEAKS, Utilisation, peak_flops, peak_memory
@@ -124,18 +123,6 @@ def train_line(when: float, restart: int, step: int) -> tuple[float, int, int, s
     return when, restart, step, "train", {"step_seconds": 0.5}
 
 
-def test_lost_time_is_the_wait_and_the_steps_taken_again(tmp_path: Path) -> None:
-    """Killed at step 24, saved at 17: steps 18 to 24 at half a second are lost, and 100 s of waiting."""
-    now = time.time()
-    write_lines(tmp_path, (now - 150, 0, 0, "start", {}))
-    write_lines(tmp_path, *(train_line(now - 124 + step, 0, step) for step in range(4, 25, 4)))
-    write_lines(tmp_path, (now, 1, 17, "start", {}))
-    lost = account(tmp_path, 1, 17)
-    assert (lost["restarts"], lost["repeated_steps"], lost["repeated_seconds"]) == (1, 7, 3.5)
-    assert lost["down_seconds"] == pytest.approx(100, abs=30)
-    assert lost["lost_seconds"] == lost["down_seconds"] + 3.5
-
-
 def test_lost_time_adds_up_over_restarts_and_counts_nothing_twice(tmp_path: Path) -> None:
     now = time.time()
     write_lines(tmp_path, train_line(now - 200, 0, 10), train_line(now - 190, 0, 20))
@@ -199,20 +186,6 @@ def test_without_flops_or_peak_no_mfu_is_invented_and_the_start_says_why(run: Ru
     assert values.keys().isdisjoint(absent)
     assert absent["mfu"] == "no peak is known for a CPU; the setting peak_flops gives one"
     assert absent["gpu_utilization"] == "there is no NVIDIA GPU here"
-
-
-def test_flops_that_are_no_number_are_refused(run: RunFolder, tmp_path: Path) -> None:
-    task = tmp_path / "many.py"
-    task.write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from tests.training.small import Line\n"
-        "class Many(Line):\n    def flops(self, cfg):\n        return 'many'\n"
-    )
-    run.write(f"{task}:Many", batch_size=50)
-    with pytest.raises(
-        TrainingError, match=r"Many\.flops must be or return a number of operations .* got a str"
-    ):
-        run.here()
 
 
 def test_the_table_of_peaks_in_the_docs_is_the_one_in_use() -> None:
@@ -336,19 +309,3 @@ def test_a_line_that_a_full_disk_cut_off_spoils_no_other(
     found = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert found == [1, 3]
     assert capsys.readouterr().err.count("metrics.jsonl cannot be written") == 1
-
-
-def test_a_line_that_cannot_be_written_costs_no_training_where_that_cannot_be_said_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_arguments: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
-    monkeypatch.setattr(os, "write", full)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=full, flush=full))
-    metrics.write("eval", 1, {})
-    monkeypatch.undo()
-    metrics.write("eval", 2, {})
-    found = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert found == [2]

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from slurmgpu.training import evaluation
 from slurmgpu.training.data import eval_batches
 from slurmgpu.training.order import shares
 from slurmgpu.training.settings import Settings, divided, micro_batch
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 36, "lr": 0.05, "log_every": 1}
 
@@ -52,16 +51,11 @@ def test_a_batch_is_cut_into_as_few_and_as_equal_parts_as_fit(
         assert len(own) == expected[1]
 
 
-def test_without_it_accumulate_says_how_the_batch_is_cut() -> None:
-    settings = Settings("task.py:T", batch_size=96, accumulate=3)
-    assert divided(settings, 4) is settings
-
-
 def test_a_micro_batch_learns_the_bits_of_the_accumulation_that_it_comes_to(tmp_path: Path) -> None:
     one = trained(new_run(tmp_path, "one"), micro_batch=18)
     other = trained(new_run(tmp_path, "other"), accumulate=2)
     assert one.losses() == other.losses()
-    assert all(torch.equal(each, other.parameters()[name]) for name, each in one.parameters().items())
+    assert same(one.parameters(), other.parameters())
 
 
 def test_a_micro_batch_that_leaves_a_rest_learns_what_the_whole_batch_does(tmp_path: Path) -> None:

@@ -182,13 +182,3 @@ def test_updates_on_batches_of_the_task_s_own_and_on_a_loss_that_is_a_tensor(run
     losses = values(run, "loss.optimizer")
     assert losses == values(run, "loss")
     assert losses[-1] < losses[0] / 10
-
-
-def test_a_checkpoint_of_other_optimizers_is_refused_with_both_lists(run: RunFolder) -> None:
-    write(run, batch_size=20, max_steps=2)
-    run.here()
-    write(run, "Alone", batch_size=20, epochs=2)
-    with pytest.raises(
-        TrainingError, match="it has optimizers named generator, critic, and the task's are critic"
-    ):
-        run.here()

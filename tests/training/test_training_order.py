@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from slurmgpu.training.data import eval_batches, train_batches
-from slurmgpu.training.order import Order, mix, sample_seed, shares
+from slurmgpu.training.data import train_batches
+from slurmgpu.training.order import Order, shares
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving.randomness import seed_all
@@ -40,13 +39,6 @@ def test_every_epoch_holds_every_sample_once_in_an_order_of_its_own() -> None:
     assert row(Order(100, seed=8), 0, 100) != epochs[0]
 
 
-def test_any_part_of_the_row_can_be_had_by_itself() -> None:
-    whole = row(Order(10, seed=1), 0, 50)
-    for start in range(50):
-        for stop in range(start, 51, 7):
-            assert row(Order(10, seed=1), start, stop) == whole[start:stop]
-
-
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("start", [0, 60, 77])
@@ -62,12 +54,6 @@ def test_the_ranks_together_take_every_position_once_and_in_order(
     rounds = [[share for share in taken if share[2]] for taken in zip(*own)]
     positions = [p for taken in rounds for low, high, _ in taken for p in range(low, high)]
     assert positions == list(range(start, end))
-
-
-def test_with_fewer_samples_than_ranks_a_stand_in_takes_part_and_does_not_count() -> None:
-    own = [list(shares(8, 9, 8, 2, rank=rank, world_size=4)) for rank in range(4)]
-    assert [share for (share,) in own if share[2]] == [(8, 9, True)]
-    assert [share for (share,) in own if not share[2]] == [(8, 9, False)] * 3
 
 
 def from_numpy() -> float:
@@ -139,20 +125,3 @@ def test_tensors_and_batchwise_datasets_give_what_single_samples_give(workers: i
     assert drawn(TensorDataset(torch.arange(23), x), alone, 0, 60, workers=workers) == expected
     assert drawn(Subset(TensorDataset(torch.arange(23), x), range(23)), alone, 0, 60) == expected
     assert [each[0] for each in drawn(AtOnce(), alone, 0, 60)] == [each[0] for each in expected]
-
-
-def test_the_test_split_is_on_exactly_one_rank_each() -> None:
-    seen: Counter[int] = Counter()
-    for group in ranks(3):
-        batches, sizes = eval_batches(TensorDataset(torch.arange(20)), 4, group, seed=0, workers=0)
-        found = [batch[0].tolist() for batch in batches]
-        assert [len(each) for each in found] == sizes
-        seen.update(index for each in found for index in each)
-    assert seen == Counter(range(20))
-
-
-def test_seeds_of_neighbours_lie_apart() -> None:
-    base = mix(0, 1)
-    seeds = {sample_seed(base, index) for index in range(10_000)}
-    assert len(seeds) == 10_000
-    assert mix(0, 1) != mix(1, 0)

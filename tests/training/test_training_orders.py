@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 
 from slurmgpu.training.data import Fetch
-from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.order import Order
 from slurmgpu.training.orders import Bucketed, Own, Weighted
-from slurmgpu.training.settings import Config, Settings
-from slurmgpu.training.task import Task
 
-
-def row(order: Order, start: int, stop: int) -> list[int]:
-    return [
-        index for _, indices, _ in order.pieces(start, stop) for index in torch.as_tensor(indices).tolist()
-    ]
+from .test_training_order import row
 
 
 def orders() -> list[Order]:
     lengths = torch.arange(50) * 7 % 50
-    return [Weighted(lengths, 3), Bucketed(lengths, 8, 3), Own(lambda epoch: lengths.roll(epoch), 3)]
+    own = Own(lambda epoch: lengths.roll(epoch), 3)
+    return [Order(50, 3), Weighted(lengths, 3), Bucketed(lengths, 8, 3), own]
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_any_part_of_the_row_can_be_had_by_itself(number: int) -> None:
     whole = row(orders()[number], 0, 200)
     for start in range(0, 200, 13):
@@ -81,40 +74,3 @@ def test_the_samples_of_a_step_are_of_alike_lengths_and_steps_are_shuffled() -> 
     assert sum(spread) / len(spread) < 4
     rising = sum(means[step] < means[step + 1] for step in range(len(means) - 1))
     assert 0.35 < rising / len(means) < 0.65
-
-
-def task(tmp_path: Path, body: str) -> Task:
-    methods = (
-        "def model(self, cfg): ...",
-        "def dataset(self, cfg, split): ...",
-        "def loss(self, model, batch): ...",
-    )
-    code = "\n".join(["class T:", *(f"    {method}" for method in methods), body])
-    spaces: dict[str, type] = {}
-    exec(code, spaces)
-    return Task(spaces["T"], tmp_path / "task.py")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["[1.0, 2.0]", "[0.0, 0.0, 0.0]", "[-1.0, 2.0, 2.0]", "[1.0, 2.0, float('nan')]", "None", "'abc'"],
-)
-def test_weights_by_which_nothing_can_be_drawn_are_refused(tmp_path: Path, answer: str) -> None:
-    one = task(tmp_path, f"    def weights(self, dataset, cfg): return {answer}")
-    with pytest.raises(TrainingError, match=r"T\.weights must be or return .*numbers"):
-        one.weights([1, 2, 3], Config(Settings("task.py:T")))
-
-
-@pytest.mark.parametrize("answer", ["[1, 2]", "[-1, 2, 2]", "3", "[[1], [2], [3]]"])
-def test_lengths_that_are_none_are_refused(tmp_path: Path, answer: str) -> None:
-    one = task(tmp_path, f"    def lengths(self, dataset, cfg): return {answer}")
-    with pytest.raises(TrainingError, match=r"T\.lengths must be or return .*numbers"):
-        one.lengths([1, 2, 3], Config(Settings("task.py:T")))
-
-
-def test_two_methods_that_decide_the_order_are_one_too_many(tmp_path: Path) -> None:
-    body = "    def weights(self, dataset, cfg): ...\n    def order(self, dataset, cfg, epoch): ..."
-    with pytest.raises(
-        TrainingError, match="has weights and order: each of them decides the order of samples"
-    ):
-        task(tmp_path, body)

@@ -22,7 +22,7 @@ from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
 from tests import ready
 
-from .conftest import ROOT, clean_environment, free_port, has_fsdp2
+from .conftest import ROOT, clean_environment, free_port, has_fsdp2, same
 
 FOLDER = ROOT / "examples" / "own_loop"
 
@@ -38,10 +38,6 @@ def final(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
     state = torch.load(run_dir / "checkpoints" / f"step-{step}" / "state.pt", weights_only=True)
     model: dict[str, torch.Tensor] = state["model"]
     return model
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_example_adds_at_most_ten_lines_to_a_plain_script() -> None:
@@ -343,17 +339,3 @@ def test_what_could_not_come_back_is_refused_before_the_first_step(
         run.state(thing=part)
     run._session.close()
     assert reason in str(refused.value)
-
-
-def test_a_sparse_buffer_comes_back(tmp_path: Path) -> None:
-    for turn in (0, 1):
-        module = nn.Linear(1, 1)
-        module.register_buffer("links", torch.eye(3).to_sparse() * (5 - 4 * turn))
-        run = Run(tmp_path)
-        assert run.state(model=module) == turn
-        if not turn:
-            run.should_stop()
-            run.save()
-        run._session.let_go()
-        run._session.close()
-        assert torch.equal(module.links.to_dense(), 5 * torch.eye(3))

@@ -7,7 +7,7 @@ import socket
 import pytest
 import torch
 
-from slurmgpu.training.watching.pace import Forward, slowest
+from slurmgpu.training.watching.pace import Forward
 
 from .conftest import RunFolder
 
@@ -108,19 +108,3 @@ def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_also_when_it_is_only
     Event.clock += 60
     timer.end()
     assert timer.of_a_step(0.0, 3) == pytest.approx(0.09)
-
-
-def test_one_process_has_no_slowest_rank(run: RunFolder) -> None:
-    run.write("Slow", batch_size=10, log_every=1)
-    run.here()
-    assert all("slowest_rank" not in line["values"] for line in run.metrics("train"))
-
-
-def test_the_slowest_is_the_one_with_most_to_do_on_its_own_and_the_cause_its_larger_part() -> None:
-    assert slowest([(0.1, 0.2), (0.1, 0.2), (0.1, 0.5), (0.2, 0.2)]) == (
-        2,
-        pytest.approx(0.3),
-        "in its forward pass",
-    )
-    assert slowest([(0.4, 0.2), (0.1, 0.3)]) == (0, pytest.approx(0.2), "waiting for its data")
-    assert slowest([(0.1, 0.2), (0.1, 0.2)])[1] == 0

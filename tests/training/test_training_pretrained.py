@@ -19,7 +19,7 @@ from slurmgpu.training.weights import safetensors
 from slurmgpu.training.weights.loading import _renamed, load_into
 from slurmgpu.training.weights.reading import read_state
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 KINDS = [name for name in safetensors._DTYPES.values() if hasattr(torch, name)]
 CODES = {name: code for code, name in safetensors._DTYPES.items()}
@@ -52,10 +52,6 @@ def network(seed: int = 1) -> nn.Sequential:
     """A network as ``small.Line`` has it, with other weights."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,16 +207,6 @@ def test_a_file_or_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_state(tmp_path / "weights.pt")
     with pytest.raises(TrainingError, match=r"has none of model\.pt, model\.safetensors"):
         read_state(tmp_path)
-
-
-def test_one_name_of_tied_weights_is_enough_and_dtypes_are_the_model_s() -> None:
-    model = network()
-    model.again = model[0]
-    state = {name: value.double() for name, value in network(2).state_dict().items()}
-    fit = load_into(model, state)
-    assert fit.whole
-    assert model[0].weight.dtype == torch.float32
-    assert torch.equal(model.again.weight.double(), state["0.weight"])
 
 
 class Small(nn.Module):

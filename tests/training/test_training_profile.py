@@ -99,27 +99,6 @@ def test_evaluations_and_saves_between_the_timed_steps_are_phases_of_their_own(r
     assert parts["saving"] > 0
 
 
-def test_after_its_profile_a_training_takes_its_steps_directly_again(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known: list[Step] = []
-    before = Step.__init__
-
-    def kept(self: Step, *arguments: Any) -> None:
-        before(self, *arguments)
-        known.append(self)
-        known_loss.append(self._loss)
-
-    known_loss: list[object] = []
-    monkeypatch.setattr(Step, "__init__", kept)
-    run.write("Restless", **SETTINGS, **PROFILE)
-    run.here()
-    (step,) = known
-    assert "_update" not in vars(step)
-    assert step._loss is known_loss[0]
-    assert not isinstance(step.batches, Each)
-
-
 class Clock:
     """A pretended CUDA event, which the stream comes to at once."""
 
@@ -160,24 +139,6 @@ def test_on_a_gpu_phases_are_timed_by_events_and_are_ranges_for_nsys(monkeypatch
     assert found.means().often == dict.fromkeys(one, 2)
     step = ["slurmgpu.data", "end", "slurmgpu.forward", "end", "slurmgpu.backward", "end"]
     assert ranges == ["slurmgpu.optimizer", "end", *[*step, "slurmgpu.optimizer", "end"] * 2]
-
-
-def test_ranges_for_nsys_are_said_to_do_nothing_on_cpus(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.write(**SETTINGS, nvtx=True)
-    run.here()
-    assert "note: nvtx does nothing on CPUs" in capsys.readouterr().out
-
-
-def test_a_profile_changes_nothing_that_is_learned(tmp_path: Path) -> None:
-    plain, profiled = new_run(tmp_path, "plain"), new_run(tmp_path, "profiled")
-    plain.write("Restless", **SETTINGS)
-    plain.here()
-    profiled.write("Restless", **SETTINGS, **PROFILE)
-    profiled.here()
-    assert profiled.losses() == plain.losses()
-    assert written(plain) == []
 
 
 @pytest.mark.long

@@ -102,12 +102,6 @@ def test_a_rank_that_sees_one_gpu_uses_it_only_where_slurm_gave_each_rank_its_ow
             choose_device(ranks, seen=1)
 
 
-@pytest.mark.parametrize(("local_rank", "local_world", "visible"), [(1, 2, 1), (2, 4, 2)])
-def test_two_ranks_never_share_a_gpu_in_silence(local_rank: int, local_world: int, visible: int) -> None:
-    with pytest.raises(TrainingError, match=rf"local rank {local_rank} of {local_world} sees {visible} GPU"):
-        choose_device(Ranks(local_rank, local_rank, 8, local_world), visible)
-
-
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
 def test_a_missing_meeting_place_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -196,14 +190,6 @@ def test_ranks_that_never_come_are_named_on_each_that_came(monkeypatch: pytest.M
         failures = [each.exception() for each in waiting]
     said = "2 of 5 ranks did not come within 2 s (timeout): rank 2, 4. They have not started"
     assert [str(each)[: len(said)] for each in failures] == [said] * 3
-
-
-def test_all_ranks_that_come_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    with ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(meeting.call_roll, Ranks(rank, rank, 3, 3), 60.0) for rank in (2, 0, 1)]
-        assert None not in [each.result() for each in waiting]
 
 
 def test_buffers_are_shared_however_they_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

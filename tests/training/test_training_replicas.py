@@ -18,7 +18,7 @@ from slurmgpu.training.saving import replicas
 from slurmgpu.training.saving.replicas import neighbour
 from slurmgpu.training.watching.metrics import Metrics
 
-from .conftest import RunFolder, new_run
+from .conftest import RunFolder, new_run, same
 
 SETTINGS: dict[str, Any] = {
     "epochs": 2, "batch_size": 20, "lr": 0.05, "log_every": 1, "checkpoint_every": 99, "sanity": False, "workers": 0,
@@ -74,8 +74,7 @@ def test_the_step_before_the_kill_is_gone_on_from_as_if_nothing_had_been(
     said = capsys.readouterr().out
     assert "step 7 was kept on the nodes, and is now checkpoints/step-7" in said
     assert [each.hex() for each in run.losses()] == [each.hex() for each in undisturbed.losses()]
-    mine, others = run.parameters(), undisturbed.parameters()
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same(run.parameters(), undisturbed.parameters())
     assert list(node.glob("*/*")) == []
     assert not (run.path / "checkpoints" / "replicas.json").exists()
 

@@ -37,20 +37,6 @@ def test_what_no_checkpoint_can_hold_ends_the_training_after_its_first_step(
     assert [line["step"] for line in run.metrics("train")] in ([], [1])
 
 
-def test_a_table_of_numpy_in_a_schedule_is_found_after_the_first_step(run: RunFolder) -> None:
-    numpy = pytest.importorskip("numpy")
-    run.write("Unsavable", batch_size=20, config={"what": "none"})
-    table, real = numpy.ones(3), torch.optim.lr_scheduler.LambdaLR.state_dict
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            torch.optim.lr_scheduler.LambdaLR, "state_dict", lambda self: {**real(self), "t": table}
-        )
-        with pytest.raises(
-            TrainingError, match=r"training.pt\['schedule'\]\['t'\] is a ndarray, which a checkpoint"
-        ):
-            run.here()
-
-
 def test_what_can_be_saved_is_trained(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """A sparse buffer, for one; the log says what a checkpoint costs."""
     run.write("Unsavable", batch_size=20, config={"what": "sparse"})

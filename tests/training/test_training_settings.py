@@ -12,7 +12,7 @@ import torch.distributed.fsdp
 
 from slurmgpu.training import run
 from slurmgpu.training.errors import SettingsError
-from slurmgpu.training.settings import REMOVED, SCHEMA, Config, Settings, complete, load, micro_batch, parse
+from slurmgpu.training.settings import REMOVED, SCHEMA, Config, Settings, load, micro_batch, parse
 from slurmgpu.training.sharding import fully, layers, pipeline
 from slurmgpu.training.task import Task
 
@@ -196,14 +196,6 @@ def test_every_setting_is_described() -> None:
         assert field.description, name
 
 
-@twin
-def test_settings_are_frozen_on_both_sides() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        TrainSettings(task="task.py:Digits").lr = 1.0  # type: ignore[misc]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Settings(task="task.py:Digits").lr = 1.0  # type: ignore[misc]
-
-
 def test_an_unknown_key_names_the_nearest_one() -> None:
     with pytest.raises(SettingsError, match="unknown key 'batchsize'; did you mean 'batch_size'"):
         parse({"schema": SCHEMA, "task": "task.py:Digits", "batchsize": 3})
@@ -225,22 +217,6 @@ def test_a_file_that_is_no_train_json_is_refused_by_name(tmp_path: Path, text: s
     with pytest.raises(SettingsError, match=message) as error:
         load(path)
     assert str(path) in str(error.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"cannot read the settings .*train\.json: No such file"):
-        load(tmp_path / "train.json")
-
-
-@twin
-def test_a_file_is_completed_once_and_what_it_says_stays(tmp_path: Path) -> None:
-    path = tmp_path / "train.json"
-    path.write_text(json.dumps({"schema": SCHEMA, "lr": 0.5, "task": "task.py:T"}))
-    complete(path, load(path))
-    first = path.read_bytes()
-    assert json.loads(first) == {"schema": SCHEMA, **Settings("task.py:T", lr=0.5).as_dict()}
-    complete(path, Settings("task.py:T", epochs=9))  # a version with other defaults
-    assert path.read_bytes() == first
 
 
 @twin

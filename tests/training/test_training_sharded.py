@@ -112,21 +112,6 @@ def test_a_mesh_is_named_by_its_strides_and_not_by_all_its_ranks(ranks: torch.Te
         assert pieces._coordinate_of(about, 5000) is None
 
 
-@pytest.mark.parametrize("about", CUTS, ids=lambda about: f"{about['shape']}-{about['mesh']}")
-def test_a_part_is_asked_of_those_alone_who_have_some_of_it(about: dict[str, Any]) -> None:
-    whole = list(pieces._written(about))
-    for _, wanted in whole:
-        found = list(pieces._written(about, wanted))
-        assert set(found) <= set(whole)
-        assert [each for each in found if each[1] == wanted] or not all(wanted.sizes)
-        for rank, there in whole:
-            common = all(
-                max(a, b) < min(a + n, b + m)
-                for a, n, b, m in zip(wanted.offsets, wanted.sizes, there.offsets, there.sizes)
-            )
-            assert ((rank, there) in found) or not common
-
-
 def test_what_tensor_parallel_has_saved_is_refused_and_not_misread(tmp_path: Path) -> None:
     about = note([9, 5], [2, 2], ["shard again", 0], ["shard", 0])
     with pytest.raises(
@@ -174,6 +159,7 @@ def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"strategy": "single"}, "strategy is single, but world size is 4: use strategy ddp or auto"),
         ({"strategy": "model_parallel"}, "strategy is model_parallel, but world size is 4"),
         ({"strategy": "pipeline", "pipeline_stages": 3}, "pipeline_stages is 3, and there are 4 processes"),
         ({"strategy": "ddp", "pipeline_stages": 2}, "pipeline_stages is 2, and strategy is ddp"),
@@ -184,25 +170,6 @@ def test_processes_that_cannot_be_laid_out_so_are_refused_before_they_meet(
 ) -> None:
     with pytest.raises(SettingsError, match=said):
         check_strategy(Settings("task.py:T", **settings), 4)
-
-
-@pytest.mark.parametrize(
-    ("task", "settings", "said"),
-    [
-        (
-            "Split",
-            {"strategy": "model_parallel", "compile": True},
-            "compile is true and strategy is model_parallel",
-        ),
-        ("Split", {"strategy": "model_parallel", "micro_batch": "auto"}, "micro_batch is auto and strategy"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named(
-    run: RunFolder, task: str, settings: dict[str, Any], said: str
-) -> None:
-    run.write(task, **SETTINGS, **settings)
-    with pytest.raises(SettingsError, match=said):
-        run.here()
 
 
 def test_layers_are_laid_out_in_their_order_and_about_equally() -> None:
@@ -278,17 +245,6 @@ def assert_close_measures(one: RunFolder, other: RunFolder) -> None:
         for mine, others in zip(one.metrics(kind), other.metrics(kind), strict=True):
             for name in mine["values"].keys() & {"loss", "sum", "total"}:
                 assert mine["values"][name] == pytest.approx(others["values"][name], rel=1e-5), name
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [{"compile": True}, {"micro_batch": "auto"}, {"precision": "fp16"}, {"nonfinite": "skip"}, {"ema": 0.9}],
-    ids=lambda refused: next(iter(refused)),
-)
-def test_what_stages_cannot_do_yet_is_refused_by_its_name(refused: dict[str, Any]) -> None:
-    (name,) = refused
-    with pytest.raises(SettingsError, match=f"strategy is pipeline, and .*{name}.*not done together yet"):
-        pipeline.refuse(load_task(f"{SMALL}:Split"), Settings("task.py:T", strategy="pipeline", **refused))
 
 
 def test_micro_batches_go_back_as_soon_as_they_can_or_all_at_the_end() -> None:

@@ -15,7 +15,7 @@ from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.optimizers import make_optimizer
 from slurmgpu.training.schedules import make_schedule
 from slurmgpu.training.settings import Config, Settings
-from slurmgpu.training.task import Loss, Task, load
+from slurmgpu.training.task import Task, load
 
 CFG = Config(Settings(task="mine.py:Mine", lr=0.5))
 GOOD = """
@@ -83,6 +83,15 @@ def test_a_relative_file_counts_from_the_work_folder(folder: Path, monkeypatch: 
         (GOOD + "    evaluate = 3\n", "Mine.evaluate must be or return a method; got a int"),
         (with_method("prepare(self): pass"), "Mine.prepare must take prepare(cfg)"),
         (with_method("__init__(self, x): pass"), "Mine() must need no arguments"),
+        (with_method("state_dict(self): return {}"), "Mine has state_dict and no load_state_dict"),
+        (
+            with_method("weights(self, d, cfg): pass\n    def order(self, d, cfg, epoch): pass"),
+            "Mine has weights and order: each of them decides the order of samples; keep one",
+        ),
+        (
+            with_method("schedule(self, o, cfg, total): pass\n    def epoch_schedule(self, o, cfg): pass"),
+            "Mine has epoch_schedule beside schedule",
+        ),
     ],
 )
 def test_a_missing_or_wrong_method_is_named(folder: Path, text: str, message: str) -> None:
@@ -104,6 +113,11 @@ def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
         load(f"{folder}/json.py:Mine")
 
 
+# Of three samples.
+NO_NUMBERS = {
+    "weights": ("[1.0, 2.0]", "[0.0] * 3", "[-1.0, 2.0, 2.0]", "[1.0, 2.0, float('nan')]", "None", "'abc'"),
+    "lengths": ("[1, 2]", "[-1, 2, 2]", "3", "[[1], [2], [3]]"),
+}
 WRONG: list[tuple[str, list[Any], str]] = [
     ("model(self, cfg): return 3", [CFG], "a torch.nn.Module; got a int"),
     ("model(self, cfg): return torch.nn.ReLU()", [CFG], "that require a gradient; got a ReLU"),
@@ -121,6 +135,12 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("evaluate(self, m, b): return {'a': 1}", [None, None, 1], "got {'a': a int}"),
     ("evaluate(self, m, b): return {'a': (torch.ones(2), 1)}", [None, None, 1], "without dimensions"),
     ("optimizer(self, m, cfg): return None", [None, CFG], "a torch.optim.Optimizer; got None"),
+    ("flops(self, cfg): return 'many'", [CFG], "a number of operations per sample above 0; got a str"),
+    *(
+        (f"{method}(self, d, cfg): return {answer}", [[1, 2, 3], CFG], "numbers")
+        for method, answers in NO_NUMBERS.items()
+        for answer in answers
+    ),
     (
         "optimizer(self, m, cfg): return torch.optim.LBFGS(m.parameters())",
         [torch.nn.Linear(1, 1), CFG],
@@ -180,12 +200,6 @@ def test_a_batch_has_an_output_for_each_sample(folder: Path) -> None:
     assert mine.evaluate(torch.nn.ReLU(), None, 3)["a"].shape == (3, 2)
     with pytest.raises(TrainingError, match="a row for each of the batch's 4 samples; got"):
         mine.evaluate(torch.nn.ReLU(), None, 4)
-
-
-def test_a_loss_may_be_a_sum_with_its_count(folder: Path) -> None:
-    mine = task(folder, with_method("loss(self, m, b): return torch.tensor(6.0), 3"))
-    assert mine.loss(torch.nn.ReLU(), None) == Loss(torch.tensor(6.0), 3)
-    assert mine.evaluate(torch.nn.ReLU(), None, 99)["loss"] == (torch.tensor(6.0), 3)
 
 
 def test_a_loss_that_teaches_nothing_is_refused(folder: Path) -> None:

@@ -20,7 +20,8 @@ from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.settings import SCHEMA, Config, parse
 from slurmgpu.training.task import load
 from slurmgpu.training.tasks import fcn, gpt2, tokens
-from tests.training.conftest import RunFolder
+
+from .conftest import RunFolder, same
 
 
 def cfg(name: str, **options: Any) -> Config:
@@ -93,8 +94,7 @@ def test_a_resumed_task_of_ours_is_the_uninterrupted_one(name: str, run: RunFold
     stopped = run.parameters()
     run.write(f"slurmgpu:{name}", **settings, resume=False)
     run.here()
-    whole = run.parameters()
-    assert all(torch.equal(whole[key], stopped[key]) for key in whole)
+    assert same(run.parameters(), stopped)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -382,7 +382,7 @@ def test_a_resumed_training_on_shards_with_workers_sees_the_same_parts_of_images
     stopped = run.parameters()
     run.write("slurmgpu:resnet", **settings, resume=False)
     run.here()
-    assert all(torch.equal(value, stopped[key]) for key, value in run.parameters().items())
+    assert same(run.parameters(), stopped)
 
 
 def test_what_is_wrong_with_images_is_said_before_the_first_step(
