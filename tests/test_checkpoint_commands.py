@@ -575,6 +575,13 @@ def refused(call: Call, *words: str) -> SlurmGpuError:
     return error.value
 
 
+def test_a_damaged_checkpoint_is_not_exported(call: Call, run_dir: Path, tmp_path: Path) -> None:
+    flip(run_dir / "checkpoints" / "step-20")
+    error = refused(call, "--step", "20", "-o", "weights.pt")
+    assert error.message == f"there is no intact checkpoint of step 20 in {run_dir}"
+    assert not (tmp_path / "weights.pt").exists()
+
+
 def test_a_file_that_is_there_is_replaced_only_by_force(call: Call, tmp_path: Path) -> None:
     save_parts(tmp_path / "run", 7, model={"weight": torch.tensor([7.0])})
     (tmp_path / "weights.pt").write_text("precious")
@@ -650,6 +657,11 @@ def test_a_part_that_the_training_did_not_have_is_named(tmp_path: Path) -> None:
 )
 def test_names_are_those_of_the_plain_model(names: list[str], wrapped: bool, plain: list[str]) -> None:
     assert list(plain_names(dict.fromkeys(names), wrapped=wrapped)) == plain
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    with pytest.raises(TrainingError, match="one name"):
+        plain_names({"a": 1, "_orig_mod.a": 2}, wrapped=False)
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

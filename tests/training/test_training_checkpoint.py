@@ -279,6 +279,16 @@ def test_what_the_file_server_does_not_show_at_all_ends_the_start_and_changes_no
     assert found(tmp_path).path.name == "step-10"
 
 
+def test_a_save_that_was_killed_counts_for_nothing_and_is_swept(tmp_path: Path) -> None:
+    save_steps(tmp_path, 5, 10)
+    (tmp_path / "step-10" / "manifest.json").unlink()
+    (tmp_path / "step-5" / "a.pt.tmp").write_bytes(b"half")
+    sweep(tmp_path)
+    assert found(tmp_path).path.name == "step-5"
+    assert names(tmp_path) == ["step-5"]
+    assert names(tmp_path / "step-5") == ["a.pt", "manifest.json"]
+
+
 @pytest.mark.parametrize("what", ["_sync", "_rename"])
 @pytest.mark.parametrize("last_write", range(3))
 def test_a_kill_at_any_write_leaves_the_generation_before(
@@ -324,6 +334,15 @@ def test_a_full_disk_costs_the_checkpoint_and_leaves_nothing_behind(
     monkeypatch.undo()
     assert save(tmp_path, 15, {"a.pt": 1}, 1).error is None
     assert names(tmp_path) == ["step-15"]
+
+
+def test_a_state_with_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, Saving())
+    saver.start(5, Snapshot(), {"a.pt": 1}, {}, torch.tensor([1.0, float("nan")]))
+    saved = saver.collect()
+    assert saved is not None
+    assert saved.error == "rank 0 on : the loss or a parameter is not finite"
+    assert names(tmp_path) == []
 
 
 def test_a_folder_that_a_node_does_not_see_is_explained(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import torch
 
 from slurmgpu.training import files
 from slurmgpu.training.errors import SettingsError
+from slurmgpu.training.judging import Judge
 from slurmgpu.training.saving import checkpoint
+from slurmgpu.training.settings import Settings
 
 from .conftest import RunFolder, new_run
 
@@ -296,3 +298,13 @@ def test_two_ranks_end_alike_and_a_kill_before_the_last_checkpoint_counts_loses_
     assert last_step(run) == 14
     assert run.checkpoints() == other.checkpoints()
     assert same(run, other)
+
+
+def test_judging_is_off_without_settings() -> None:
+    judge = Judge(Settings("task.py:T"))
+    judge.look(1, {})
+    assert (judge.spent, judge.is_best(1), judge.facts(1)) == (
+        False,
+        False,
+        {"best": None, "early_stop": None},
+    )

@@ -222,6 +222,14 @@ def test_batchnorm_with_one_sample_at_a_time_is_said_before_the_first_step(
         )
 
 
+def test_one_sample_at_a_time_without_batchnorm_is_nothing_to_warn_of(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Line", batch_size=33)
+    run.here()
+    assert "one alone" not in capsys.readouterr().out
+
+
 def test_a_finished_run_started_again_says_so_and_trains_nothing(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
