@@ -186,6 +186,13 @@ def test_a_save_without_manifest_is_torn_and_no_resume_takes_it(call: Call, run_
     assert "no manifest" in torn["problem"]
 
 
+def test_what_sizes_show_is_damage_without_reading_through(call: Call, run_dir: Path) -> None:
+    truncate(run_dir / "checkpoints" / "step-20")
+    newest, older = listed(call)
+    assert (newest["state"], newest["problem"]) == ("damaged", "model.pt has 5 bytes instead of 7")
+    assert older["resume"]
+
+
 def test_what_a_resume_set_aside_is_shown(call: Call, run_dir: Path) -> None:
     writing.set_aside(run_dir / "checkpoints" / "step-20", "damaged")
     aside, older = listed(call)
@@ -602,6 +609,10 @@ def test_nothing_is_exported_into_the_checkpoints(call: Call, run_dir: Path) -> 
     model = run_dir / "checkpoints" / "step-20" / "model.pt"
     assert "lies among the checkpoints" in refused(call, "-o", str(model), "--force").message
     assert model.read_bytes() == b"weights"
+
+
+def test_a_folder_that_is_missing_is_named(call: Call, run_dir: Path) -> None:
+    assert refused(call, "-o", "no/weights.pt").message == "--output no/weights.pt: there is no folder no"
 
 
 def test_a_task_of_an_array_must_be_named(call: Call, tmp_path: Path) -> None:
