@@ -200,6 +200,28 @@ def test_lumis_tasks_go_to_the_seven_cores_beside_their_gcd() -> None:
     assert made.cpus_per_task == 7
 
 
+def test_what_srun_does_not_start_cannot_be_bound() -> None:
+    assert "launch: plain starts the command without it" in refused(
+        resources={**FOUR, "cpu_bind": "cores"}, launch={"launcher": "plain"}
+    )
+    assert "write srun --cpu-bind=cores there" in refused(
+        resources={**FOUR, "cpu_bind": "cores"}, command=None, launch={}, script="srun true"
+    )
+    assert "srun_options: [--mem-bind=local]} in a step" in refused(
+        resources={**FOUR, "mem_bind": "local"}, command=None, launch={}, steps={"one": {"command": ["true"]}}
+    )
+
+
+def test_a_list_has_an_entry_for_each_task_of_a_node() -> None:
+    assert "binds 4 tasks, and each node has 2 tasks" in refused(
+        resources={**FOUR, "tasks_per_node": 2, "cpu_bind": MAP}
+    )
+    assert "torchrun is one task" in refused(
+        resources={**FOUR, "cpu_bind": MAP}, launch={"launcher": "torchrun"}
+    )
+    assert bound(plan(resources={**FOUR, "cpu_bind": "mask_cpu:0xff*2,0xff00*2"}))
+
+
 # What Slurm would drop
 
 

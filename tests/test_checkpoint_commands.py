@@ -186,6 +186,13 @@ def test_a_save_without_manifest_is_torn_and_no_resume_takes_it(call: Call, run_
     assert "no manifest" in torn["problem"]
 
 
+def test_what_sizes_show_is_damage_without_reading_through(call: Call, run_dir: Path) -> None:
+    truncate(run_dir / "checkpoints" / "step-20")
+    newest, older = listed(call)
+    assert (newest["state"], newest["problem"]) == ("damaged", "model.pt has 5 bytes instead of 7")
+    assert older["resume"]
+
+
 def test_what_a_resume_set_aside_is_shown(call: Call, run_dir: Path) -> None:
     writing.set_aside(run_dir / "checkpoints" / "step-20", "damaged")
     aside, older = listed(call)
@@ -582,6 +589,13 @@ def refused(call: Call, *words: str) -> SlurmGpuError:
     return error.value
 
 
+def test_a_damaged_checkpoint_is_not_exported(call: Call, run_dir: Path, tmp_path: Path) -> None:
+    flip(run_dir / "checkpoints" / "step-20")
+    error = refused(call, "--step", "20", "-o", "weights.pt")
+    assert error.message == f"there is no intact checkpoint of step 20 in {run_dir}"
+    assert not (tmp_path / "weights.pt").exists()
+
+
 def test_a_file_that_is_there_is_replaced_only_by_force(call: Call, tmp_path: Path) -> None:
     save_parts(tmp_path / "run", 7, model={"weight": torch.tensor([7.0])})
     (tmp_path / "weights.pt").write_text("precious")
@@ -602,6 +616,10 @@ def test_nothing_is_exported_into_the_checkpoints(call: Call, run_dir: Path) -> 
     model = run_dir / "checkpoints" / "step-20" / "model.pt"
     assert "lies among the checkpoints" in refused(call, "-o", str(model), "--force").message
     assert model.read_bytes() == b"weights"
+
+
+def test_a_folder_that_is_missing_is_named(call: Call, run_dir: Path) -> None:
+    assert refused(call, "-o", "no/weights.pt").message == "--output no/weights.pt: there is no folder no"
 
 
 def test_a_task_of_an_array_must_be_named(call: Call, tmp_path: Path) -> None:
@@ -657,6 +675,11 @@ def test_a_part_that_the_training_did_not_have_is_named(tmp_path: Path) -> None:
 )
 def test_names_are_those_of_the_plain_model(names: list[str], wrapped: bool, plain: list[str]) -> None:
     assert list(plain_names(dict.fromkeys(names), wrapped=wrapped)) == plain
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    with pytest.raises(TrainingError, match="one name"):
+        plain_names({"a": 1, "_orig_mod.a": 2}, wrapped=False)
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from slurmgpu.models.kinds import RUNTIMES
 from slurmgpu.quoting import job_path
 from slurmgpu.rendering.render import render_script
 from tests.test_launchers import TWO_BY_TWO
-from tests.test_planning import cluster, plan
+from tests.test_planning import cluster, plan, refused
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -157,6 +157,31 @@ def test_the_variables_of_a_job_get_into_every_image() -> None:
     made = plan(environment=environment, variables={"MY_DATA": "/d"}, secrets=["MY_TOKEN"])
     text = render_script(made, read_templates())
     assert "-e MY_DATA -e MY_TOKEN i python train.py" in text
+
+
+@pytest.mark.parametrize(
+    ("container", "says"),
+    [
+        (
+            {"runtime": "pyxis", "overlay": "o"},
+            "container.overlay: the runtime pyxis does not know it; those that do: apptainer",
+        ),
+        ({"runtime": "edf", "workdir": "/w"}, "container.workdir: the runtime edf does not know it"),
+        (
+            {"runtime": "apptainer", "view": "v"},
+            "container.view: the runtime apptainer does not know it; those that do: uenv",
+        ),
+        (
+            {"runtime": "shifter", "mode": "run"},
+            "container.mode: run: the runtime shifter runs whole commands",
+        ),
+    ],
+)
+def test_what_a_runtime_does_not_know_is_refused_with_those_that_do(
+    container: dict[str, str], says: str
+) -> None:
+    message, _ = refused(environment={"container": {"image": "i", **container}})
+    assert says in message
 
 
 def examples() -> list[tuple[dict[str, Any], str]]:

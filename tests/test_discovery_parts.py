@@ -12,7 +12,7 @@ from slurmgpu.discovery.login_node import look_around, relevant_modules
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import sacctmgr, scontrol
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.describing.accounting import limits_of, preemptible_qos, qos_rule
+from slurmgpu.slurm.describing.accounting import limits_of, preemptible_qos, qos_rule, tres
 from slurmgpu.slurm.describing.gpu_types import gpu_types_of
 from slurmgpu.slurm.describing.gres import memory_in_name, read_gres, well_known_memory
 from slurmgpu.slurm.describing.nodes import Kind, groups_of, kinds_of
@@ -131,6 +131,19 @@ def test_one_gres_type_of_two_sizes_becomes_two_types_told_apart_by_a_feature() 
     assert found.types["a100-80"].gres == "a100"
     assert found.of_kind == {large: "a100-80"}
     assert set(found.guessed) == {"gpu_types.a100.memory", "gpu_types.a100-80"}
+
+
+def test_gpus_without_a_type_are_named_by_a_feature_that_names_a_model() -> None:
+    found = gpu_types_of([kind("gpu:4", "rhel9", "v100"), kind("gpu:4", "other")])
+    assert found.by_constraint
+    assert found.types["v100"].constraint == "v100"
+    assert "gpu_types.v100.constraint" in found.guessed
+
+
+def test_a_type_that_nobody_knows_has_no_memory() -> None:
+    found = gpu_types_of([kind("gpu:big:4")])
+    assert found.types["big"].memory is None
+    assert found.guessed == {}
 
 
 # Nodes
@@ -261,6 +274,12 @@ def test_only_a_higher_tier_on_the_same_nodes_preempts() -> None:
 def row(**given: str) -> dict[str, str]:
     empty = dict.fromkeys(sacctmgr.QOS_FIELDS, "")
     return empty | {"name": "x", "usagefactor": "1.000000", "preemptmode": "cluster"} | given
+
+
+def test_tres_are_read_by_name() -> None:
+    assert tres("cpu=256,mem=2000G,gres/gpu:a100=4,node=-1,fs/disk=x") == {
+        "cpu": 256, "mem": 2048000, "gres/gpu:a100": 4,
+    }  # fmt: skip
 
 
 def test_the_tightest_of_several_limits_counts() -> None:

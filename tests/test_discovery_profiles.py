@@ -50,6 +50,12 @@ def test_lines_are_short_and_guesses_are_marked(release: str) -> None:
     assert sum("# 2 of them down or drained" in line for line in lines) == 1
 
 
+def test_a_qos_of_which_there_is_nothing_to_say_is_listed() -> None:
+    cluster = cluster_of("{name: x, qos: {normal: {}}, partitions: {gpu: {}}}")
+    assert plain(cluster_of(profile_text(Discovered(cluster)))) == plain(cluster)
+    assert plain(cluster)["qos"] == {"normal": {}}
+
+
 def test_hostile_names_survive_the_text() -> None:
     data = {
         "name": "x",
@@ -437,6 +443,13 @@ def test_a_profile_is_based_on_another_by_the_name_of_its_file(home: Path) -> No
     assert load_cluster(home / "here.yaml").qos["debug"].by_name
 
 
+def test_only_what_is_still_guessed_is_marked_as_such() -> None:
+    found = discovered("24.11")
+    text = profile_text(found, overlay(found, documented()))
+    assert "gpu_types: # guessed" not in text
+    assert "a100.memory" not in text
+
+
 def test_saved_profiles_are_refreshed_in_place(home: Path) -> None:
     saved = invoke("discover", "--save")
     assert saved.exit_code == 0
@@ -456,6 +469,12 @@ def test_a_profile_of_another_cluster_is_not_refreshed_from_this_one(home: Path)
     path.write_text(path.read_text().replace("slurm_name: declared", "slurm_name: elsewhere"))
     result = invoke("refresh", "declared")
     assert "is of the cluster elsewhere, and Slurm here is declared" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["../x", ".x", "a b", ""])
+def test_a_name_is_the_name_of_a_file(home: Path, name: str) -> None:
+    result = invoke("discover", "--save", "--name", name)
+    assert isinstance(result.exception, InvalidInput)
 
 
 def test_show_tells_everything_with_question_marks_on_guesses(home: Path) -> None:

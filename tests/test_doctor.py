@@ -13,7 +13,8 @@ import pytest
 
 from slurmgpu.discovery.trying import cannot_be_tried
 from slurmgpu.doctor import disks, gpus, network, on_nodes, probe, scheduler, share, software
-from slurmgpu.doctor.lines import CHECKS, Line
+from slurmgpu.doctor.lines import CHECKS, Line, counts, ok
+from slurmgpu.doctor.thresholds import THRESHOLDS
 from slurmgpu.files.data import read_templates
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.environment import Container, Environment
@@ -83,6 +84,14 @@ def test_a_finding_that_is_not_ok_says_what_to_do() -> None:
     ]
     assert {line.level for line in found} == {"failure"}
     assert all(line.act for line in found)
+
+
+def test_lines_are_counted_by_their_level() -> None:
+    assert counts([ok("net.ports", "fine")]) == {"ok": 1, "warning": 0, "failure": 0, "unknown": 0}
+
+
+def test_every_threshold_has_its_reason() -> None:
+    assert all(one.why and one.beyond in ("warning", "failure") for one in THRESHOLDS.values())
 
 
 def test_every_check_belongs_to_a_subject() -> None:

@@ -267,6 +267,10 @@ def test_a_script_follows_its_options_byte_for_byte() -> None:
     assert made == "#!/bin/zsh -l\n#SBATCH --job-name=mine\n\n" + BODY
 
 
+def test_a_script_without_a_last_newline_gets_none() -> None:
+    assert script("exact: true\nscript: hostname").endswith("\nhostname")
+
+
 def test_a_planned_script_gets_the_options_of_the_site() -> None:
     asked = "resources: {gpus: 2, tasks_per_node: 2, time: 10, qos: q}\nscript: srun python train.py"
     made = plan(asked, wilful())

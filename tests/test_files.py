@@ -9,7 +9,8 @@ import pytest
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster, profiles
-from slurmgpu.files.jobs import load_job, read_user_script
+from slurmgpu.files.data import TemplateSource, read_templates
+from slurmgpu.files.jobs import find_job_file, load_job, read_user_script
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings, write_user_setting
 from slurmgpu.files.yaml import read_file, read_yaml, validate
@@ -142,6 +143,13 @@ def test_the_later_layer_wins_and_each_value_knows_its_origin(tmp_path: Path) ->
     assert str(loaded.settings.layered.origin(("runs",))) == f"{tmp_path}/xdg/slurmgpu/config.yaml:1"
 
 
+def test_a_mistake_in_an_option_names_the_option(tmp_path: Path) -> None:
+    options = Layered({}, {})
+    options.put(("resources", "time"), "soon", Origin("option --time"))
+    with pytest.raises(InvalidInput, match=r"option --time: resources\.time: 'soon' is not a time"):
+        load_job(None, options, cwd=tmp_path, environ=settings_files(tmp_path))
+
+
 def test_gpus_on_the_command_line_replace_gpus_per_node_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("command: [x]\nresources: {gpus_per_node: 4}\n")
@@ -219,6 +227,21 @@ def test_the_cluster_comes_from_option_then_variable_then_settings(tmp_path: Pat
     assert "uva-afton" in profiles(settings)
 
 
+def test_a_shipped_job_is_found_by_its_name_and_a_missing_one_is_explained() -> None:
+    assert find_job_file("uva-pytorch").name == "uva-pytorch.yaml"
+    with pytest.raises(InvalidInput, match="python: there is no such job file") as caught:
+        find_job_file("python")
+    assert "-- python" in (caught.value.hint or "")
+
+
+def test_a_users_template_replaces_the_main_one_only(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.j2"
+    mine.write_text("mine")
+    templates = read_templates(TemplateSource.named("--template", mine))
+    assert templates["script.sh.j2"] == "mine"
+    assert templates["steps.sh.j2"] == read_templates()["steps.sh.j2"]
+
+
 def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("from mine import setup\nsetup()\n")
     (tmp_path / "mine.py").write_text(
@@ -232,6 +255,10 @@ def test_a_variable_may_be_empty() -> None:
     assert read_job("command: [x]\nvariables: {CUDA_VISIBLE_DEVICES: ''}").variables == {
         "CUDA_VISIBLE_DEVICES": ""
     }
+
+
+def test_an_image_that_reads_as_an_option_is_refused() -> None:
+    assert "would take it for an option" in job_error("environment: {container: {image: -rf}}")
 
 
 @pytest.mark.parametrize(

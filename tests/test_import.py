@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -588,6 +589,15 @@ def test_the_command_prints_the_job_file(tmp_path: Path) -> None:
     assert run("-", input=script.read_text()).stdout == done.stdout.replace(
         "from job.slurm", "from the script"
     )
+
+
+def test_the_command_prints_json(tmp_path: Path) -> None:
+    script = tmp_path / "job.slurm"
+    script.write_text("#!/bin/bash\n#SBATCH -N 1 -N 2\n./run\n")
+    document = json.loads(run("--json", str(script)).stdout)
+    assert document["schema"] == "slurmgpu.import/1"
+    assert document["job"]["resources"] == {"nodes": 2}
+    assert len(document["notes"]) == 1
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from slurmgpu.cli.actions.init_choices import EnvironmentQuestion, choose_qos
+from slurmgpu.cli.actions.init_choices import EnvironmentQuestion, choose_account, choose_qos
 from slurmgpu.cli.actions.init_terminal import Questions
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
@@ -168,6 +168,12 @@ def test_a_try_runs_the_lines_that_the_job_will_run(tmp_path: Path) -> None:
     assert tried(Environment(python=PythonEnvironment(venv=Venv(path=str(venv)))), tmp_path) == Tried(
         "2.9.1+cu130"
     )
+
+
+def test_a_try_tells_a_torch_for_the_cpu_alone(tmp_path: Path) -> None:
+    venv = a_venv(tmp_path / "cpu", torch="2.13.0+cpu")
+    done = tried(Environment(python=PythonEnvironment(venv=Venv(path=str(venv)))), tmp_path)
+    assert done == Tried("2.13.0+cpu", cpu_only=True)
 
 
 def test_a_try_imports_nothing_that_lies_in_the_folder(tmp_path: Path) -> None:
@@ -356,6 +362,11 @@ def test_one_command_makes_a_newcomer_ready(person: Person) -> None:
         "slurmgpu submit first.yaml --follow",
         "slurmgpu status",
     ]
+
+
+def test_slurm_is_asked_in_one_polite_pass(person: Person) -> None:
+    ok(person("--yes"))
+    assert len(person.slurm.asked) == len(set(person.slurm.asked)) == 8
 
 
 def test_a_second_time_nothing_is_overwritten(person: Person) -> None:
@@ -621,6 +632,10 @@ BY_PARTITION = Cluster.model_validate(
     }
 )
 ASKS = Questions(yes=True, asker="slurmgpu init")
+
+
+def test_an_account_in_capitals_is_taken_as_slurm_takes_it() -> None:
+    assert choose_account("EUHPC_E03_068", BY_PARTITION, BY_PARTITION, None, ASKS) == "euhpc_e03_068"
 
 
 def test_no_qos_is_written_for_all_jobs_where_the_planner_can_choose_one_for_each() -> None:

@@ -99,6 +99,10 @@ def test_data_parallel_is_one_process_with_all_threads_and_meets_nobody() -> Non
     assert "MASTER_ADDR" not in text
 
 
+def test_a_spawning_script_on_one_gpu_finds_its_rendezvous_too() -> None:
+    assert "export MASTER_ADDR MASTER_PORT=" in rendered(of_textbook("spawn.py", resources={"gpus": 1}))
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -259,6 +263,11 @@ def test_a_model_over_several_gpus_is_one_process(script: str) -> None:
 )
 def test_a_device_by_its_number_does_not_undo_a_process_group(script: str) -> None:
     assert plan(script=script, resources={"gpus": 2}).launcher == "torchrun"
+
+
+def test_a_model_over_two_gpus_leaves_a_second_node_idle_and_that_is_said() -> None:
+    made = plan(script="model.to('cuda:1')\n", resources={"nodes": 2, "gpus_per_node": 2})
+    assert any("the other 1 of 2 nodes would stay idle" in warning for warning in made.warnings)
 
 
 # TensorFlow and JAX

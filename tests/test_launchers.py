@@ -239,6 +239,10 @@ def test_a_launch_line_is_taken_apart(command: str, program: str, target: str) -
     assert (line.program, line.target) == (tuple(program.split()), tuple(target.split()))
 
 
+def test_other_commands_of_accelerate_are_no_launch_lines() -> None:
+    assert read_launch_line(("accelerate", "config")) is None
+
+
 def test_a_local_run_gives_accelerate_the_figures_of_this_machine() -> None:
     line = "sh -c X sh --multi_gpu --num_machines=2 --num_processes=4 --main_process_ip=node1 t.py --num_processes=9"
     given = [word.replace("X", 'exec accelerate launch "$@"') for word in line.split()]

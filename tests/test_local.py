@@ -175,6 +175,14 @@ def test_srun_starts_as_many_processes_as_asked_for_here(run: Runner) -> None:
     ]
 
 
+def test_ranks_come_from_slurms_variables_inside_the_task(run: Runner) -> None:
+    inner = (
+        """sh -c 'export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS" LOCAL_WORLD_SIZE=4; exec "$@"' """
+        """sh sh -c 'echo $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE'"""
+    )
+    assert sorted(run(SRUN_JOB.format(inner), processes_per_node=3).lines) == ["0 3 3", "1 3 3", "2 3 3"]
+
+
 def test_torchrun_under_srun_is_fitted_to_this_machine(run: Runner) -> None:
     script = """\
         #SBATCH --nodes=4

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
-from slurmgpu.local.script import read_needs
+from slurmgpu.local.script import expand, read_needs
+from slurmgpu.local.standins.commands import expand_hosts
 from slurmgpu.local.standins.fitting import StepShape, fit_agent, is_pretended_host, shape_step
+from slurmgpu.local.standins.srun_output import output_file
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,17 @@ from slurmgpu.local.standins.fitting import StepShape, fit_agent, is_pretended_h
 def test_the_scripts_own_shape_is_read(options: str, nodes: int, tasks_per_node: int) -> None:
     reading = read_needs("#!/bin/bash\n" + options)
     assert (reading.nodes, reading.tasks_per_node) == (nodes, tasks_per_node)
+
+
+@pytest.mark.parametrize("line", ["#SBATCH", "#SBATCH  # all of it"])
+def test_a_line_without_an_option_is_passed_over(line: str) -> None:
+    assert read_needs(f"#!/bin/bash\n{line}\n#SBATCH --nodes 2\n").nodes == 2
+
+
+def test_commands_within_substitutions_are_found() -> None:
+    reading = read_needs('. "$(conda info --base)/etc/profile.d/conda.sh"\nA=$(srun hostname)\n')
+    assert reading.mentions("conda")
+    assert reading.mentions("srun")
 
 
 def test_only_variables_that_the_script_itself_uses_and_never_sets_are_missing() -> None:
@@ -53,6 +68,11 @@ def test_commands_are_found_behind_conditions_and_assignments() -> None:
     assert reading.work_folder() == "/a b"
     assert reading.sourced() == ["/x/bin/activate"]
     assert reading.conda_environment() == "e"
+
+
+def test_quoted_dollars_do_not_expand() -> None:
+    reading = read_needs("""cd '/a/$HOME'"/\\$HOME/$HOME"\n""")
+    assert expand(reading.work_folder(), {"HOME": "/h"}) == "/a/$HOME/$HOME//h"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +156,39 @@ def test_pretended_hosts_are_told_from_real_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodelist", "hosts"),
+    [
+        ("node1", "node1"),
+        ("node[1-2]", "node1 node2"),
+        ("gpu[01-03,7],login", "gpu01 gpu02 gpu03 gpu7 login"),
+        ("r[1-2]n[1-2]i", "r1n1i r1n2i r2n1i r2n2i"),
+    ],
+)
+def test_host_ranges_expand_as_slurm_writes_them(nodelist: str, hosts: str) -> None:
+    assert expand_hosts(nodelist) == hosts.split()
+
+
+def test_container_options_end_at_the_image() -> None:
+    asked = read_container(
+        shlex.split(
+            "--silent exec --nv --bind /a:/b -B /c --env A=1,B=2 --pwd=/w --overlay o i.sif python --env X"
+        )
+    )
+    assert (asked.action, asked.image) == ("exec", "i.sif")
+    assert asked.command == ("python", "--env", "X")
+    assert asked.variables == {"A": "1", "B": "2"}
+    assert asked.pwd == "/w"
+
+
+@pytest.mark.parametrize(
     "options", ["-c", "-eC", "--no-mount hostfs", "--nv=false", "-B=/a", "-H /h", "--env-file e"]
 )
 def test_the_image_stands_behind_any_option_of_the_container(options: str) -> None:
     asked = read_container(["-s", "exec", *options.split(), "i.sif", "python"])
     assert (asked.action, asked.image, asked.command) == ("exec", "i.sif", ("python",))
+
+
+def test_file_patterns_expand_as_sruns() -> None:
+    values = {"t": "3", "j": "90000001", "x": "digits"}
+    assert output_file("logs/%x_%j_%03t%%.out", values) == "logs/digits_90000001_003%.out"
+    assert output_file("all", values) is None

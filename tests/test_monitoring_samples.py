@@ -194,6 +194,19 @@ def test_progress_is_the_last_lines_at_the_pace_of_the_last_lines(tmp_path: Path
     assert found.share == 0.3
 
 
+def test_numbers_that_no_training_has_are_not_known(tmp_path: Path) -> None:
+    huge = 10**400
+    metrics(tmp_path, metric("start", 0, total_steps=huge), {**trained(50, at=5.0), "restart": huge})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        row = trained(60, at=huge)
+        file.write(
+            json.dumps({**row, "values": {**row["values"], "loss": huge, "step_seconds": huge}}) + "\n"
+        )
+    found = progress_of(tmp_path)
+    assert found is not None
+    assert (found.step, found.total_steps, found.loss, found.restart) == (60, None, None, 0)
+
+
 def test_a_new_start_counts_from_where_it_resumed(tmp_path: Path) -> None:
     metrics(
         tmp_path, metric("start", 0, total_steps=100), trained(50), metric("start", 40, 1, total_steps=200)

@@ -360,6 +360,25 @@ def test_conda_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (plan.packed.kind, plan.packed.prefix) == ("conda", f"{tmp_path}/mamba/envs/torch")
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"resources": {"gpus": 2, "nodes": 2}, "launch": "plain"}, "first of 2 nodes"),
+        (
+            {
+                "command": None,
+                "steps": {"a": {"command": ["true"]}, "b": {"command": ["true"]}},
+                "resources": {"gpus": 2},
+            },
+            "node and steps",
+        ),
+    ],
+)
+def test_where_processes_would_not_find_it_a_job_is_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        planned({"venv": "v"}, **more)
+
+
 # The commands
 
 

@@ -184,6 +184,18 @@ def test_cpus_and_memory_are_a_gpus_share_of_the_node() -> None:
     assert "500 GiB" in reasons["mem"]
 
 
+def test_what_is_asked_for_wins_over_shares() -> None:
+    made = plan(resources={"gpus": 2, "cpus_per_gpu": 3, "memory_per_gpu": "10G"})
+    assert made.option("cpus-per-task") == "6"
+    assert made.option("mem") == "20G"
+
+
+def test_every_option_has_a_reason() -> None:
+    made = plan(resources={"gpus": 2, "time": 60}, mail={"user": "a@b.c"}, output="x.log")
+    assert all(option.why for option in made.options)
+    assert all(reason.why for reason in made.reasons)
+
+
 def test_tasks_of_srun_share_the_cpus() -> None:
     made = plan(resources={"gpus": 4}, launch="srun")
     assert (made.option("ntasks-per-node"), made.option("cpus-per-task")) == ("4", "16")
@@ -224,6 +236,17 @@ def test_more_nodes_than_there_are_is_refused() -> None:
     assert "has 2 such nodes, 3 are needed" in message
 
 
+def test_an_unknown_partition_names_the_known_ones() -> None:
+    message, _ = refused(resources={"gpus": 1, "partition": "gpux"})
+    assert "'gpux' is not a partition of 'here'; it has gpu, gpu8, spare, cpu" in message
+
+
+def test_a_required_option_that_is_missing_is_named_with_the_ways_to_give_it() -> None:
+    message, hint = refused(cluster(dialect={"required": ["account"]}), resources={"gpus": 1})
+    assert "resources.account is missing" in message
+    assert "-A/--account" in hint
+
+
 def test_a_job_that_names_no_environment_gets_the_profiles_default_one() -> None:
     on = cluster(default_environment="torch")
     made = plan(on, resources={"gpus": 1})
@@ -239,6 +262,22 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
     assert "inline" in hint
     _, hint = refused(resources={"gpus": 1}, environment="/home/me/venv")
     assert "--set environment.python.venv=/home/me/venv" in hint
+
+
+def test_memory_is_refused_where_the_site_gives_it_by_itself() -> None:
+    message, _ = refused(cluster(dialect={"memory": "none"}), resources={"gpus": 1, "memory": "4G"})
+    assert "resources.memory: 4G" in message
+
+
+def test_a_batch_that_cannot_be_split_is_refused_before_submission() -> None:
+    message, _ = refused(resources={"gpus": 3}, train={"task": "t.py:T", "batch_size": 64})
+    assert "64" in message
+    assert "3" in message
+
+
+def test_a_log_in_a_folder_that_only_the_job_knows_is_refused() -> None:
+    message, _ = refused(resources={"gpus": 1}, output="logs/%j/out.log")
+    assert "Slurm up to 22.05 makes no folders" in message
 
 
 # --- restart

@@ -101,6 +101,11 @@ def test_a_probe_is_sampled_as_often_as_the_site_allows_else_slurm_samples_it_mo
     assert (made.sample, made.sbatch.get("acctg-freq")) == (sample, frequency)
 
 
+def test_a_long_name_stays_within_what_slurm_takes() -> None:
+    made = as_probe(job(name="\u00e4" * 100), 2, SamplerPolicy())
+    assert made.name == "\u00e4" * 97 + "-probe"
+
+
 # What a part tells of the whole
 
 

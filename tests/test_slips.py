@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.cli.group import run
+from slurmgpu.submission.slips.nearby import one_slip_apart
 
 
 class Desk:
@@ -57,6 +58,12 @@ def test_plan_and_render_warn_of_what_submit_refuses(desk: Desk, command: str) -
     assert "warning: command: trian.py is not in the work folder" in err
     assert "did you mean train.py?" in err
     assert desk("submit", "--gpus", "1", "--", "python", "trian.py")[0] == 1
+
+
+def test_force_submits_a_script_that_is_not_there_yet(desk: Desk) -> None:
+    code, out, err = desk("submit", "--gpus", "1", "--force", "--", "python", "trian.py")
+    assert (code, out) == (0, "7\n")
+    assert "warning: command: trian.py is not in the work folder" in err
 
 
 @pytest.mark.parametrize(
@@ -163,6 +170,13 @@ def test_a_variable_given_by_set_is_text_as_it_was_typed(desk: Desk, value: str)
     assert shlex.split(line) == ["export", f"A={value}"]
 
 
+def test_a_script_behind_a_runner_that_is_not_there_is_offered_with_the_runner(desk: Desk) -> None:
+    desk.file("run.sh", "")
+    code, _, err = desk("submit", "--gpus", "1", "--", "nice", "-n", "5", "bash", "-o", "pipefail", "rnu.sh")
+    assert code == 1
+    assert "-- nice -n 5 bash -o pipefail run.sh" in err
+
+
 def test_a_script_in_the_folder_above_or_beside_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(desk.work / "src")
     _, _, err = desk("submit", "--gpus", "1", "--", "python", "train.py")
@@ -196,6 +210,13 @@ def test_a_folder_that_is_not_here_is_said_by_plan_and_refused_by_submit_even_wi
     assert code == 1
     assert "did you mean" in err
     assert "--force" not in err
+
+
+def test_the_file_of_a_task_is_said_by_plan_too(desk: Desk) -> None:
+    desk.file("task.py", "class Digits: ...\n")
+    code, _, err = desk("plan", "--gpus", "1", "--set", "train.task=tsak.py:Digits")
+    assert code == 0
+    assert "did you mean task.py:Digits?" in err
 
 
 @pytest.mark.parametrize(
@@ -353,6 +374,24 @@ def test_a_batch_script_that_sbatch_takes_is_taken_with_a_warning_for_what_it_do
     for rule in ("equals-after-letter", "after-command", "variable-in-directive", "fewer-tasks-than-nodes"):
         assert f"[{rule}]" in err
     assert "error:" not in err
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "near"),
+    [
+        ("pyhton", "python", True),
+        ("pythn", "python", True),
+        ("Python", "python", True),
+        ("bsah", "bash", True),
+        ("dash", "bash", False),
+        ("python", "python", False),
+        ("ipython", "python", True),
+        ("train", "trainer", False),
+        ("sh", "ssh", False),
+    ],
+)
+def test_one_slip_is_a_letter_or_two_that_changed_places(word: str, other: str, near: bool) -> None:
+    assert one_slip_apart(word, other) is near
 
 
 def test_a_search_meets_folders_that_are_closed_to_the_user(

@@ -177,6 +177,10 @@ def test_errors_go_where_the_output_goes_unless_the_job_says_otherwise() -> None
     assert (one.stderr, two.stderr) == ("/a", "/b")
 
 
+def test_an_unlimited_job_says_so() -> None:
+    assert squeue.parse(row(squeue.FIELDS, QUEUED, TimeLimit="UNLIMITED"))[0][0].limit == "UNLIMITED"
+
+
 def test_a_row_that_cannot_be_read_becomes_a_note() -> None:
     jobs, notes = squeue.parse(f"7{SEPARATOR}7{SEPARATOR}cut off\n" + row(squeue.FIELDS, QUEUED))
     assert len(jobs) == len(notes) == 1
@@ -220,9 +224,18 @@ def test_a_failed_job_keeps_its_code_and_times(release: str) -> None:
     assert accounted(release)["8"].signal == WITHOUT_A_LOG.get(release, (None, None))[1]
 
 
+def test_a_job_that_runs_has_no_exit_code_yet(release: str) -> None:
+    assert accounted(release)["1"].exit_code is None
+
+
 def test_accounting_counts_gpus_of_the_request_while_a_job_waits(release: str) -> None:
     jobs = accounted(release)
     assert (jobs["1"].gpus, jobs["15"].gpus, jobs["7"].gpus) == (2, 16, 0)
+
+
+def test_cancelled_by_someone_is_cancelled(release: str) -> None:
+    job = accounted(release, "sacct_afterwards")["10"]
+    assert (job.state, job.state_text) == (JobState.CANCELLED, "CANCELLED by 0")
 
 
 def test_steps_are_told_from_jobs(release: str) -> None:

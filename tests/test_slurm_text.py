@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,14 @@ def test_durations_are_read_as_seconds(text: str, expected: int | None) -> None:
     assert seconds(text) == expected
 
 
+def test_a_moment_is_read_from_seconds_since_1970() -> None:
+    assert moment("1795232892") == datetime(2026, 11, 21, 3, 48, 12, tzinfo=timezone.utc)
+
+
+def test_a_moment_is_read_from_local_time() -> None:
+    assert moment("2026-11-21T03:48:12") == datetime(2026, 11, 21, 3, 48, 12).astimezone(timezone.utc)
+
+
 @pytest.mark.parametrize("text", ["", "N/A", "Unknown", "None", "0", "2026-13-01T00:00:00", "9" * 40, "٣"])
 def test_what_is_no_moment_is_none(text: str) -> None:
     assert moment(text) is None
@@ -58,6 +68,16 @@ def test_what_is_no_moment_is_none(text: str) -> None:
 )
 def test_sizes_are_read_as_bytes(text: str, unit: str, expected: int | None) -> None:
     assert size(text, unit) == expected
+
+
+@pytest.mark.parametrize("text", ["N/A", "(null)", "", " ", "Unknown", "None"])
+def test_slurms_ways_of_saying_nothing_are_none(text: str) -> None:
+    assert known(text) is None
+
+
+@pytest.mark.parametrize("text", ["-1", "1_000", "٣", "1.5", "9" * 40])
+def test_what_is_no_whole_number_is_none(text: str) -> None:
+    assert whole(text) is None
 
 
 @pytest.mark.parametrize(
@@ -139,6 +159,14 @@ def test_what_is_no_job_id_is_none(text: str) -> None:
     assert JobId.parse(text) is None
 
 
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node1", "node1"), ("n[001-004,7],login1", "n001"), ("a1,b2", "a1"), ("r[1]x", "r1x"), ("", "")],
+)
+def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
 def expand(pattern: str, job: str, raw: int | None = None, nodes: str | None = "n[01-02]") -> str | None:
     job_id = JobId.parse(job)
     assert job_id is not None
@@ -196,6 +224,17 @@ def test_the_log_on_a_node_is_not_known_before_there_is_one() -> None:
 )
 def test_states_are_read_into_one_vocabulary(text: str, state: JobState) -> None:
     assert JobState.parse(text) is state
+
+
+def test_neither_unknown_nor_completing_is_an_end() -> None:
+    assert not JobState.UNKNOWN.is_final
+    assert not JobState.COMPLETING.is_final
+    assert JobState.COMPLETED.is_final
+
+
+def test_a_row_with_a_newline_in_its_name_is_one_row() -> None:
+    text = f"1{SEPARATOR}1{SEPARATOR}two\nlines{SEPARATOR}\n2{SEPARATOR}2{SEPARATOR}b{SEPARATOR}\n"
+    assert rows(text, 3) == ([["1", "1", "two\nlines"], ["2", "2", "b"]], [])
 
 
 def test_a_spoilt_row_does_not_take_the_next_one_with_it() -> None:

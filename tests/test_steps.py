@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from slurmgpu.doctor.on_nodes import probe_job
-from slurmgpu.errors import PlanError
+from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.data import read_templates
 from slurmgpu.interactive.request import as_session
 from slurmgpu.models.cluster import GENERIC, Cluster
@@ -198,6 +198,17 @@ def test_steps_that_fit_in_all_but_on_no_nodes_are_refused() -> None:
 def test_what_cannot_be_together_is_refused(job: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         Job.model_validate(job, strict=False)
+
+
+@pytest.mark.parametrize("launcher", ["ray", "mpirun", "accelerate"])
+def test_launchers_that_need_a_job_of_their_own_are_refused(launcher: str) -> None:
+    with pytest.raises(
+        (PlanError, InvalidInput), match=rf"steps.a: launch: {launcher} needs a job of its own"
+    ):
+        plan(
+            {"a": {"command": ["python", "t.py"], "launch": {"launcher": launcher}, "gpus": 2}},
+            resources={"gpus": 2},
+        )
 
 
 # What is said

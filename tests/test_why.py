@@ -22,7 +22,7 @@ from slurmgpu.monitoring.why.answer import Why
 from slurmgpu.monitoring.why.estimates import MOST_JOBS, remembered
 from slurmgpu.monitoring.why.explain import explain
 from slurmgpu.monitoring.why.shapes import shapes_of
-from slurmgpu.monitoring.why.words import clock, span
+from slurmgpu.monitoring.why.words import clock, listed, span
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from tests.present import Recorded, asked_row, jobs_of, queue_row
@@ -721,3 +721,10 @@ def test_a_moment_of_another_day_has_its_day() -> None:
     assert clock(noon + timedelta(days=1), noon).endswith("12:00")
     assert clock(noon + timedelta(days=1), noon) != "12:00"
     assert clock(noon + timedelta(days=30), noon).startswith("20")
+
+
+def test_lists_say_how_many_more() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed([str(n) for n in range(9)]) == "0, 1, 2, 3 and 5 more"
+    assert listed(["a\x1b"]) == "a\\x1b"

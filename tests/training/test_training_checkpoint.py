@@ -269,6 +269,16 @@ def test_what_the_file_server_does_not_show_at_all_ends_the_start_and_changes_no
     assert found(tmp_path).path.name == "step-10"
 
 
+def test_a_save_that_was_killed_counts_for_nothing_and_is_swept(tmp_path: Path) -> None:
+    save_steps(tmp_path, 5, 10)
+    (tmp_path / "step-10" / "manifest.json").unlink()
+    (tmp_path / "step-5" / "a.pt.tmp").write_bytes(b"half")
+    sweep(tmp_path)
+    assert found(tmp_path).path.name == "step-5"
+    assert names(tmp_path) == ["step-5"]
+    assert names(tmp_path / "step-5") == ["a.pt", "manifest.json"]
+
+
 @pytest.mark.parametrize("what", ["_sync", "_rename"])
 @pytest.mark.parametrize("last_write", range(3))
 def test_a_kill_at_any_write_leaves_the_generation_before(

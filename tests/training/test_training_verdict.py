@@ -13,6 +13,7 @@ import pytest
 from slurmgpu.training.verdict import events as reader
 from slurmgpu.training.verdict import measuring
 from slurmgpu.training.verdict.events import Unreadable, events
+from slurmgpu.training.verdict.intervals import common, length, longer, merged, without
 from slurmgpu.training.verdict.judging import judge
 from slurmgpu.training.verdict.measuring import PARTS, Queue, Timed, measure
 from slurmgpu.training.verdict.on_gpu import on_tensor_cores
@@ -60,6 +61,16 @@ def written(path: Path, found: Sequence[Event], **around: Any) -> Path:
     with gzip.open(path, "wt", encoding="utf-8") as file:
         json.dump({"schemaVersion": 1, **around, "traceEvents": found}, file, indent=2)
     return path
+
+
+def test_spans_are_joined_cut_and_taken_off_each_other() -> None:
+    spans = merged([(5, 9), (0, 2), (2, 3), (6, 7), (12, 12)])
+    assert spans == [(0, 3), (5, 9)]
+    assert common(spans, [(2, 6), (8, 20)]) == [(2, 3), (5, 6), (8, 9)]
+    assert without(spans, [(1, 2), (6, 7), (8, 20)]) == [(0, 1), (2, 3), (5, 6), (7, 8)]
+    assert without(spans, [(0, 20)]) == []
+    assert longer(spans, 4) == [(5, 9)]
+    assert length(spans) == 7
 
 
 def test_a_trace_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
