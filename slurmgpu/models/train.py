@@ -58,6 +58,7 @@ class TrainSettings(BaseModel):
         "context_parallel": "torch 2.13 cuts sequences over processes in a prototype alone, whose causal attention runs on GPUs "
         "only; for long sequences there are activation_checkpointing, micro_batch and strategy: pipeline",
         "tensor_parallel": f"it has been removed; {_INSTEAD}",
+        "gradient_as_bucket_view": "it has been removed: gradients always lie in DDP's buckets, which saves memory; leave it out",
         "stages_each": f"it has been removed, and each process of a pipeline has one stage; {_INSTEAD}",
     }
     """What one may look for and what is not there, each with the reason and what to do."""
@@ -259,9 +260,6 @@ class TrainSettings(BaseModel):
         True,
         description="DDP: whether all processes get rank 0's buffers, such as BatchNorm's averages, before each forward pass; "
         "false: each keeps its own, and evaluations and checkpoints have rank 0's.",
-    )
-    gradient_as_bucket_view: bool = Field(
-        True, description="DDP: whether gradients live in the buckets they are sent in; saves memory."
     )
     static_graph: bool = Field(
         False,

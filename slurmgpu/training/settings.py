@@ -28,11 +28,12 @@ _INSTEAD = (
 )
 REMOVED = {
     "tensor_parallel": f"has been removed; {_INSTEAD}",
+    "gradient_as_bucket_view": "has been removed: gradients always lie in DDP's buckets, which saves memory; leave it out",
     "stages_each": f"has been removed, and each process of a pipeline has one stage; {_INSTEAD}",
     "pipeline_schedule": f"interleaved has been removed; write 1f1b or gpipe, or {_INSTEAD}",
 }
 """Settings and values that earlier versions had, and what to write instead."""
-_AS_NOW = {"tensor_parallel": 1, "stages_each": 1}
+_AS_NOW = {"tensor_parallel": 1, "stages_each": 1, "gradient_as_bucket_view": True}
 """What earlier versions wrote into each train.json, and what is done without it."""
 
 
@@ -179,7 +180,6 @@ class Settings:
     init_scale: Annotated[float, _POSITIVE] = 65536.0
     find_unused_parameters: Annotated[bool, _SWITCH] = False
     broadcast_buffers: Annotated[bool, _SWITCH] = True
-    gradient_as_bucket_view: Annotated[bool, _SWITCH] = True
     static_graph: Annotated[bool, _SWITCH] = False
     bucket_cap_mb: Annotated[float, _POSITIVE] = 25.0
     evaluate_every: Annotated[Optional[int], _or_null(_COUNT)] = 1

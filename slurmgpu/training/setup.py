@@ -115,7 +115,7 @@ def spread(
             device_ids=[device.index] if device.type == "cuda" else None,
             find_unused_parameters=settings.find_unused_parameters,
             **_buffers(settings.broadcast_buffers),
-            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            gradient_as_bucket_view=True,
             static_graph=settings.static_graph,
             bucket_cap_mb=settings.bucket_cap_mb,
         )

@@ -37,7 +37,6 @@ VALID: list[dict[str, Any]] = [
     {"activation_checkpointing": True, "init_scale": 1024.0},
     {
         "find_unused_parameters": True,
-        "gradient_as_bucket_view": False,
         "static_graph": True,
         "bucket_cap_mb": 1.5,
     },
@@ -258,13 +257,18 @@ def test_settings_of_earlier_versions_are_read_where_they_asked_for_nothing() ->
         "task": "task.py:T",
         "tensor_parallel": 1,
         "stages_each": 1,
+        "gradient_as_bucket_view": True,
         "strategy": "fsdp2",
     }
     assert parse(earlier) == Settings("task.py:T", strategy="fsdp2")
-    for name, value in {"tensor_parallel": 4, "stages_each": 2, "pipeline_schedule": "interleaved"}.items():
-        with pytest.raises(
-            SettingsError, match=f"x: {name} .*has been removed.*start torchtitan or Megatron-LM"
-        ):
+    removed = {
+        "tensor_parallel": 4,
+        "stages_each": 2,
+        "pipeline_schedule": "interleaved",
+        "gradient_as_bucket_view": False,
+    }
+    for name, value in removed.items():
+        with pytest.raises(SettingsError, match=f"x: {name} .*has been removed.*(Megatron-LM|leave it out)"):
             parse({**earlier, name: value}, "x")
 
 

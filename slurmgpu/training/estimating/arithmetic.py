@@ -3,8 +3,7 @@
 What is counted, with P for parameters, G for gradients, S for the optimizer's state, E for the average of the weights:
 
 - single: P + G + S + E and a micro-batch; a first micro-batch makes its gradients while its activations go.
-- ddp: the same on each rank. Gradients lie in DDP's buckets, which are there from the start; beside them once more without
-  ``gradient_as_bucket_view``.
+- ddp: the same on each rank. Gradients lie in DDP's buckets, which are there from the start.
 - fsdp2 over N: (P + G + S + E) / N; what is gathered (in ``precision``'s type): the block that is computed, the next one, and
   what is in no block; the gradients of a block before they are shared out, in both types; and a micro-batch. Without
   ``reshard_after_forward`` all blocks stay gathered.
@@ -120,12 +119,11 @@ def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: 
     """A process that has all of the model."""
     micro = samples_at_a_time(settings, count)
     together = strategy == "ddp"
-    gradients = facts.gradients * (1 if not together or settings.gradient_as_bucket_view else 2)
     kept = facts.parameters + facts.buffers + facts.optimizer + facts.averages
     line = _line(facts.peaks, first=False)
     activations = 0 if line is None else line.at(micro)
     beside = 0 if on_gpu else facts.optimizer_peak
-    peak = gradients + max(activations, beside)
+    peak = facts.gradients + max(activations, beside)
     rounds = -(-settings.batch_size // count) > micro
     first = at(facts.peaks, micro, first=True)
     if not together and not rounds and first is not None:
@@ -133,10 +131,10 @@ def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: 
         peak = max(first, activations, facts.gradients + beside)
     return Row(
         strategy, count, False, micro,
-        facts.parameters, gradients, facts.optimizer, facts.averages, facts.buffers, 0,
+        facts.parameters, facts.gradients, facts.optimizer, facts.averages, facts.buffers, 0,
         None if line is None else activations,
         kept + peak, 0,
-        kept + gradients + (0 if line is None else max(0, round(line.fixed))),
+        kept + facts.gradients + (0 if line is None else max(0, round(line.fixed))),
         None if line is None else round(line.each),
     )  # fmt: skip
 

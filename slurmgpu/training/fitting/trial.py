@@ -96,9 +96,6 @@ class Trial:
         for _ in range(_SCALED if loop.precision.scaler is not None else 1):
             loop.step.take(samples)
         self._begun = True
-        trained = [each for each in loop.model.parameters() if each.requires_grad]
-        if self.together and self.group.pieces == 1 and not self.settings.gradient_as_bucket_view:
-            self._kept += [torch.ones_like(each) for each in trained]
         if self.group.device.type == "cpu":  # a save copies what it writes, beside the steps
             average = {} if loop.average is None else loop.average.state_dict()
             states = loop.model.state_dict(), loop.optimizer.state_dict(), average
