@@ -63,29 +63,12 @@ def said(user: User, cluster: str, *request: str) -> tuple[str, int, str]:
     return plan["gpu_type"], plan["nodes"] * plan["gpus_per_node"], script
 
 
-@pytest.fixture
-def twin(user: User) -> Iterator[User]:
-    yield user
-    user("down", "twin")
-
-
 def learned(user: User) -> str:
     """The profile of the twin as discovery writes it."""
     path = user.home / "learned.yaml"
     path.unlink(missing_ok=True)
     user.slurmgpu("cluster", "discover", "--name", "learned", "--to", str(path), name="twin")
     return str(path)
-
-
-@pytest.mark.parametrize("profile", ["csc-mahti", "drac-narval"])
-def test_a_request_for_a_gpu_gets_no_slice_however_full_the_cluster_is(twin: User, profile: str) -> None:
-    twin.do("up", "--name", "twin", "--like", profile, "--no-accounting")
-    for cluster in (profile, learned(twin)):
-        gpu_type, _, script = said(twin, cluster, "--gpus", "1")
-        got = of_each_job(twin, script, 100)
-        assert gpu_type == "a100"
-        assert len(got) > 10
-        assert set(got) == {"gpu:a100:1"}
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,6 @@ from slurmgpu.sandbox.starting import client_env, start
 from slurmgpu.scripts.importing import import_script
 from tests.published import Case, Option, published, script_of
 from tests.slurm.conftest import need_slurm
-from tests.slurm.throwaway import ThrowawaySlurm
-from tests.slurm.tool import Tool
 
 pytestmark = pytest.mark.slurm
 
@@ -241,19 +239,3 @@ def test_lines_that_slurm_reads_for_other_schedulers_stay(site: Site, tmp_path: 
     site.run("scancel", str(plain), str(first), str(second))
     assert differing(jobs[str(first)], jobs[str(second)]) == []
     assert jobs[str(plain)] != jobs[str(first)]  # else this test says nothing
-
-
-def test_an_imported_script_runs_under_its_own_shell(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
-    tool = Tool(slurm, tmp_path)
-    script = tool.file(
-        "train.slurm",
-        "#!/usr/bin/env python3\n#SBATCH -N 2 --tasks-per-node=2 -c 1   # four in all\n#SBATCH -t 5 --comment='a #1'\n"
-        "import os, sys\nprint('tasks', os.environ['SLURM_NTASKS'], 'in', os.getcwd())\nsys.exit(3)\n",
-    )
-    assert tool("import", str(script), "--to", "job.yaml").returncode == 0
-    job = tool.submit("job.yaml")
-    assert slurm.wait_for(job.job_id) == "FAILED"
-    log = (job.run_dir / "logs" / f"{job.job_id}.out").read_text()
-    assert log == f"tasks 4 in {tool.work}\n"
-    again = tool("render", str(job.run_dir / "job.yaml"))
-    assert again.stdout == (job.run_dir / "script.sbatch").read_text().replace("--time=5", "--time=00:05:00")

@@ -179,14 +179,6 @@ def test_a_users_own_ddp_script_meets_on_two_nodes(tool: Tool, slurm: ThrowawayS
     assert ("torch.distributed.run" in script) is (launch != "srun")
 
 
-def test_a_held_job_waits_and_status_says_why(tool: Tool) -> None:
-    job = tool.submit("--gpus", "1", "--hold", "--", "sleep", "300")
-    (shown,) = tool.status(job.job_id)
-    assert (shown["state"], shown["reason"]) == ("PENDING", "JobHeldUser")
-    assert tool("cancel", str(job.run_dir)).returncode == 0
-    assert tool.wait_for_state(job.job_id, "CANCELLED")["elapsed"] == 0
-
-
 @pytest.mark.parametrize(
     ("option", "words"),
     [

@@ -54,14 +54,14 @@ def tool(slurm: ThrowawaySlurm, tmp_path: Path, shared: Path) -> Tool:
     return tool
 
 
-def submitted(tool: Tool, shared: Path, *command: str, wait: bool = True, **resources: Any) -> Submitted:
+def submitted(tool: Tool, shared: Path, *command: str, **resources: Any) -> Submitted:
     job = {
         "environment": {"python": {"venv": f"{shared}/venv", "stage": "node"}},
         "command": command or ("python", "show.py"),
         "resources": {"gpus_per_node": 1, "tasks_per_node": 1, **resources},
         "launch": "srun",
     }
-    return tool.submit(str(tool.file("job.yaml", json.dumps(job))), *(["--wait"] if wait else []))
+    return tool.submit(str(tool.file("job.yaml", json.dumps(job))), "--wait")
 
 
 def left(tool: Tool) -> list[str]:

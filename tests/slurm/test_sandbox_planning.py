@@ -30,21 +30,6 @@ def test_a_sandbox_plans_with_the_profile_that_discovery_writes_of_it(user: User
         user.do("down", "default")
 
 
-def test_what_a_sandbox_would_refuse_or_keep_waiting_is_refused_when_it_is_planned(user: User) -> None:
-    user.do("up")
-    try:
-        for options, why in (
-            (("-q", "debug", "--gpus", "8"), "QOS 'debug' allows at most 4 GPUs a job"),
-            (("-q", "hihg", "--gpus", "1"), "has no QOS 'hihg'"),
-            (("-A", "nobody", "--gpus", "1"), "account 'nobody' is not one of yours"),
-        ):
-            words = (sys.executable, "-m", "slurmgpu", "plan", *options, "--", "true")
-            done = user("exec", "--", *words)
-            assert (done.returncode, why in done.stderr) == (1, True), done
-    finally:
-        user.do("down", "default")
-
-
 @pytest.mark.long
 def test_memory_is_not_watched_and_up_says_so(user: User) -> None:
     said = user.do("up")

@@ -78,24 +78,6 @@ def lesson(box: User, name: str) -> Path:
     return Path(run["run_dir"])
 
 
-def test_the_lesson_with_a_model_on_two_gpus_learns_what_one_device_learns(box: User) -> None:
-    run = lesson(box, "model_parallel")
-    (said,) = (path.read_text() for path in run.glob("logs/*.out"))
-    plain = (LESSONS / "model_parallel.py").read_text().replace(".to(first)", "").replace(".to(second)", "")
-    alone = subprocess.run(
-        [sys.executable, "-"],
-        input=plain,
-        cwd=LESSONS,
-        env=box.env,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    losses = re.findall(r"epoch \d: loss [\d.]+", alone)
-    assert len(losses) == 5
-    assert re.findall(r"epoch \d: loss [\d.]+", said) == losses
-
-
 def test_the_lesson_with_a_1f1b_pipeline_over_two_nodes_learns_what_one_process_learns(box: User) -> None:
     """The tolerance is that of tests/training/test_training_equality.py: losses within 1e-5 of themselves."""
     run, alone = lesson(box, "pipeline"), box.home / "alone"

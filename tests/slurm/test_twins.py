@@ -259,21 +259,6 @@ def test_a_twin_judges_as_the_cluster_it_is_like(user: User) -> None:
         user.do("down", "twin")
 
 
-def test_a_submitted_job_waits_for_a_node_that_never_comes(user: User) -> None:
-    user.do("up", "--name", "twin", "--like", "lumi-g", "--no-accounting")
-    try:
-        submit = ("sbatch", "--parsable", "-p", "standard-g", "-N1024", "--gpus-per-node=8", "--wrap=true")
-        job = user.ask(*submit, name="twin")
-        states = ("squeue", "-h", "-j", job, "-o", "%T %D")
-        assert user.ask(*states, name="twin") in {"CONFIGURING 1024", "PENDING 1024"}
-        beyond = user(
-            "exec", "--name", "twin", "--", *submit[:4], "-N1025", "--gpus-per-node=8", "--wrap=true"
-        )
-        assert "Node count specification invalid" in beyond.stderr
-    finally:
-        user.do("down", "twin")
-
-
 def test_a_twin_has_thousands_of_nodes(user: User) -> None:
     profile = user.home / "large.yaml"
     profile.write_text(

@@ -32,14 +32,15 @@ def last(run: RunFolder, part: str) -> Any:
     return torch.load(run.path / "checkpoints" / newest / part, weights_only=True)
 
 
-def alike(one: RunFolder, other: RunFolder, ranks: int = 1) -> None:
+def alike(one: RunFolder, other: RunFolder, *names: str) -> None:
     """The same bits: the losses and rates of each step, and everything in the newest checkpoint."""
-    for name in ("loss", "learning_rate"):
+    for name in ("loss", *(names or ["learning_rate"])):
         mine, others = (
-            {line["step"]: line["values"][name] for line in each.metrics("train")} for each in (one, other)
+            {line["step"]: line["values"].get(name) for line in each.metrics("train")}
+            for each in (one, other)
         )
         assert mine == others, name
-    for part in ("model.pt", "training.pt", *(f"rank-{rank}.pt" for rank in range(ranks))):
+    for part in ("model.pt", "training.pt", "rank-0.pt"):
         assert repr(last(one, part)) == repr(last(other, part)), part
 
 

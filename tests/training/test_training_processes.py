@@ -400,18 +400,6 @@ def digits_settings() -> dict[str, object]:
     return TrainSettings.model_validate(job["train"]).document()
 
 
-def test_the_data_say_how_to_make_them_where_scikit_learn_is_missing(tmp_path: Path) -> None:
-    python = torch_alone(tmp_path / "venv")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    target = tmp_path / "digits.pt"
-    ended = subprocess.run(
-        [python, DIGITS / "prepare.py", target], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 1
-    assert f"run `pip install scikit-learn`, then `python {DIGITS}/prepare.py {target}`" in ended.stderr
-    assert not target.exists()
-
-
 def test_the_entrypoint_imports_torch_and_the_standard_library_alone() -> None:
     for file in TRAINING.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(), feature_version=(3, 9))):

@@ -66,16 +66,6 @@ def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.Captur
     assert run.checkpoints() == ["step-10", "step-7"]
 
 
-@pytest.mark.parametrize(("batch_size", "noted"), [(100, False), (250, True)])
-def test_a_batch_of_more_than_an_epoch_is_noted(
-    run: RunFolder, capsys: pytest.CaptureFixture[str], batch_size: int, noted: bool
-) -> None:
-    run.write(epochs=5, batch_size=batch_size)
-    run.here()
-    text = "note: batch_size 250 is more than the 100 samples of an epoch: a step takes samples of 2.5 epochs"
-    assert (text in capsys.readouterr().out) == noted
-
-
 @pytest.mark.parametrize(("warmup_steps", "noted"), [(10, False), (40, True)])
 def test_a_warm_up_that_never_ends_is_noted(
     run: RunFolder, capsys: pytest.CaptureFixture[str], warmup_steps: int, noted: bool
