@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import pkgutil
+import random
 import runpy
 import select
 import socket
@@ -26,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run", "slurmgpu", "start"]
+__all__ = ["free_port", "run", "slurmgpu", "start"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -102,6 +103,15 @@ def slurmgpu(
     }
     command = [sys.executable, "-m", "slurmgpu", *words]
     return run(command, inherited | places | dict(env or {}), timeout=timeout, cwd=folder, input=input)
+
+
+def free_port() -> int:
+    """Return a port below those that the kernel gives to whoever names none: it must still be free when it is used."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class _Forked(subprocess.Popen):  # type: ignore[type-arg]

@@ -18,7 +18,8 @@ from ruamel.yaml import YAML
 
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job
-from tests.training.conftest import RunFolder, free_port, new_run
+from tests.ready import free_port
+from tests.training.conftest import RunFolder, new_run
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "four_scripts"

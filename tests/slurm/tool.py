@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -54,15 +51,6 @@ class Submitted:
             assert time.monotonic() < deadline, self.log
             time.sleep(0.1)
         return int(file.read_text())
-
-
-def free_port() -> int:
-    """One below those that the kernel gives to whoever names none: it must still be free when it is used."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 class Tool:

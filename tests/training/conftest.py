@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +23,7 @@ from slurmgpu.training.run import train
 from slurmgpu.training.saving.pieces import Pieces
 from slurmgpu.training.settings import SCHEMA, load
 from tests import ready
+from tests.ready import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = Path(__file__).with_name("small.py")
@@ -171,15 +169,6 @@ def clean_environment(run_dir: Path) -> dict[str, str]:
     places = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(launchers) and k not in places}
     return kept | {"SLURMGPU_RUN_DIR": str(run_dir), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def free_port() -> int:
-    """One below those that the kernel gives to whoever names none: it must still be free when it is used."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def _popen(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[str]:

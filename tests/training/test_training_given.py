@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from slurmgpu.training import Run
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.processes import given
 from slurmgpu.training.processes.ranks import Ranks
+
+from .conftest import RunFolder
 
 # As a real Slurm 22.05 sets them for a step of a job with two GPUs on its node.
 STEP = {
@@ -51,6 +54,31 @@ def check(environment: Mapping[str, str], ranks: Ranks = FIRST, **options: Any) 
     said: list[str] = []
     given.check(ranks, environment, said.append, how_on_cpu="train.device: cpu", **options)
     return said
+
+
+def test_a_gpu_job_does_not_train_on_the_cpu_unnoticed(run: RunFolder) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    run.write(epochs=1)
+    ended = run.ranks(2, kill_on_bad_exit=True, **STEP)
+    assert ended.codes[0] == 1
+    assert ended.err.count("Slurm gave this node 2 GPU(s), and torch sees none") == 1
+    assert torch.__version__ in ended.err
+    assert re.search(r"built for .*\(torch.version.cuda is None\)|built for (CUDA|ROCm) \d", ended.err)
+    assert "driver: " in ended.err
+    assert "train.device: cpu" in ended.err
+    assert "Traceback" not in ended.err
+    assert "training" not in ended.out
+    assert not (run.path / "metrics.jsonl").exists()
+    assert not (run.path / "checkpoints").exists()
+
+
+def test_with_device_cpu_a_gpu_job_trains_on_the_cpu(run: RunFolder) -> None:
+    run.write(epochs=1, device="cpu")
+    ended = run.ranks(**STEP)
+    assert (ended.codes, ended.err) == ([0], "")
+    (start,) = run.metrics("start")
+    assert start["values"]["ranks"][0]["device"] == "cpu"
 
 
 def complaint(environment: Mapping[str, str], ranks: Ranks = FIRST, **options: Any) -> str:

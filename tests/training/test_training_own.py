@@ -21,8 +21,9 @@ from slurmgpu.training import Run
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
 from tests import ready
+from tests.ready import free_port
 
-from .conftest import ROOT, clean_environment, free_port, has_fsdp2, same
+from .conftest import ROOT, clean_environment, has_fsdp2, same
 
 FOLDER = ROOT / "examples" / "own_loop"
 

@@ -13,8 +13,7 @@ from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.processes import group, meeting
 from slurmgpu.training.processes.group import Group, choose_device, join, own_cpus
 from slurmgpu.training.processes.ranks import Ranks, from_environment, tasks_on_node
-
-from .conftest import free_port
+from tests.ready import free_port
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {
