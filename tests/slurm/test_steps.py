@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.inside.test_stopping import GRACE, left_of
+from tests.ready import free_port
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
