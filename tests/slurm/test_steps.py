@@ -17,7 +17,6 @@ from tests.slurm.tool import Submitted, Tool
 pytestmark = pytest.mark.slurm
 
 SHOW = """\
-from tests.ready import free_port
 import json, os, signal, sys, time
 name, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
 others = sys.argv[4:]  # these are waited for, for so many seconds at most
