@@ -12,7 +12,7 @@ DEMO_CLUSTER := uva-afton
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
-	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about seven minutes"
+	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about nine minutes"
 	@echo "make test-chosen  the long tests that every change must pass: a few minutes more"
 	@echo "make test-long  all tests that train in many processes, or for long: about 25 minutes"
 	@echo "make test-all   every test there is, with one summary: about two hours; AGAIN=1 goes on, ONLY=training chooses"
@@ -89,7 +89,7 @@ reference: $(VENV)/.test
 # Four files at a time, those on a real Slurm first: they mostly wait for it, and take longest. The checks run beside them.
 PARALLEL := --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.test slurm-packages
-	@echo "some 12,000 tests, on a real Slurm too: about seven minutes on 2 cores" >&2
+	@echo "some 8,500 tests, on a real Slurm too: about nine minutes on 2 cores" >&2
 	@log=$$(mktemp); $(MAKE) --no-print-directory check >"$$log" 2>&1 & check=$$!; rc=0; \
 	    $(PYTEST) -n 4 $(PARALLEL) -m "not long and not inside" || rc=$$?; \
 	    wait $$check || { cat "$$log"; echo "make check: FAILED" >&2; rc=1; }; rm -f "$$log"; exit $$rc
@@ -129,7 +129,7 @@ test-torch-matrix: $(VENV)/.test
 
 # The tests on a real Slurm, on other releases than the installed one. Of the long tests, those whose outcome lies with Slurm run,
 # too. QUICK=1: without the long ones, and without the files whose outcome does not lie with the release.
-OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor
+OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor environments packing notify first_cause benchmarks
 OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py tests/slurm/test_why.py tests/slurm/test_top.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test release-packages

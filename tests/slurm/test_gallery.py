@@ -35,6 +35,10 @@ SMALLER = {
 }  # fmt: skip
 # Jobs for more nodes than there are here; tests/test_gallery.py plans them.
 TOO_LARGE = ("gpt2-16-nodes", "gpt2-pipeline", "gpt2-sharded", "resnet50-4-nodes")
+# One of each kind; make test-long runs all.
+CHOSEN = (
+    "accelerate", "array", "container", "gpt2-one-gpu", "modules", "one-gpu", "one-node", "own-loop", "resumable", "two-nodes",
+)  # fmt: skip
 # Those that start after another one.
 AFTER = {"pipeline-train": "pipeline-prepare"}
 
@@ -83,11 +87,17 @@ def missing(name: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def gallery(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gallery]:
+def gallery(
+    slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Gallery]:
     folder = tmp_path_factory.mktemp("gallery")
     tool = Tool(slurm, folder)
     a_site(tool, folder)
-    names = [name for name in example_names() if not missing(name) and name not in TOO_LARGE]
+    asked = {item.callspec.params["name"] for item in request.session.items if item.path == request.path}
+    asked |= {AFTER[name] for name in asked & AFTER.keys()}
+    names = [
+        name for name in example_names() if name in asked and not missing(name) and name not in TOO_LARGE
+    ]
     jobs: dict[str, Submitted] = {}
 
     def submit(name: str) -> None:
@@ -103,7 +113,7 @@ def gallery(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> 
 
     with ThreadPoolExecutor(2) as side_by_side:
         list(side_by_side.map(submit, [name for name in names if name not in AFTER]))
-        list(side_by_side.map(submit, AFTER))
+        list(side_by_side.map(submit, [name for name in names if name in AFTER]))
     yield Gallery(tool, jobs)
     for job in jobs.values():
         slurm.run(["scancel", str(job.job_id)])
@@ -233,8 +243,10 @@ EXPECTED: dict[str, list[Callable[[Gallery, str, str], None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", example_names())
-@pytest.mark.chosen
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.chosen) if name in CHOSEN else name for name in example_names()],
+)
 def test_a_copied_job_runs_to_its_end_and_every_rank_is_seen(name: str, gallery: Gallery) -> None:
     if missing(name):
         pytest.skip(f"{name} is not installed here: pip install {name}")
