@@ -15,7 +15,7 @@ help:
 	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about nine minutes"
 	@echo "make test-chosen  the long tests that every change must pass: a few minutes more"
 	@echo "make test-long  all tests that train in many processes, or for long: about 25 minutes"
-	@echo "make test-all   every test there is, with one summary: about two hours; AGAIN=1 goes on, ONLY=training chooses"
+	@echo "make test-all   every test there is, with one summary: hours; AGAIN=1 goes on, ONLY=training chooses"
 	@echo "make test-inside  what a job needs inside: containers, environments, launchers, each run for real"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
@@ -139,7 +139,7 @@ test-releases: $(VENV)/.test release-packages
 	    $(if $(QUICK),,$(PYTEST) $(OF_SLURM) -n 4 $(PARALLEL) -m long || rc=1;) \
 	    done; exit $$rc
 
-# Everything, part by part, with one summary: about two hours. AGAIN=1: what has failed or not run; ONLY=training: what is about this.
+# Everything, part by part, with one summary: hours. AGAIN=1: what has failed or not run; ONLY=training: what is about this.
 .PHONY: test-all
 test-all: $(VENV)/.long slurm-packages browser-packages release-packages inside-packages
 	@.ci/test-all $(if $(AGAIN),--again) $(if $(ONLY),--only $(ONLY))
