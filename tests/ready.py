@@ -3,7 +3,7 @@
 Processes beside each pytest import torch, or all of slurmgpu's command line, once, and fork for each start. The fork
 takes the environment, the folder, the input and the outputs that a start of its own would have, and runs the module or
 script as ``__main__``. Where the environment says something that Python or torch reads earlier than that (``PYTHON...``,
-``OMP_...``), the start is an ordinary one. tests/test_starting.py starts every command the ordinary way.
+``OMP_...``), the start is an ordinary one. tests/test_cli.py starts every command the ordinary way.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def slurmgpu(
 
     ``env`` is added to the environment, from which the variables go that begin with one of ``without``.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith((*without, "\0"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     places = {
         "PYTHONPATH": str(ROOT),
         "XDG_CONFIG_HOME": str(folder / "xdg"),

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from slurmgpu.cli.group import COMMANDS
 from slurmgpu.cli.render import command as render
 from tests import ready
 
@@ -21,6 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def slurmgpu(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return ready.slurmgpu(cwd, *arguments, env=env)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_starts_in_a_process_of_its_own(name: str) -> None:
+    command = [sys.executable, "-m", "slurmgpu", name, "--help"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"slurmgpu {name} " in done.stdout
 
 
 def test_a_job_needs_no_file(tmp_path: Path) -> None:
