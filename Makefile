@@ -130,13 +130,12 @@ test-torch-matrix: $(VENV)/.test
 # The tests on a real Slurm, on other releases than the installed one. Of the long tests, those whose outcome lies with Slurm run,
 # too. QUICK=1: without the long ones, and without the files whose outcome does not lie with the release.
 OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor environments packing notify first_cause benchmarks
-OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py tests/slurm/test_why.py tests/slurm/test_top.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test release-packages
 	@rc=0; for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do \
 	    echo "--- Slurm $$release"; export SLURMGPU_TEST_RELEASES=$$release; \
 	    $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m "not long" $(if $(QUICK),$(OF_US:%=--ignore tests/slurm/test_%.py)) || rc=1; \
-	    $(if $(QUICK),,$(PYTEST) $(OF_SLURM) -n 4 $(PARALLEL) -m long || rc=1;) \
+	    $(if $(QUICK),,$(PYTEST) tests/slurm -n 4 $(PARALLEL) -m every_release || rc=1;) \
 	    done; exit $$rc
 
 # Everything, part by part, with one summary: hours. AGAIN=1: what has failed or not run; ONLY=training: what is about this.

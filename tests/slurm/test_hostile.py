@@ -13,7 +13,7 @@ from tests.slurm.reading_back import ReadingBack
 from tests.slurm.round_trip import FIELDS, Sending
 from tests.slurm.throwaway import ThrowawaySlurm
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.every_release]
 
 # What the jobs find first on their PATH, and as functions of their shell: each writes its words down.
 PROGRAMS = {

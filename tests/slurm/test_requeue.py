@@ -21,7 +21,7 @@ from tests.slurm.tool import Tool
 from tests.training.conftest import RunFolder, new_run
 
 # Three minutes on a quiet machine, most of it in the fixture: two requeues of a 1-minute job. Six on a busy one.
-pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.every_release, pytest.mark.timeout(1200)]
 
 SLOW = """\
 import os

@@ -16,7 +16,7 @@ import pytest
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.tool import Tool
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.every_release]
 
 
 class Tmux:

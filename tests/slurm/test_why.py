@@ -17,7 +17,7 @@ from tests.slurm.conftest import need_slurm
 from tests.slurm.situations import Situations, situations
 from tests.test_why import CASES
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.every_release]
 
 
 @pytest.fixture(scope="module")
