@@ -95,7 +95,7 @@ def _submitted(prepared: Prepared, slurm: Slurm) -> tuple[Run, str]:
 
 
 def _ended(slurm: Slurm, run: Run, notice: str, within: float) -> tuple[Ended | None, str]:
-    """How the job ended, and its last state; None: it did not in time, and is cancelled.
+    """Return how the job ended and its last state; None where it did not end in time and was cancelled.
 
     ``notice`` is what Slurm said when it took the job.
     """
