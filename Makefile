@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_CLUSTER := uva-afton
+# Compiled once for all that the tests start, and for later runs: to compile the tests takes longer than to collect them.
+COMPILED = env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/compiled
 
 .PHONY: help demo test check lint types imports reference format benchmark soak soak-sharded clean
 
@@ -86,23 +88,25 @@ imports: $(VENV)/.test
 reference: $(VENV)/.test
 	@$(BIN)/python docs/reference.py
 
-# Four files at a time, those on a real Slurm first: they mostly wait for it, and take longest. The checks run beside them.
+# Four files at a time. The checks run beside them, and the tests are compiled once before the four begin.
 PARALLEL := --dist loadfile --no-loadscope-reorder
+QUICK_TESTS := -m "not long and not inside"
 test: $(VENV)/.test slurm-packages
 	@echo "some 8,500 tests, on a real Slurm too: about nine minutes on 2 cores" >&2
 	@log=$$(mktemp); $(MAKE) --no-print-directory check >"$$log" 2>&1 & check=$$!; rc=0; \
-	    $(PYTEST) -n 4 $(PARALLEL) -m "not long and not inside" || rc=$$?; \
+	    $(COMPILED) $(BIN)/python -m pytest $(QUICK_TESTS) --collect-only -q >/dev/null 2>&1; \
+	    $(COMPILED) $(PYTEST) -n 4 $(PARALLEL) $(QUICK_TESTS) || rc=$$?; \
 	    wait $$check || { cat "$$log"; echo "make check: FAILED" >&2; rc=1; }; rm -f "$$log"; exit $$rc
 
 # Trainings in several processes, killed, stopped and compared; pages in a browser; the shipped jobs on a real Slurm.
 .PHONY: test-long test-chosen
 test-long: $(VENV)/.long slurm-packages browser-packages
 	@echo "some 500 tests, many of which train in several processes: about 25 minutes on 2 cores" >&2
-	@$(PYTEST) -n 4 $(PARALLEL) -m long --durations 15
+	@$(COMPILED) $(PYTEST) -n 4 $(PARALLEL) -m long --durations 15
 
 # Of these, the ones that every change must pass.
 test-chosen: $(VENV)/.long slurm-packages browser-packages
-	@$(PYTEST) -n 4 $(PARALLEL) -m chosen --durations 15
+	@$(COMPILED) $(PYTEST) -n 4 $(PARALLEL) -m chosen --durations 15 $$(grep -rl --include='test_*.py' mark.chosen tests)
 
 # Real containers, module systems, launchers and shells. What they need beyond Slurm is installed or fetched once, and kept.
 # TABLE=1: what has run is written into docs/reference/what-has-run.md. HEAVY=1: what fetches large libraries or trains, too.
@@ -129,13 +133,13 @@ test-torch-matrix: $(VENV)/.test
 
 # The tests on a real Slurm, on other releases than the installed one. Of the long tests, those whose outcome lies with Slurm run,
 # too. QUICK=1: without the long ones, and without the files whose outcome does not lie with the release.
-OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor environments packing notify first_cause benchmarks
+OF_US := init two_users sandbox_faults logs after_silence doctor environments packing notify first_cause benchmarks
 .PHONY: test-releases
 test-releases: $(VENV)/.test release-packages
 	@rc=0; for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do \
 	    echo "--- Slurm $$release"; export SLURMGPU_TEST_RELEASES=$$release; \
-	    $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m "not long" $(if $(QUICK),$(OF_US:%=--ignore tests/slurm/test_%.py)) || rc=1; \
-	    $(if $(QUICK),,$(PYTEST) tests/slurm -n 4 $(PARALLEL) -m every_release || rc=1;) \
+	    $(COMPILED) $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m "not long" $(if $(QUICK),$(OF_US:%=--ignore tests/slurm/test_%.py)) || rc=1; \
+	    $(if $(QUICK),,$(COMPILED) $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m every_release || rc=1;) \
 	    done; exit $$rc
 
 # Everything, part by part, with one summary: hours. AGAIN=1: what has failed or not run; ONLY=training: what is about this.

@@ -51,13 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
     The tests start slurmgpu over a thousand times. Where PYTHONDONTWRITEBYTECODE is set, as in many containers, each
     start would compile every module anew, which takes longer than the rest of the command.
     """
-    if hasattr(config, "workerinput"):
-        return  # a worker inherits what the controller has set
+    gc.disable()  # until all is collected: it would look at every test again and again, and find nothing
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "PYTHONPYCACHEPREFIX" in os.environ:
+        return  # make has named one that stays, or the controller one for its workers
     folder = tempfile.mkdtemp(prefix="slurmgpu-tests-bytecode-")
     Path(folder).chmod(0o755)  # for tests that act as a second user
     config.stash[_COMPILED] = folder
     os.environ["PYTHONPYCACHEPREFIX"] = folder
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,6 +79,7 @@ def pytest_collection_finish() -> None:
     """What has been collected stays to the end: the garbage collector need not look at it after every test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

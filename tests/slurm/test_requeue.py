@@ -1,7 +1,7 @@
 """Jobs that are stopped and start again by themselves, and those that must not, on the real Slurm.
 
 All of them run at once, for most of their time is spent asleep, in slow steps and in the queue; but they begin one
-after the other, for that takes the processor, and some have no more than a minute.
+after the other, for that takes the processor, and some have no more than two minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 from tests.training.conftest import RunFolder, new_run
 
-# Three minutes on a quiet machine, most of it in the fixture: two requeues of a 1-minute job. Six on a busy one.
+# Three minutes on a quiet machine, most of it in the fixture: a requeue of a 2-minute job. Six on a busy one.
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.every_release, pytest.mark.timeout(1200)]
 
 SLOW = """\
@@ -240,8 +240,9 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
     usr1 = signal(slurm, "--batch", "--signal=USR1")
     two = ["-N", "1", "--gpus-per-node", "2", *FREE]
     one = ["--gpus", "1", *FREE]
-    made.train("limit", *two, "-t", "1", slow_starts=2)  # first, for it takes the longest
-    made.train("array", *one, "-t", "1", array=2)
+    # First, for they take the longest. A start has to reach its first step within the limit, on a busy machine too.
+    made.train("limit", *two, "-t", "2")
+    made.train("array", *one, "-t", "2", array=2)
     (case,) = made.train(
         "preempted", "--gpus", "1", "-t", "5", "-p", "preempt", "--sbatch", "nodelist=node3", slow_starts=2
     )
@@ -300,13 +301,13 @@ def assert_as_if(case: Case, run: RunFolder, losses: list[str]) -> None:
 
 
 @pytest.mark.chosen
-def test_a_training_with_a_limit_of_a_minute_ends_by_itself_as_if_undisturbed(
+def test_a_training_longer_than_its_limit_ends_by_itself_as_if_undisturbed(
     cases: Cases, tmp_path: Path
 ) -> None:
     case = cases.all["limit"]
     assert case.state == "COMPLETED", case.log
     restarts = case.restarts
-    assert restarts >= 2
+    assert restarts >= 1
     said = case.said()
     assert [re.sub(r"\d+", "N", line) for line in said] == [
         "stopped by time at step N; requeueing, restart N of at most N"
