@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from slurmgpu.sandbox.processes import processes_of
+from slurmgpu.sandbox.programs import program
 from slurmgpu.sandbox.state import State, read_state
+from tests import ready
 from tests.slurm.conftest import need_slurm
 from tests.slurm.test_throwaway import processes_that_mention
 
@@ -26,11 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def wait_until(
     what: Callable[[], object], seconds: float = 180, seen: Callable[[], object] = lambda: ""
 ) -> None:
-    """Wait until it is true; ``seen`` is what a failure shows."""
+    """Wait until it is true; ``seen`` is what a failure shows. What takes long to ask is asked less often."""
     deadline = time.monotonic() + seconds
-    while not what():
+    while (begun := time.monotonic()) and not what():
         assert time.monotonic() < deadline, f"it did not come true in time: {seen()}"
-        time.sleep(0.1)
+        time.sleep(0.1 + 4 * (time.monotonic() - begun))
 
 
 class User:
@@ -49,17 +50,9 @@ class User:
             "NO_COLOR": "1",
         }
 
-    def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "slurmgpu", "sandbox", *words],
-            env=self.env,
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=400,
-            **options,
-        )
+    def __call__(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "slurmgpu", "sandbox", *words]
+        return ready.run(command, self.env | dict(env or {}), cwd=self.home, timeout=400)
 
     def do(self, *words: str) -> str:
         """What must succeed; its stdout."""
@@ -67,13 +60,37 @@ class User:
         assert done.returncode == 0, done
         return done.stdout
 
+    def inside(self, name: str = "default") -> dict[str, str]:
+        """What `sandbox exec` gives its command, without a start of slurmgpu for each command."""
+        folder = self.folder(name)
+        named = {"SLURMGPU_CLUSTER": str(folder / "cluster.yaml"), "SLURMGPU_SANDBOX": name}
+        path = f"{self.env['PATH']}:{Path(program('sbatch')).parent}"
+        return self.env | named | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
+
+    def tried(self, *command: str, name: str = "default") -> subprocess.CompletedProcess[str]:
+        """A command in the sandbox, whatever becomes of it."""
+        return subprocess.run(
+            command,
+            env=self.inside(name),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+
     def ask(self, *command: str, name: str = "default") -> str:
         """A command in the sandbox that must succeed; its stdout."""
-        return self.do("exec", "--name", name, "--", *command).strip()
+        done = self.tried(*command, name=name)
+        assert done.returncode == 0, done
+        return done.stdout.strip()
 
     def slurmgpu(self, *words: str, name: str = "default") -> str:
         """A command of slurmgpu's in the sandbox that must succeed; its stdout."""
-        return self.ask(sys.executable, "-m", "slurmgpu", *words, name=name)
+        command = [sys.executable, "-m", "slurmgpu", *words]
+        done = ready.run(command, self.inside(name), cwd=self.home, timeout=400)
+        assert done.returncode == 0, done
+        return done.stdout.strip()
 
     def submit(self, *options: str) -> str:
         """The id of a job in the sandbox."""

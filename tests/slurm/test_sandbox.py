@@ -10,15 +10,27 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slurmgpu.files.yaml import read_yaml
 from slurmgpu.sandbox.processes import processes_of
 from tests.slurm.conftest import need_slurm
 from tests.slurm.sandbox_user import ROOT, User, left_of, wait_until
 from tests.slurm.test_throwaway import processes_that_mention
 
 pytestmark = pytest.mark.slurm
+
+NO_FOLDER = "missing"
+
+
+@pytest.fixture(scope="module")
+def box(user: User) -> User:
+    """The user, with the default sandbox up, which had no folder for temporary files when it started."""
+    done = user("up", env={"TMPDIR": str(user.home / NO_FOLDER)})
+    assert done.returncode == 0, done
+    return user
 
 
 # Up, and used
@@ -112,13 +124,35 @@ def test_its_folder_is_private(box: User) -> None:
     assert box.folder().stat().st_mode & 0o777 == 0o700
 
 
-def test_its_database_stays_out_of_the_folder_for_temporary_files(user: User) -> None:
+def test_its_database_stays_out_of_the_folder_for_temporary_files(box: User) -> None:
     """A server that starts there deletes the temporary tables of all others."""
-    env = user.env | {"TMPDIR": str(user.home / "missing")}
-    up = [sys.executable, "-m", "slurmgpu", "sandbox", "up", "--name", "own", "--nodes", "1"]
-    done = subprocess.run(up, env=env, cwd=user.home, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done
-    user.do("down", "--name", "own")
+    assert not (box.home / NO_FOLDER).exists()
+    assert "mygroup" in box.ask("sacctmgr", "-n", "show", "account")
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_it_plans_with_the_profile_that_discovery_writes_of_it(box: User, accounting: bool) -> None:
+    name = "default" if accounting else "simple"
+    if not accounting:
+        box.do("up", "--name", name, "--no-accounting")
+    discovered = profile(box.slurmgpu("cluster", "discover", name=name))
+    planned_with = profile((box.folder(name) / "cluster.yaml").read_text())
+    if not accounting:
+        box.do("down", name)
+    assert planned_with == discovered
+    assert set(planned_with["partitions"]) == {"gpu", "debug", "preempt"}
+    assert ("qos" in planned_with) is accounting
+
+
+def profile(text: str) -> dict[str, Any]:
+    return dict(read_yaml(text, "a profile").data)
+
+
+@pytest.mark.long
+def test_memory_is_not_watched_and_up_says_so(box: User) -> None:
+    assert "memory      is counted when a job starts, not watched" in box.do("up")
+    twice = ("-c", "import time; held = b'x' * 200_000_000; time.sleep(6); print(len(held))")
+    assert box.ask("srun", "--mem=100M", sys.executable, *twice) == "200000000"
 
 
 # Down

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_controller_down_and_healed(box: User) -> None:
     job = running(box, "--nodes=1")
     box.do("fault", "controller-down")
     # squeue would try for 9 s.
-    assert "is DOWN" in box("exec", "--", "scontrol", "ping").stdout
+    assert "is DOWN" in box.tried("scontrol", "ping").stdout
     assert is_kept(box.state().ports[0])
     assert "faults: controller-down" in box.do("status")
     box.do("heal")
@@ -86,16 +85,15 @@ def test_controller_down_and_healed(box: User) -> None:
 def test_controller_hang_and_healed(box: User) -> None:
     box.do("fault", "controller-hang")
     # It would give up after 10 s; whether it waits is what matters.
-    command = [sys.executable, "-m", "slurmgpu", "sandbox", "exec", "--", "squeue"]
     with pytest.raises(subprocess.TimeoutExpired):
-        subprocess.run(command, env=box.env, capture_output=True, timeout=3)
+        subprocess.run(["squeue"], env=box.inside(), capture_output=True, timeout=3)
     box.do("heal")
     box.ask("squeue")
 
 
 def test_database_down_and_healed(box: User) -> None:
     box.do("fault", "database-down")
-    asked = box("exec", "--", "sacct")
+    asked = box.tried("sacct")
     assert asked.returncode == 1
     assert "Connection refused" in asked.stderr
     assert is_kept(box.state().ports[1])
@@ -124,7 +122,7 @@ def test_node_down_loses_its_jobs_and_is_healed(box: User) -> None:
 
 def test_a_lost_reply_leaves_a_job_behind(box: User) -> None:
     box.do("fault", "drop-replies")
-    sent = box("exec", "--", "sbatch", "--output=/dev/null", "--job-name=lost", "--hold", "--wrap", "true")
+    sent = box.tried("sbatch", "--output=/dev/null", "--job-name=lost", "--hold", "--wrap", "true")
     assert (sent.returncode, sent.stdout) == (1, "")
     box.do("heal")
     assert box.ask("squeue", "-h", "-n", "lost", "-o", "%T") == "PENDING"
@@ -136,12 +134,12 @@ def test_a_job_that_began_while_replies_were_lost_ends_when_that_is_mended(box: 
     box.do("fault", "drop-replies")
     begun = box.home / "begun"
     script = f"touch {begun}; sleep 3"
-    box("exec", "--", "sbatch", "--output=/dev/null", "--job-name=brief", "--wrap", script)
+    box.tried("sbatch", "--output=/dev/null", "--job-name=brief", "--wrap", script)
     wait_until(begun.exists)
     box.do("heal")
     wait_until(lambda: box.ask("squeue", "-h", "-t", "all", "-n", "brief", "-o", "%T") == "COMPLETED")
     box.do("fault", "drop-replies")
-    assert box("exec", "--", "squeue").returncode
+    assert box.tried("squeue").returncode
     box.do("heal")
     box.ask("squeue")
 

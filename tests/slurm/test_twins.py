@@ -23,12 +23,8 @@ CHOSEN = (
     "archer2-gpu", "cineca-leonardo", "csc-mahti", "dfki-pegasus", "idris-jean-zay", "lumi-g", "mila", "ncsa-delta",
     "nersc-perlmutter", "nhr-grete", "uchicago-midway3", "uq-bunya", "uva-afton",
 )  # fmt: skip
-QUICK = (
-    "csc-mahti",
-    "idris-jean-zay",
-    "mila",
-    "ncsa-delta",
-)  # slices; constraints; untyped and mixed; a site's own words
+# Slices; constraints; untyped and mixed; a site's own words.
+QUICK = ("csc-mahti", "idris-jean-zay", "mila", "ncsa-delta")
 # Up with accounting takes seconds: two with QOS of the site's own and limits of partitions.
 CHOSEN_WITH_QOS = ("archer2-gpu", "uq-bunya")
 # All of them take some minutes.
@@ -36,8 +32,6 @@ ALL = os.environ.get("SLURMGPU_TEST_ALL_TWINS") == "1"
 
 CLUSTERS = {path.stem: load_cluster(path) for path in sorted(data_folder("clusters").glob("*.yaml"))}
 DESCRIBED = [name for name, cluster in CLUSTERS.items() if cluster.known]
-
-
 WITH_QOS = [name for name in DESCRIBED if CLUSTERS[name].qos]
 
 
@@ -219,18 +213,16 @@ def test_slurm_has_the_qos_and_limits_of_jobs_that_the_profile_says(user: User, 
 # How a twin judges jobs
 
 
-def judged(user: User, *options: str, name: str = "twin") -> str:
-    command = ["sbatch", "--test-only", *options, "--wrap=true"]
-    return user("exec", "--name", name, "--", *command).stderr
+def judged(user: User, *options: str) -> str:
+    return user.tried("sbatch", "--test-only", *options, "--wrap=true", name="twin").stderr
 
 
 def test_a_twin_judges_as_the_cluster_it_is_like(user: User) -> None:
     done = user("up", "--name", "twin", "--like", "uva-afton", "--accounting")
     assert done.returncode == 0, done
     try:
-        assert (
-            "note: gpu-mig, nodes with 1g.10gb: not stated, so assumed: 4 nodes, 4 GPUs each" in done.stderr
-        )
+        assumed = "not stated, so assumed: 4 nodes, 4 GPUs each"
+        assert f"note: gpu-mig, nodes with 1g.10gb: {assumed}" in done.stderr
         assert "  not enforced a job must name account\n" in done.stdout
         assert "  not enforced a job must name account\n" in user.do("status")
         within = ["-p", "gpu", "--nodes=4", "--gres=gpu:a100:8", "--constraint=a100_80gb"]
@@ -250,8 +242,8 @@ def test_a_twin_judges_as_the_cluster_it_is_like(user: User) -> None:
             (["--gres=gpu:1g.10gb:1", "--cpus-per-task=3"], "QOSMaxCpuPerJobLimit"),
             (["--gres=gpu:1g.10gb:1", "--mem=30001M"], "Memory required by task is not available"),
         ]:
-            assert why in user("exec", "--name", "twin", "--", *slices, *options).stderr
-        no_partition = user("exec", "--name", "twin", "--", "sbatch", "--gres=gpu:v100:1", "--wrap=true")
+            assert why in user.tried(*slices, *options, name="twin").stderr
+        no_partition = user.tried("sbatch", "--gres=gpu:v100:1", "--wrap=true", name="twin")
         assert "No partition specified" in no_partition.stderr
         plan = ("plan", "-A", "mygroup", "-p", "gpu", "--gpus", "2", "--", "true")
         assert "on sandbox-twin" in user.slurmgpu(*plan, name="twin")
@@ -274,7 +266,7 @@ def test_a_twin_has_thousands_of_nodes(user: User) -> None:
         assert shown == ["batch* 3000 gpu:h100:8 2-00:00:00 1:00:00", "spare 3000 gpu:h100:8 infinite n/a"]
         assert "to start at" in judged(user, "-N8", "--gpus-per-node=8")
         assert "Node count specification invalid" in judged(user, "-N2001")
-        beyond = user("exec", "--name", "twin", "--", "sbatch", "-N9", "--gpus-per-node=8", "--wrap=true")
+        beyond = user.tried("sbatch", "-N9", "--gpus-per-node=8", "--wrap=true", name="twin")
         assert "QOSMaxGRESPerJob" in beyond.stderr
     finally:
         user.do("down", "twin")
@@ -305,19 +297,18 @@ def test_qos_and_accounts_of_a_site_are_slurms_own(user: User) -> None:
     profile.write_text(SITE)
     user.do("up", "--name", "site", "--like", str(profile), "--accounting")
     try:
-        submit = ("sbatch", "--parsable")
 
         def said(*options: str) -> str:
-            gpus = () if any("gpus" in option for option in options) else ("--gpus-per-node=4",)
-            return user("exec", "--name", "site", "--", *submit, *gpus, *options, "--wrap=true").stderr
+            # Of an option that is given twice the last counts.
+            submit = ("sbatch", "--parsable", "--gpus-per-node=4", *options, "--wrap=true")
+            return user.tried(*submit, name="site").stderr
 
         assert said("-p", "acc", "-q", "acc_long", "-N4", "-t", "3-0", "-A", "mygroup_g") == ""
         assert said("-p", "debug", "-q", "acc_debug", "-N2", "-t", "60") == ""
         assert said("-p", "big", "-q", "acc_long", "--gpus-per-node=small:4") == ""
         assert "QOSMinGRES" in said("-p", "big", "-q", "acc_long", "--gpus-per-node=large:2")
-        assert "Requested node configuration" in said(
-            "-p", "big", "-q", "acc_long", "-N2", "--gpus-per-node=large:3"
-        )
+        too_large = said("-p", "big", "-q", "acc_long", "-N2", "--gpus-per-node=large:3")
+        assert "Requested node configuration" in too_large
         assert "QOSMaxGRESPerJob" in said("-p", "acc", "-q", "acc_long", "-N5")
         assert "QOSMaxNodePerJobLimit" in said("-p", "acc", "-q", "acc_debug", "-N3", "-t", "60")
         assert "QOSMaxWallDurationPerJobLimit" in said("-p", "acc", "-q", "acc_debug", "-t", "121")

@@ -36,7 +36,8 @@ class Box:
 
     def as_ada(self, *words: str) -> str:
         """A command in the sandbox that must succeed; its stdout."""
-        done = self.ada.slurmgpu_afresh(self.ada.home, "sandbox", "exec", "--", *words)
+        conf = f"SLURM_CONF={self.folder / 'slurm.conf'}"
+        done = self.ada.run("env", conf, *words, cwd=self.ada.home)
         assert done.returncode == 0, done
         return done.stdout.strip()
 
