@@ -151,7 +151,7 @@ class Saving:
         return DelayedSubmission(self)
 
 
-def test_only_what_can_be_saved_may_restart_unless_the_caller_excludes_it_and_is_signalled(
+def test_only_what_can_be_saved_may_restart_unless_excluded_and_is_signalled(
     site: Site,
 ) -> None:
     slurmgpu.submit(Saving(), gpus=1)
@@ -167,9 +167,7 @@ def test_submitit_itself_requeues_at_the_time_limit(site: Site) -> None:
     assert "a method checkpoint" in (caught.value.hint or "")
 
 
-def test_a_surrounding_jobs_variables_do_not_reach_sbatch(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_surrounding_jobs_variables_reach_no_sbatch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "other")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/here.conf")
@@ -188,9 +186,7 @@ def test_a_surrounding_jobs_variables_do_not_reach_sbatch(
         ({"python": {"interpreter": "$HOME/env/bin/python"}}, '"$HOME/env/bin/python"'),
     ],
 )
-def test_the_environments_python_runs_the_function_or_else_this_one(
-    site: Site, environment: Any, python: str
-) -> None:
+def test_the_environments_python_or_else_this_one_runs_it(site: Site, environment: Any, python: str) -> None:
     slurmgpu.submit(add, 1, gpus=1, environment=environment)
     (run,) = site.runs
     assert f"exec {python} -u -m submitit.core._submit" in (run / "script.sbatch").read_text()

@@ -248,9 +248,7 @@ def test_a_job_file_is_planned_with_what_is_said_on_top(place: Place) -> None:
         ("plan", {"command": ["a\0b"]}, "contains a NUL byte"),
     ],
 )
-def test_a_mistaken_call_hears_what_is_valid(
-    place: Place, tool: str, arguments: dict[str, Any], said: str
-) -> None:
+def test_a_mistake_hears_what_is_valid(place: Place, tool: str, arguments: dict[str, Any], said: str) -> None:
     assert said in refused(tool, **arguments)
 
 
@@ -381,9 +379,7 @@ def test_what_the_budget_does_not_hold_is_not_submitted(place: Place) -> None:
         ({"time": 1}, 120),
     ],
 )
-def test_tasks_and_starts_count_as_often_as_they_may_run(
-    place: Place, job: dict[str, Any], seconds: int
-) -> None:
+def test_tasks_and_starts_count_as_often_as_allowed(place: Place, job: dict[str, Any], seconds: int) -> None:
     place.allow("submit", hours=100)
     done("submit", once="a", **{**JOB, **job})
     assert place.book["a"]["seconds"] == seconds
@@ -665,9 +661,7 @@ def test_a_call_that_cannot_be_noted_does_nothing(place: Place) -> None:
     assert place.count("sbatch") == 0
 
 
-def test_a_mistake_of_our_own_tells_nothing_but_its_kind(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_of_ours_tells_nothing_but_its_kind(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError(f"{TOKEN} private")
 

@@ -81,7 +81,7 @@ def test_a_bench_that_was_cut_short_keeps_its_rows_and_says_so(tmp_path: Path) -
     assert "cut short" in page("networks", found)
 
 
-def test_of_a_file_that_no_bench_wrote_so_long_the_beginning_is_read_and_the_rest_is_said_to_be_missing(
+def test_a_file_longer_than_any_bench_writes_is_read_in_part_and_says_so(
     tmp_path: Path,
 ) -> None:
     found = read(rows(tmp_path, MACHINE, *[tried("batch", 100)] * 20_000, {"kind": "end"}))
@@ -227,7 +227,7 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_nodes_of_a_partition_are_those_that_take_jobs_and_the_others_are_named(
+def test_all_nodes_are_those_that_take_jobs_and_others_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     states = {"n1": "IDLE", "n2": "IDLE+DRAIN", "n3": "DOWN*", "n4": "MIXED", "c1": "IDLE"}
@@ -244,9 +244,7 @@ def test_all_nodes_of_a_partition_are_those_that_take_jobs_and_the_others_are_na
         nodes_that_take_jobs("gpus", present)
 
 
-def test_a_bench_whose_jobs_no_slurm_takes_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bench_that_slurm_refuses_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "no-slurm-here"))
     done = CliRunner().invoke(cli, ["bench", "node", "--submit", "--to", "bench"])
@@ -297,9 +295,7 @@ def test_what_is_remembered_in_a_damaged_file_is_nothing(damaged: str, tmp_path:
     assert recall("x", {"XDG_STATE_HOME": str(tmp_path)}) == []
 
 
-def test_a_run_is_told_what_was_measured_of_its_training_and_one_without_records_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_told_what_was_measured_if_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "run"
     folder.mkdir()
@@ -502,9 +498,7 @@ GIB = 1 << 30
         (8, False, "memory 8G of 80G: a smaller GPU would do, as a30 (24G)"),  # and not t4, which is a guess
     ],
 )
-def test_the_smallest_gpu_that_holds_the_peak_with_head_room_is_named(
-    peak: int, bf16: bool, said: str | None
-) -> None:
+def test_the_smallest_gpu_that_holds_the_peak_is_named(peak: int, bf16: bool, said: str | None) -> None:
     assert would_do(kinds_of(PROFILE), peak * GIB, 80 * GIB, bf16=bf16) == said
 
 
@@ -522,7 +516,7 @@ def test_a_guess_of_a_gpus_memory_is_only_a_hint() -> None:
     )
 
 
-def test_a_smaller_gpu_of_the_cluster_is_in_the_verdict_of_what_was_measured_on_gpus_alone(
+def test_a_verdict_names_the_clusters_smaller_gpu_only_after_gpus_were_measured(
     tmp_path: Path,
 ) -> None:
     machine = {
@@ -539,7 +533,7 @@ def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
     assert [line[2] for line in tries(found)] == ["12,044", "20.7"]
 
 
-def test_the_share_of_communication_is_in_the_table_and_in_the_verdict_and_unknown_where_it_is(
+def test_the_share_of_communication_is_in_table_and_verdict_or_unknown(
     tmp_path: Path,
 ) -> None:
     found = (
@@ -554,7 +548,7 @@ def test_the_share_of_communication_is_in_the_table_and_in_the_verdict_and_unkno
     assert [line[HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
 
 
-def test_processes_and_data_parallel_stand_beside_the_published_figures_which_are_marked(
+def test_processes_and_data_parallel_stand_beside_published_figures_marked_so(
     tmp_path: Path,
 ) -> None:
     found = read(
@@ -603,7 +597,7 @@ def test_fsdp2_is_told_apart_from_ddp_with_the_memory_of_both(tmp_path: Path) ->
     assert ("FSDP2, 2 processes", "67 %", "-") in next(ratios(read_again)).lines
 
 
-def test_the_plot_of_processes_has_each_way_to_use_them_and_what_nothing_lost_would_give(
+def test_the_plot_of_processes_has_each_way_and_what_no_loss_would_give(
     tmp_path: Path,
 ) -> None:
     found = (
@@ -659,7 +653,7 @@ def test_what_was_measured_on_cpus_does_not_tell_how_many_gpus_to_ask_for(
     assert "does not tell how many GPUs" in judged.sentences[-1]
 
 
-def test_a_table_of_tries_fits_80_columns_whatever_an_error_says_and_names_one_process_once(
+def test_tries_fit_80_columns_whatever_an_error_says_and_name_one_process_once(
     tmp_path: Path,
 ) -> None:
     found = rows(
@@ -682,7 +676,7 @@ def gathered(tmp_path: Path, kind: str, *run_dirs: str) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_bench_of_this_machine_had_measured_is_shown_and_nothing_is_applied(
+def test_a_killed_bench_of_this_machine_shows_what_it_measured_and_applies_nothing(
     tmp_path: Path,
 ) -> None:
     rows(tmp_path, MACHINE, tried("base", 100), tried("workers", 300, workers=4))
@@ -708,9 +702,7 @@ def test_a_run_directory_that_is_gone_is_named_and_hides_no_other(tmp_path: Path
 
 
 @pytest.mark.parametrize(("kind", "jobs"), [("node", []), ("weather", ["/gone/a"])])
-def test_a_list_of_no_jobs_or_of_an_unknown_bench_is_refused(
-    kind: str, jobs: list[str], tmp_path: Path
-) -> None:
+def test_no_jobs_or_an_unknown_bench_are_refused(kind: str, jobs: list[str], tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no list of jobs"):
         jobs_in(gathered(tmp_path, kind, *jobs))
 
@@ -736,9 +728,7 @@ def test_what_is_remembered_of_one_part_does_not_replace_what_more_parts_told(tm
     assert recall("x", environ) == [whole]
 
 
-def test_nothing_is_remembered_of_a_training_that_does_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_fails_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = read(rows(tmp_path, MACHINE, {"what": "base", "why": "error"}, {"kind": "end"}))
     remember_verdict("x", found, tmp_path)

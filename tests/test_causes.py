@@ -147,9 +147,7 @@ def test_a_script_that_fails_says_at_its_end_what_failed_first(run_dir: Path) ->
         (printing("slurmgpu: ended by SIGTERM; preempted: Slurm starts it again\n", 143), 143),
     ],
 )
-def test_a_job_that_goes_well_or_stops_in_good_order_says_nothing(
-    run_dir: Path, body: str, code: int
-) -> None:
+def test_a_job_that_ends_or_stops_well_says_nothing(run_dir: Path, body: str, code: int) -> None:
     ended = Ended(run_dir, body)
     assert (ended.code, ended.cause, ended.said) == (code, None, [])
     assert (run_dir / "exit_code.71").read_text() == f"{code}\n"
@@ -320,7 +318,7 @@ def test_a_job_that_sbatch_refused_has_no_log_and_no_cause_in_it() -> None:
 
 
 @pytest.mark.parametrize("paths", [{}, {"stdout": "/nowhere/71.out"}])
-def test_where_no_log_can_be_read_the_answer_does_not_speak_of_what_the_logs_show(
+def test_an_answer_without_a_readable_log_speaks_of_none(
     paths: dict[str, str],
 ) -> None:
     """The job of somebody else, or a log on another machine's disk."""

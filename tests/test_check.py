@@ -255,9 +255,7 @@ MODULES = "() { printf 'cuda/12.4(default)\\npytorch/\\npytorch/2.9\\n/sw/module
 
 
 @pytest.mark.parametrize(("options", "said"), [([], 1), (["--cluster", "uva-afton"], 0)])
-def test_modules_are_asked_for_unless_the_script_is_for_another_machine(
-    options: list[str], said: int, tmp_path: Path
-) -> None:
+def test_only_a_script_for_here_asks_for_modules(options: list[str], said: int, tmp_path: Path) -> None:
     text = "#!/bin/bash\n#SBATCH --time=1:00:00\n\nmodule load cuda/12.4 pytorch\nmodule load cuda/12.5\n"
     environ = {"MODULESHOME": "/sw", "LMOD_CMD": "", "BASH_FUNC_module%%": MODULES}
     answer = run("-", *options, cwd=tmp_path, text=text, env=environ)

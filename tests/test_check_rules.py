@@ -313,9 +313,7 @@ def test_an_address_by_hostname_is_found_where_processes_meet(nodes: int, body: 
         (2, 'ip=$(hostname --ip-address)\nsrun ray start --head --node-ip-address="$ip"'),
     ],
 )
-def test_an_address_by_hostname_that_works_or_serves_something_else_is_left_alone(
-    nodes: int, body: str
-) -> None:
+def test_a_hostname_that_works_or_serves_something_else_is_left_alone(nodes: int, body: str) -> None:
     hits = found(f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n\n{body}")
     assert "address-by-hostname" not in {one.rule for one in hits}
 
@@ -348,9 +346,7 @@ def test_an_address_of_the_node_itself_is_right_for_a_step_on_one_node(step: str
         ("a100:2", "accelerate launch --num_processes 2 train.py", []),
     ],
 )
-def test_processes_of_one_training_on_several_slices_are_found(
-    slices: str, command: str, severities: list[str]
-) -> None:
+def test_one_training_on_several_slices_is_found(slices: str, command: str, severities: list[str]) -> None:
     hits = found(f"#SBATCH --nodes=1\n#SBATCH --gres=gpu:{slices}\n\n{command}")
     assert [one.severity for one in hits if one.rule == "gpu-slices"] == severities
 

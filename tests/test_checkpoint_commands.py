@@ -226,9 +226,7 @@ def test_the_best_checkpoint_is_marked_as_the_newest_one_knows_it(call: Call, tm
     ("patience", "metric", "done"),
     [(3, "loss", True), (2, "loss", True), (4, "loss", False), (3, "cost", False)],
 )
-def test_whether_a_training_ended_early_is_judged_by_the_patience_of_now(
-    tmp_path: Path, patience: int, metric: str, done: bool
-) -> None:
+def test_the_patience_of_now_ends_a_training(tmp_path: Path, patience: int, metric: str, done: bool) -> None:
     told = {"metric": "loss", "mode": "min", "step": 10, "value": 0.5, "since": 3}
     save(tmp_path, 20, complete=True, samples=640, dataset_samples=1000, early_stop=told)
     stop = {"metric": metric, "mode": "min", "patience": patience}
@@ -294,9 +292,7 @@ def test_what_a_start_without_resume_set_aside_is_mentioned(call: Call, run_dir:
         ("empty", "empty is not a run directory: it has none of run.json, "),
     ],
 )
-def test_a_word_that_is_no_run_says_what_was_looked_for(
-    call: Call, tmp_path: Path, word: str, message: str
-) -> None:
+def test_a_word_that_is_no_run_says_what_it_took(call: Call, tmp_path: Path, word: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SlurmGpuError) as error:
         _raising(call("list", word))
@@ -388,9 +384,7 @@ def test_nothing_to_verify_is_no_success(call: Call, tmp_path: Path) -> None:
     assert call("verify", "run").exit_code == 1
 
 
-def test_what_is_pruned_while_it_is_read_is_no_damage(
-    call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_meanwhile_is_no_damage(call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = reading._wrong_content
 
     def prune_first(file: Path, part: reading.Part) -> str | None:
@@ -404,9 +398,7 @@ def test_what_is_pruned_while_it_is_read_is_no_damage(
     assert "step-10" not in done.stdout
 
 
-def test_when_all_are_pruned_while_they_are_read_those_that_came_since_are_read(
-    call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_that_came_since_are_read(call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = reading._wrong_content
 
     def move_on(file: Path, part: reading.Part) -> str | None:

@@ -262,9 +262,7 @@ def replay(run_dir: Path) -> tuple[int, dict[str, Any]]:
     return ended.returncode, json.loads(ended.stdout)
 
 
-def test_a_task_within_the_run_directory_leaves_no_compiled_file_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_in_the_run_is_not_compiled_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
         monkeypatch.delenv(name, raising=False)
     run_dir, scratch = tmp_path / "run", tmp_path / "scratch"

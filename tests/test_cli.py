@@ -151,9 +151,7 @@ def test_a_users_template_is_used_and_its_mistakes_are_named(tmp_path: Path) -> 
         ("cluster", ["examples/clusters/*.yaml"]),
     ],
 )
-def test_the_schema_accepts_every_file_that_is_shipped_and_refuses_unknown_keys(
-    tmp_path: Path, what: str, files: list[str]
-) -> None:
+def test_schemas_take_shipped_files_but_no_unknown_key(tmp_path: Path, what: str, files: list[str]) -> None:
     schema = json.loads(slurmgpu(tmp_path, "schema", what).stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -283,9 +281,7 @@ def test_shells_complete_the_names_of_job_files(tmp_path: Path) -> None:
     assert done.stdout == "file,jo\n"
 
 
-def test_whether_a_file_can_be_read_is_found_out_by_reading_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_judged_readable_by_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.yaml").write_text("command: [hostname]\n")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)  # as click would ask; root may read everything
     done = CliRunner().invoke(render, [str(tmp_path / "job.yaml")])

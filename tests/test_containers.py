@@ -177,9 +177,7 @@ def test_the_variables_of_a_job_get_into_every_image() -> None:
         ),
     ],
 )
-def test_what_a_runtime_does_not_know_is_refused_with_those_that_do(
-    container: dict[str, str], says: str
-) -> None:
+def test_what_a_runtime_lacks_is_refused_with_those_that_can(container: dict[str, str], says: str) -> None:
     message, _ = refused(environment={"container": {"image": "i", **container}})
     assert says in message
 

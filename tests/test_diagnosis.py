@@ -168,7 +168,7 @@ def test_a_rank_that_srun_killed_long_after_another_had_ended_is_not_what_failed
     assert (cause.rank, cause.kind) == (1, "exit-code")
 
 
-def test_the_one_rank_without_a_word_failed_first_though_a_launcher_speaks_of_its_own_end(
+def test_the_one_silent_rank_failed_first_though_a_launcher_speaks_of_its_end(
     tmp_path: Path,
 ) -> None:
     lost = "\n".join(
@@ -220,9 +220,7 @@ def failed(rank: int, code: int = 1) -> str:
         "TypeError: Timed out waiting 4000ms for recv operation to complete",
     ],
 )
-def test_words_that_an_exception_of_python_only_quotes_are_not_what_failed(
-    error: str, tmp_path: Path
-) -> None:
+def test_words_that_a_python_exception_only_quotes_did_not_fail(error: str, tmp_path: Path) -> None:
     cause = said(tmp_path, trace(error, 2) + trace(LOST, 0) + failed(2), exit_code=143, processes=4)
     assert (cause.kind, cause.rank) == ("assertion" if error.startswith("Assertion") else GENERIC, 2)
     assert error.partition(": ")[2].strip("'") in cause.what
@@ -245,7 +243,7 @@ def test_a_traceback_behind_a_progress_bar_on_the_same_line_is_read(tmp_path: Pa
         assert said(tmp_path, bar + slurmgpus, processes=4).rank == 2
 
 
-def test_what_all_ranks_got_over_is_not_the_cause_where_the_first_one_to_fail_says_another(
+def test_what_all_ranks_got_over_is_not_the_cause_if_the_first_failure_is_another(
     tmp_path: Path,
 ) -> None:
     caught = "ERROR:root:going on with half of it\n" + trace(

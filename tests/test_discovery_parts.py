@@ -245,9 +245,7 @@ def test_what_a_partition_does_not_say_slurm_conf_says() -> None:
         ("Mem=256T", 0.0, {}, 0.25),
     ],
 )
-def test_billing_weights_are_read_in_their_units(
-    weights: str, gpu: float, types: dict[str, float], memory: float
-) -> None:
+def test_billing_weights_have_units(weights: str, gpu: float, types: dict[str, float], memory: float) -> None:
     record = {"TRESBillingWeights": weights}
     found = partition_of(record, {"PriorityFlags": "MAX_TRES"}, (), preemptible=False).billing
     assert (found.gpu, found.gpu_by_type, found.memory, found.combine) == (gpu, types, memory, "max")

@@ -174,7 +174,7 @@ environments: {torch: {modules: {load: [pytorch]}}}
     )
 
 
-def test_over_a_documented_profile_guesses_give_way_and_rules_that_slurm_does_not_know_stay(
+def test_a_documented_profile_wins_over_guesses_and_keeps_rules_unknown_to_slurm(
     tmp_path: Path,
 ) -> None:
     found = discovered("24.11")

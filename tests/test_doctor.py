@@ -377,9 +377,7 @@ def test_xids_are_read_from_the_kernel_s_log(tmp_path: Path, monkeypatch: pytest
         ("0::/\n", {}, None),
     ],
 )
-def test_the_tightest_memory_limit_counts(
-    tmp_path: Path, proc: str, files: dict[str, str], limit: int | None
-) -> None:
+def test_the_lowest_limit_counts(tmp_path: Path, proc: str, files: dict[str, str], limit: int | None) -> None:
     written = {"proc/self/cgroup": proc, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
     for name, text in written.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

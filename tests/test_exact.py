@@ -225,9 +225,7 @@ def test_a_folder_of_logs_that_no_one_can_make_is_a_warning() -> None:
     assert plan("exact: true\nname: a\noutput: logs/%x/%j.txt\nscript: hostname").log_folders == ("logs/a",)
 
 
-def test_options_of_the_command_line_win_over_an_exact_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line_options_win_over_an_exact_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path))
     (tmp_path / "job.yaml").write_text(
@@ -240,9 +238,7 @@ def test_options_of_the_command_line_win_over_an_exact_job(
     )
 
 
-def test_the_plan_of_an_exact_job_says_that_nothing_is_derived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exact_jobs_plan_says_nothing_is_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(
         "exact: true\ncomponents: [{resources: {nodes: 2}}]\nresources: {nodes: 1}\nscript: hostname\n"

@@ -116,16 +116,12 @@ def test_the_schema_lists_own_ones_too(of_the_guide: Path, capsys: pytest.Captur
         ("def (\n", "it cannot be imported: SyntaxError"),
     ],
 )
-def test_a_module_that_is_no_launcher_is_named_with_its_fault(
-    folder: Path, render: Render, text: str, said: str
-) -> None:
+def test_a_module_that_is_no_launcher_is_named(folder: Path, render: Render, text: str, said: str) -> None:
     (folder / "launchers/mine.py").write_text(text, encoding="utf-8")
     assert said in render("--launch", "mine", "--", "python", "train.py")
 
 
-def test_a_module_of_somebody_else_in_a_project_is_not_run(
-    folder: Path, tmp_path: Path, render: Render
-) -> None:
+def test_a_strangers_module_in_a_project_is_not_run(folder: Path, tmp_path: Path, render: Render) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to somebody else")
     (folder.parent / "config.yaml").unlink()

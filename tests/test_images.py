@@ -19,12 +19,13 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.submission.images import image_to_make, make_image, with_pulled_image
 
+Does = Callable[[str], Path]
 MAKES = 'echo hsqs >"$2"'
 DOCKER = "docker://a/b:1"
 
 
 @pytest.fixture
-def apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Does:
     """A program of that name which does what a line of shell says; the file with its calls."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -61,9 +62,7 @@ def make(plan: Plan, images: Path, folder: Path | None = None) -> list[str]:
     return said
 
 
-def test_an_image_is_pulled_once_and_the_script_uses_its_file(
-    apptainer: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_an_image_is_pulled_once_and_the_script_uses_its_file(apptainer: Does, tmp_path: Path) -> None:
     calls, plan = apptainer(MAKES), planned(image=DOCKER)
     assert make(plan, tmp_path / "images")[0].startswith(f"pulling {DOCKER} to ")
     assert make(plan, tmp_path / "images") == []
@@ -80,7 +79,7 @@ print(make(planned(image="docker://a/b:1"), Path(sys.argv[1])))
 """
 
 
-def test_two_submissions_at_once_pull_once(apptainer: Callable[[str], Path], tmp_path: Path) -> None:
+def test_two_submissions_at_once_pull_once(apptainer: Does, tmp_path: Path) -> None:
     calls = apptainer(f"sleep 0.7; {MAKES}")
     command = [sys.executable, "-c", TWICE, str(tmp_path / "images")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -91,7 +90,7 @@ def test_two_submissions_at_once_pull_once(apptainer: Callable[[str], Path], tmp
 
 
 def test_addresses_that_differ_in_what_a_file_name_cannot_hold_are_two_images(
-    apptainer: Callable[[str], Path], tmp_path: Path
+    apptainer: Does, tmp_path: Path
 ) -> None:
     apptainer(MAKES)
     for image in (DOCKER, "docker://a-b-1", "library://a/b:1", "oci-archive:a/b:1"):
@@ -100,9 +99,7 @@ def test_addresses_that_differ_in_what_a_file_name_cannot_hold_are_two_images(
 
 
 @pytest.mark.parametrize("end", ["exit 1", "kill -INT $PPID; sleep 5"])
-def test_a_pull_that_breaks_off_leaves_nothing(
-    end: str, apptainer: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_pull_that_breaks_off_leaves_nothing(end: str, apptainer: Does, tmp_path: Path) -> None:
     apptainer(f'echo half >"$2"; {end}')
     with pytest.raises((PlanError, KeyboardInterrupt)):
         make(planned(image=DOCKER), tmp_path / "images")
@@ -130,7 +127,7 @@ def test_what_the_runtime_finds_by_itself_is_not_pulled(container: dict[str, str
     assert image_to_make(planned(**container), tmp_path, tmp_path, print) is None
 
 
-def test_an_image_is_built_where_it_is_absent(apptainer: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_image_is_built_where_it_is_absent(apptainer: Does, tmp_path: Path) -> None:
     calls = apptainer(f"pwd >>{tmp_path}/calls; {MAKES}")
     (tmp_path / "t.def").touch()
     make(planned(image="t.sif", build="t.def"), tmp_path / "images", tmp_path)
@@ -141,9 +138,7 @@ def test_an_image_is_built_where_it_is_absent(apptainer: Callable[[str], Path], 
     assert (tmp_path / "t.sif").read_text() == "hsqs\n"
 
 
-def test_an_image_older_than_its_definition_is_warned_of_and_kept(
-    apptainer: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_an_image_older_than_its_definition_is_warned_of_and_kept(apptainer: Does, tmp_path: Path) -> None:
     calls = apptainer("true")
     for name, time in (("t.sif", 1000), ("t.def", 2000)):
         (tmp_path / name).touch()
@@ -156,7 +151,7 @@ def test_an_image_older_than_its_definition_is_warned_of_and_kept(
 
 @pytest.mark.parametrize("here", [True, False])
 def test_where_an_image_cannot_be_built_the_user_gets_the_job_that_builds_it(
-    here: bool, apptainer: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: bool, apptainer: Does, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apptainer("exit 1")
     if not here:
@@ -172,7 +167,7 @@ def test_where_an_image_cannot_be_built_the_user_gets_the_job_that_builds_it(
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apptainer: Callable[[str], Path]) -> Path:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apptainer: Does) -> Path:
     """A user's folder with a job in an image of a registry; the settings name a folder for images."""
     work = tmp_path / "work"
     work.mkdir()
@@ -198,7 +193,7 @@ def code(*words: str) -> int | str | None:
 
 @pytest.mark.parametrize("command", ["plan", "render", "submit --dry-run"])
 def test_commands_that_show_say_what_submit_would_pull_and_pull_nothing(
-    command: str, desk: Path, apptainer: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    command: str, desk: Path, apptainer: Does, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = apptainer(MAKES)
     code(*command.split(), "j.yaml")
@@ -208,9 +203,7 @@ def test_commands_that_show_say_what_submit_would_pull_and_pull_nothing(
     assert not calls.exists()
 
 
-def test_submit_pulls_and_the_script_that_is_submitted_has_the_file(
-    desk: Path, apptainer: Callable[[str], Path]
-) -> None:
+def test_submit_pulls_and_the_script_that_is_submitted_has_the_file(desk: Path, apptainer: Does) -> None:
     apptainer(MAKES)
     assert code("submit", "j.yaml") == 0
     (image,) = (desk.parent / "store" / "images").iterdir()
@@ -218,7 +211,7 @@ def test_submit_pulls_and_the_script_that_is_submitted_has_the_file(
     assert f"apptainer exec --nv {image} true" in script.read_text()
 
 
-def test_no_pull_leaves_it_to_the_nodes(desk: Path, apptainer: Callable[[str], Path]) -> None:
+def test_no_pull_leaves_it_to_the_nodes(desk: Path, apptainer: Does) -> None:
     calls = apptainer(MAKES)
     assert code("submit", "j.yaml", "--no-pull") == 0
     assert not calls.exists()
@@ -227,7 +220,7 @@ def test_no_pull_leaves_it_to_the_nodes(desk: Path, apptainer: Callable[[str], P
 
 
 def test_nothing_is_pulled_for_a_job_that_cannot_be_submitted(
-    desk: Path, apptainer: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    desk: Path, apptainer: Does, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = apptainer(MAKES)
     assert code("submit", "j.yaml", "--set", "secrets=[NOT_SET_HERE]") == 1

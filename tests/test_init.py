@@ -428,9 +428,7 @@ def test_an_end_in_the_middle_leaves_nothing(person: Person) -> None:
         (["--job", "no/such/first.yaml"], "is not a folder that can be written to"),
     ],
 )
-def test_a_wrong_answer_is_refused_before_anything_is_written(
-    person: Person, options: list[str], message: str
-) -> None:
+def test_a_wrong_answer_is_refused_before_a_write(person: Person, options: list[str], message: str) -> None:
     done = person("--yes", *options)
     assert isinstance(done.exception, InvalidInput), done.output
     assert message in done.exception.message

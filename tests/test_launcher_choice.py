@@ -65,9 +65,7 @@ def started(text: str, made: Plan, **environment: str) -> list[str]:
         ("mirrored.py", 2, "plain", 1),
     ],
 )
-def test_the_textbooks_scripts_are_started_as_they_want_without_a_warning(
-    name: str, gpus: int, launcher: str, processes: int
-) -> None:
+def test_textbook_scripts_start_without_warning(name: str, gpus: int, launcher: str, processes: int) -> None:
     made = of_textbook(name, resources={"gpus": gpus, "nodes": 1})
     assert (made.launcher, world_size(made), made.warnings) == (launcher, processes, ())
 
@@ -134,9 +132,7 @@ def test_a_helper_process_of_a_script_under_torchrun_is_no_rank() -> None:
     ],
 )
 @pytest.mark.parametrize("resources", [{}, {"gpus": 2}])
-def test_a_users_torchrun_of_a_spawning_script_is_warned_about(
-    command: list[str], resources: dict[str, Any]
-) -> None:
+def test_torchrun_of_a_spawning_script_is_warned_about(command: list[str], resources: dict[str, Any]) -> None:
     warnings = " ".join(plan(script=SPAWNS, command=command, resources=resources).warnings)
     assert "train.py starts its own processes" in warnings
     assert "once in each process that torchrun starts" in warnings
@@ -161,9 +157,7 @@ RANKED = "import torch.distributed as dist\ndist.init_process_group()\n"
         (["torchrun", "--nproc-per-node=2"], 0, None),
     ],
 )
-def test_a_users_torchrun_with_another_number_of_processes_than_gpus_is_warned_about(
-    words: list[str], gpus: int, said: str | None
-) -> None:
+def test_a_torchrun_not_of_one_process_per_gpu_warns(words: list[str], gpus: int, said: str | None) -> None:
     made = plan(script=RANKED, command=[*words, "train.py"], resources={"gpus": gpus})
     found = " ".join(one for one in made.warnings if "torchrun starts" in one)
     assert said in found if said else not found
@@ -194,9 +188,7 @@ def test_one_process_of_torchrun_may_drive_all_gpus_itself() -> None:
         ("srun -n 2 ./solver", 2),
     ],
 )
-def test_the_processes_of_a_users_own_launcher_are_counted_and_share_the_threads(
-    command: str, processes: int
-) -> None:
+def test_processes_of_a_users_launcher_are_counted_and_share_threads(command: str, processes: int) -> None:
     made = plan(resources={"gpus": 4, "nodes": 1, "cpus_per_gpu": 16}, command=command.split())
     assert f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{64 // processes}}}"' in rendered(made)
     (reason,) = (one for one in made.reasons if one.what == "processes")
@@ -214,9 +206,7 @@ def test_the_processes_of_a_users_own_launcher_are_counted_and_share_the_threads
         ("srun -n 2 ./solver", "2", 32),
     ],
 )
-def test_what_mpirun_starts_is_counted_over_all_nodes_or_is_unknown(
-    command: str, total: str, threads: int | None
-) -> None:
+def test_what_mpirun_starts_is_a_sum_or_unknown(command: str, total: str, threads: int | None) -> None:
     made = plan(resources={"nodes": 2, "gpus_per_node": 2, "cpus_per_gpu": 16}, command=command.split())
     (reason,) = (one for one in made.reasons if one.what == "processes")
     assert reason.value == total

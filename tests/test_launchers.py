@@ -68,9 +68,7 @@ def test_accelerate_on_one_node_stays_as_its_user_wrote_it() -> None:
 
 
 @pytest.mark.parametrize("config", ["FSDP", "DEEPSPEED", "NO", None])
-def test_processes_train_together_unless_the_configuration_names_another_way(
-    config: str | None, tmp_path: Path
-) -> None:
+def test_processes_train_together_unless_configured_otherwise(config: str | None, tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     if config:
         file.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: {config}\n")
@@ -109,9 +107,7 @@ def test_a_users_deepspeed_on_several_nodes_needs_no_ssh() -> None:
         (["--no_python"], '"$0" --local_rank="$LOCAL_RANK" "$@"'),
     ],
 )
-def test_a_script_of_deepspeed_is_told_its_local_rank_unless_it_must_not_be(
-    options: list[str], program: str
-) -> None:
+def test_deepspeed_is_told_its_local_rank_unless_it_must_not_be(options: list[str], program: str) -> None:
     made = words(command=["deepspeed", *options, "train.py"])
     (started_by,) = [word for word in made if word.startswith("export LOCAL_SIZE")]
     assert started_by.endswith(f"; exec {program}")

@@ -335,9 +335,7 @@ def test_a_python_inside_the_image_is_this_machines(run: Runner) -> None:
     assert Path(run(script).out.strip()) == Path(sys.executable)
 
 
-def test_conda_that_is_not_here_is_passed_over(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_absent_conda_is_passed_over(run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join(p for p in os.defpath.split(os.pathsep) if "conda" not in p))
     script = """\
         set -euo pipefail
@@ -361,9 +359,7 @@ def test_conda_that_is_not_here_is_passed_over(
     assert "conda environment myenv, not here -> nothing is activated" in told
 
 
-def test_a_conda_environment_that_is_here_is_used(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_present_conda_is_used(run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     base = tmp_path / "conda"
     (base / "bin").mkdir(parents=True)
     (base / "envs/myenv/conda-meta").mkdir(parents=True)
@@ -397,9 +393,7 @@ def test_a_venv_that_is_here_is_activated(run: Runner, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", 'it\'s "a" $(touch pwned) `x` folder', "äöü -x"])
-def test_a_work_folder_that_is_not_here_becomes_the_submit_folder(
-    run: Runner, tmp_path: Path, name: str
-) -> None:
+def test_an_absent_work_folder_becomes_the_submit_folder(run: Runner, tmp_path: Path, name: str) -> None:
     submit_dir = tmp_path / f"submit {name}"
     (submit_dir / "sub").mkdir(parents=True)
     quoted = "'" + f"/scratch/nowhere/{name}".replace("'", "'\\''") + "'"

@@ -91,9 +91,7 @@ def test_quoted_dollars_do_not_expand() -> None:
         ),
     ],
 )
-def test_sruns_options_end_where_its_command_begins(
-    words: str, options: dict[str, str | None], command: str
-) -> None:
+def test_sruns_options_end_at_its_command(words: str, options: dict[str, str | None], command: str) -> None:
     line = SRUN.read(words.split())
     assert (line.given, words.split()[line.end :]) == (options, command.split())
 

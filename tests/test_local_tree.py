@@ -127,9 +127,7 @@ def test_term_ends_the_run_with_143(start: Callable[..., subprocess.Popen[bytes]
     assert process.wait(60) == 143
 
 
-def test_killing_slurmgpu_itself_leaves_nothing(
-    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_killing_it_leaves_nothing(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     process = start("srun python3 stubborn.py MARKER\n", ready=2)
     process.kill()
     process.wait(60)
@@ -146,9 +144,7 @@ def test_a_failed_task_leaves_nothing_of_the_others(start: Callable[..., subproc
     assert process.wait(60) == 137
 
 
-def test_a_trainer_that_gets_term_has_time_to_save(
-    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_term_leaves_time_to_save(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     (tmp_path / "saver.py").write_text(
         "import pathlib, signal, sys, time\n"
         "def save(*_):\n"

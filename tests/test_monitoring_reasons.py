@@ -179,7 +179,5 @@ def test_tasks_that_wait_for_different_things_are_not_all_called_held(word: str)
         ({"reason": "JobArrayTaskLimit"}, "limit (%) allows"),
     ],
 )  # fmt: skip
-def test_a_reason_has_its_figure_where_the_queue_tells_it_anyway(
-    values: dict[str, object], sentence: str
-) -> None:
+def test_a_reason_has_the_figure_that_the_queue_tells(values: dict[str, object], sentence: str) -> None:
     assert str(reason(job(state="PENDING", **values))).endswith(sentence)  # type: ignore[arg-type]

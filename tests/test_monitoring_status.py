@@ -123,7 +123,7 @@ def test_a_job_of_which_a_record_tells_all_is_found_without_asking_slurm(
         assert (log(), run()) == (folder / "logs" / "7.out", folder)
 
 
-def test_why_there_is_no_log_is_told_as_accountings_word_where_the_queue_is_silent(
+def test_accounting_says_why_there_is_no_log_if_the_queue_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Accounting says PENDING of a job that has run for seconds."""
@@ -587,7 +587,7 @@ def test_a_watch_ends_when_its_job_does(monkeypatch: pytest.MonkeyPatch) -> None
     assert waited == [30.0]
 
 
-def test_a_job_that_slurm_does_not_know_ends_with_1_and_watching_it_ends(
+def test_a_job_unknown_to_slurm_ends_with_1_and_so_does_watching(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nobody = StatusReport(
@@ -621,9 +621,7 @@ def test_a_step_that_ends_after_its_batch_script_still_tells_the_exit_code() -> 
     ("name", "exit_code", "code"),
     [("slurmgpu-sampler", "0:9", None), ("python3", "0:9", 137), ("python3", "4:0", 4)],
 )
-def test_a_sampler_that_was_killed_is_nothing_of_the_jobs(
-    name: str, exit_code: str, code: int | None
-) -> None:
+def test_a_killed_sampler_is_nothing_of_the_jobs(name: str, exit_code: str, code: int | None) -> None:
     job_row = {
         "JobIDRaw": "7",
         "JobID": "7",

@@ -73,9 +73,7 @@ def texts(form: str, body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_each_service_gets_the_first_cause_of_a_job_that_failed(
-    run_dir: Path, hook: Webhook, form: str
-) -> None:
+def test_each_service_gets_the_first_cause_of_a_failure(run_dir: Path, hook: Webhook, form: str) -> None:
     asked(run_dir, form=form)
     done = ended(run_dir, printing(RANKED, 1), hook.address)
     assert done.code == 1
@@ -92,9 +90,7 @@ def test_each_service_gets_the_first_cause_of_a_job_that_failed(
     assert "no notification" not in done.log.read_text()
 
 
-def test_a_run_directory_that_takes_no_file_costs_neither_the_message_nor_the_cause(
-    run_dir: Path, hook: Webhook
-) -> None:
+def test_an_unwritable_run_directory_costs_neither_message_nor_cause(run_dir: Path, hook: Webhook) -> None:
     asked(run_dir)
     for name in ("exit_code.71", "cause.71.json"):  # as on a full disk: they cannot be written
         (run_dir / name).mkdir()
@@ -202,9 +198,7 @@ LIMITS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
 
 @pytest.mark.parametrize("form", sorted(LIMITS))
 @pytest.mark.parametrize("letter", ["\u7f51", '"', "\\"])
-def test_a_long_message_in_any_alphabet_is_within_what_a_service_takes(
-    hook: Webhook, form: str, letter: str
-) -> None:
+def test_a_long_message_in_any_alphabet_fits_the_service(hook: Webhook, form: str, letter: str) -> None:
     message = Message("failed", "job 7 failed", (letter * 450,) * 4, {})
     send(address_of(hook.address), message, form)
     (received,) = hook.received
@@ -286,9 +280,7 @@ def test_what_hangs_or_is_missing_ends_within_its_bound(run_dir: Path, hook: Web
 
 
 @pytest.mark.parametrize("moment", ["while it is sent", "before it can be ignored"])
-def test_a_message_is_sent_although_slurm_ends_the_processes_of_a_job_that_it_starts_again(
-    run_dir: Path, hook: Webhook, moment: str
-) -> None:
+def test_a_message_is_sent_although_slurm_requeues_the_job(run_dir: Path, hook: Webhook, moment: str) -> None:
     asked(run_dir)
     script = run_dir / "code" / "at_end.sh"
     once = f'"{run_dir / "once"}"'
@@ -302,9 +294,7 @@ def test_a_message_is_sent_although_slurm_ends_the_processes_of_a_job_that_it_st
     assert (done.code, len(hook.received)) == (0, 1), done.log.read_text()
 
 
-def test_the_address_comes_from_a_file_that_only_its_owner_can_read(
-    run_dir: Path, hook: Webhook, tmp_path: Path
-) -> None:
+def test_the_address_is_in_a_file_only_its_owner_reads(run_dir: Path, hook: Webhook, tmp_path: Path) -> None:
     asked(run_dir)
     secrets = tmp_path / "home" / ".config" / "slurmgpu" / "secrets"
     secrets.mkdir(parents=True)

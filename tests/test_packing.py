@@ -137,9 +137,7 @@ def test_what_an_import_compiles_makes_no_other_key_and_is_packed(venv: Path, tm
 # What is packed
 
 
-def test_the_interpreter_comes_along_without_the_packages_and_tests_of_its_own(
-    venv: Path, tmp_path: Path
-) -> None:
+def test_the_interpreter_comes_without_its_own_packages_and_tests(venv: Path, tmp_path: Path) -> None:
     archive, _ = pack(venv, tmp_path)
     base = {name for name in names(archive) if not name.startswith("env/")}
     assert base == {
@@ -293,9 +291,7 @@ def test_what_a_killed_submission_left_is_removed_by_the_next(tmp_path: Path) ->
     assert (dead.exists(), other.exists(), (tmp_path / "image").read_text()) == (False, True, "x")
 
 
-def test_an_environment_that_changes_while_it_is_packed_is_refused(
-    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_meanwhile_is_refused(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_write", lambda _, file: (file.touch(), changed(venv / "pyvenv.cfg")))
     with pytest.raises(PlanError, match="changed meanwhile"):
         pack(venv, tmp_path / "packed")
@@ -303,9 +299,7 @@ def test_an_environment_that_changes_while_it_is_packed_is_refused(
 
 
 @pytest.mark.parametrize("does", [Path.unlink, lambda file: os.truncate(file, 1)])
-def test_a_file_that_goes_or_shrinks_while_it_is_packed_is_such_a_change(
-    does: Any, venv: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_goes_or_shrinks_meanwhile_is_a_change(does: Any, venv: Path, tmp_path: Path) -> None:
     file = venv / "some" / "file"
     file.parent.mkdir()
     file.write_text("text " * 1000)
@@ -329,9 +323,7 @@ def planned(python: dict[str, Any], **more: Any) -> Plan:
     return make_plan(Job.model_validate_json(json.dumps(given)), GENERIC, Surroundings("/work"))
 
 
-def test_the_plan_says_what_happens_and_why_and_the_script_has_the_archive(
-    venv: Path, tmp_path: Path
-) -> None:
+def test_the_plan_says_what_and_why_and_the_script_has_the_archive(venv: Path, tmp_path: Path) -> None:
     plan, found = with_packed_environment(
         planned({"venv": "venv"}), tmp_path / "packed", tmp_path, os.environ
     )
@@ -425,9 +417,7 @@ def test_submit_packs_and_a_second_one_packs_nothing(desk: Path, capsys: pytest.
     assert archive.stat().st_mtime_ns == made
 
 
-def test_nothing_is_packed_for_a_job_that_cannot_be_submitted(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_packed_for_an_impossible_job(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code("submit", "j.yaml", "--set", "secrets=[NOT_SET_HERE]") == 1
     assert "NOT_SET_HERE" in capsys.readouterr().err
     assert not (desk.parent / "store").exists()

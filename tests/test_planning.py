@@ -70,9 +70,7 @@ def refused(on: Cluster | None = None, **values: Any) -> tuple[str, str]:
     [({"gpus": 4}, "gpu", 1, 4), ({"gpus": 8}, "gpu8", 1, 8), ({"gpus": 6, "partition": "gpu"}, "gpu", 2, 3)],
     ids=["one node where they fit", "the partition with the fewest nodes", "split evenly"],
 )
-def test_gpus_in_all_go_to_as_few_nodes_as_can_be(
-    asked: dict[str, Any], partition: str, nodes: int, gpus: int
-) -> None:
+def test_gpus_go_to_as_few_nodes_as_fit(asked: dict[str, Any], partition: str, nodes: int, gpus: int) -> None:
     made = plan(resources=asked)
     assert (made.partition, made.nodes, made.gpus_per_node) == (partition, nodes, gpus)
 

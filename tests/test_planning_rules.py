@@ -446,9 +446,7 @@ def test_memory_of_a_gpu_can_be_asked_for_as_a_resource() -> None:
 
 
 @pytest.mark.parametrize(("asked", "named"), [({}, None), ({"partition": "gpu"}, "gpu")])
-def test_an_optional_partition_is_named_when_the_job_names_it(
-    asked: dict[str, Any], named: str | None
-) -> None:
+def test_an_optional_partition_is_named_if_the_job_does(asked: dict[str, Any], named: str | None) -> None:
     assert plan(cluster(dialect={"partition": "optional"}), gpus=1, **asked).option("partition") == named
 
 

@@ -153,9 +153,7 @@ def test_where_tasks_have_gpus_of_a_type_srun_asks_for_their_number_again() -> N
         ("20.11.4", ("--gpus-per-task=a30:1",)),  # it knows no per_task
     ],
 )
-def test_of_a_whole_node_with_several_types_srun_asks_for_the_one_that_is_meant(
-    release: str, again: tuple[str, ...]
-) -> None:
+def test_on_a_node_of_several_types_srun_asks_for_the_one_meant(release: str, again: tuple[str, ...]) -> None:
     on = cluster(
         {"count": 2, "gpus": {"a100": 2, "a30": 2}, "cpus": 32, "memory": "100G"},
         dialect={"gpus": "gpus-per-task"},

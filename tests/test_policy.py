@@ -24,9 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("place", ["config/slurmgpu/config.yaml", "work/slurmgpu.yaml"])
-def test_a_policy_in_a_users_or_a_projects_file_is_an_error_that_names_the_sites(
-    home: Path, place: str
-) -> None:
+def test_a_policy_in_a_users_or_projects_file_is_an_error_naming_the_sites(home: Path, place: str) -> None:
     (home / place).write_text("policy: {test_only: true}\n")
     with pytest.raises(InvalidInput, match=r"policy is the site's to set, in .*site/config\.yaml"):
         load_settings(Path.cwd())
@@ -53,9 +51,7 @@ def test_the_sites_policy_is_in_force(home: Path) -> None:
         ("{sampler: never}", ["--gpus", "1", "--no-sample"], None),
     ],
 )
-def test_the_site_decides_which_jobs_are_sampled(
-    policy: str, words: list[str], seconds: int | None, home: Path
-) -> None:
+def test_the_site_says_who_is_sampled(policy: str, words: list[str], seconds: int | None, home: Path) -> None:
     (home / "site" / "config.yaml").write_text(f"policy: {policy}\n")
     answer = CliRunner().invoke(cli, ["render", "--cluster", "generic", *words, "--", "true"])
     assert answer.exit_code == 0, answer.output

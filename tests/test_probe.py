@@ -217,9 +217,7 @@ def test_the_whole_of_a_training_is_its_steps_its_evaluations_and_what_comes_onc
         ),  # of 3 by steps, the one at step 500 ends an epoch, too
     ],
 )
-def test_the_evaluations_of_the_whole_are_counted_by_the_settings(
-    tmp_path: Path, how: dict[str, Any], evaluations: int
-) -> None:
+def test_the_settings_count_all_evaluations(tmp_path: Path, how: dict[str, Any], evaluations: int) -> None:
     begun = START | {"settings": START["settings"] | how}
     metrics(
         tmp_path, (0, "start", 0, begun), (0, "train", 10, trained(1.0)), (0, "eval", 10, {"seconds": 5.0})

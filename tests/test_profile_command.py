@@ -53,9 +53,7 @@ def row(kind: str, step: int, restart: int = 0, **values: float) -> str:
     return json.dumps({**known, "values": values})
 
 
-def test_the_verdict_on_a_run_names_the_share_what_shows_it_and_what_to_change(
-    call: Call, tmp_path: Path
-) -> None:
+def test_a_verdict_names_the_share_what_shows_it_and_what_to_change(call: Call, tmp_path: Path) -> None:
     run = tmp_path / "run"
     trace(run / "profile" / "rank-0.trace.json.gz", waiting=40)
     (run / "train.json").write_text(json.dumps({"workers": 3}))

@@ -150,9 +150,7 @@ PLUG_INS = [
 
 
 @pytest.mark.parametrize(("profile", "environment", "options"), PLUG_INS)
-def test_an_environment_of_a_plug_in_asks_for_it(
-    profile: str, environment: str, options: dict[str, str]
-) -> None:
+def test_a_plug_ins_environment_asks_for_it(profile: str, environment: str, options: dict[str, str]) -> None:
     job = f"{{resources: {{account: a_g, gpus: 1}}, environment: {environment}}}"
     made = {option.name: option.value for option in planned(profile, job).options}
     assert {name: made.get(name) for name in options} == options

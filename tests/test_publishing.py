@@ -164,9 +164,7 @@ def test_it_may_be_based_on_a_shipped_one(site: Site, home: Path) -> None:
         (None, "the server says 404"),
     ],
 )
-def test_what_is_no_profile_is_refused_and_not_kept(
-    site: Site, home: Path, page: bytes | None, says: str
-) -> None:
+def test_no_profile_is_refused_and_not_kept(site: Site, home: Path, page: bytes | None, says: str) -> None:
     if page is not None:
         site.pages["/p.yaml"] = page
     refused = fetch(f"{site.address}/p.yaml")
@@ -211,9 +209,7 @@ def test_a_server_elsewhere_may_not_lead_to_this_machine() -> None:
         )
 
 
-def test_an_answer_that_ends_before_its_end_or_never_is_no_profile(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_cut_short_or_endless_is_no_profile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.pages["/p.yaml"] = PROFILE.encode()
     site.cut.add("/p.yaml")
     with pytest.raises(InvalidInput, match="ends before its end"):
@@ -263,9 +259,7 @@ def test_an_installed_package_brings_profiles_and_is_not_imported(installed: Pat
     assert "of package Centre" in rows
 
 
-def test_a_packages_profile_goes_before_the_shipped_one_and_behind_ones_own(
-    installed: Path, home: Path
-) -> None:
+def test_a_packages_profile_beats_the_shipped_one_and_not_ones_own(installed: Path, home: Path) -> None:
     (installed / "csc-roihu.yaml").write_text("name: csc-roihu\nbased_on: csc-roihu\ndescription: theirs\n")
     settings = load_settings(Path.cwd())
     cluster, _ = choose_cluster("csc-roihu", settings, {})

@@ -367,9 +367,7 @@ def test_out_of_memory_asks_for_more_and_says_that_the_need_is_not_known() -> No
         ("OUT_OF_MEMORY", 3600, "400M", "608M"),
     ],
 )
-def test_what_was_over_its_memory_gets_at_least_its_peak(
-    state: str, seconds: int, asked: str, proposed_memory: str
-) -> None:
+def test_a_lack_of_memory_gets_the_peak(state: str, seconds: int, asked: str, proposed_memory: str) -> None:
     job = row("7", State=state, seconds=seconds, AllocTRES=f"cpu=1,mem={asked},node=1", NCPUS="1")
     found = figures(job, steps("7", rss="426612K"), sampling=Sampling(told=True, seconds=30))
     memory = next(one for one in advise(found).proposals if one.field == "memory")
@@ -938,9 +936,7 @@ def test_the_proposal_goes_into_the_file_that_the_run_was_made_of_in_its_own_key
         ("a100:2", "a100:2, x", "gpus"),
     ],
 )
-def test_a_file_that_says_something_else_than_the_run_did_is_not_touched(
-    submitted: Path, old: str, new: str, why: str
-) -> None:
+def test_a_file_unlike_what_the_run_did_is_not_touched(submitted: Path, old: str, new: str, why: str) -> None:
     submitted.write_text(JOB.replace(old, new))
     with pytest.raises(InvalidInput, match=re.escape(why)):
         invoke("7", "--apply", slurm=used())
@@ -978,9 +974,7 @@ def test_what_somebody_writes_meanwhile_is_kept(submitted: Path, monkeypatch: py
     assert submitted.read_text() == JOB + "# mine\n"
 
 
-def test_somebody_elses_file_is_not_replaced_also_where_it_is_named(
-    submitted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_somebody_elses_file_is_never_replaced(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = submitted.stat().st_uid + 1
     monkeypatch.setattr("slurmgpu.cli.actions.report_apply.os.getuid", lambda: other)
     for words in ((), (str(submitted),)):
@@ -1001,9 +995,7 @@ def test_a_job_without_a_run_cannot_be_applied(tmp_path: Path) -> None:
         invoke("7", "--apply", slurm=used())
 
 
-def test_fewer_gpus_keep_their_type_and_none_is_left_to_the_user(
-    submitted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_gpus_keep_their_type_and_0_is_yours(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurmgpu.monitoring.reporting.gathering.summary", lambda *_: gpus(0.8, 0.0))
     assert invoke("7", "--apply", slurm=used()).exit_code == 0
     assert "gpus: a100:1\n" in submitted.read_text()

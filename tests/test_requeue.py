@@ -338,9 +338,7 @@ def test_a_signal_before_there_is_anything_to_mark_starts_again_what_is_preempte
 
 
 @pytest.mark.parametrize("release", ["slurm-wlm 24.11.5", "slurm 25.05.0", "slurm 26.05.5"])
-def test_a_preemption_that_leaves_time_is_left_to_a_slurm_that_starts_it_again_itself(
-    training: Batch, release: str
-) -> None:
+def test_a_preemption_with_time_is_left_to_a_slurm_that_requeues_it(training: Batch, release: str) -> None:
     training.preempted(release, "preempt/partition_prio", "GANG,REQUEUE")
     training.marker(reason="SIGTERM")
     code, said = training.run()

@@ -41,9 +41,7 @@ def test_where_the_queue_cannot_be_asked_nothing_is_submitted(faulty: Faulty) ->
 
 
 @pytest.mark.parametrize("options", [(), ("-t", "20", "--mem", "1G")])
-def test_what_slurm_refuses_leaves_the_run_directory_as_it_was(
-    faulty: Faulty, options: tuple[str, ...]
-) -> None:
+def test_a_refusal_leaves_the_run_directory_as_it_was(faulty: Faulty, options: tuple[str, ...]) -> None:
     (run,) = faulty.runs
     before = contents(run)
     faulty.command("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos' >&2; exit 1")
@@ -85,7 +83,7 @@ def test_a_run_that_is_planned_anew_keeps_the_defaults_of_the_version_that_began
     assert '"log_every": 7' in (run / "script.sbatch").read_text()
 
 
-def test_a_run_whose_first_start_did_not_come_far_is_planned_anew_with_all_its_settings(
+def test_a_run_that_hardly_started_is_planned_anew_with_all_its_settings(
     tmp_path: Path,
 ) -> None:
     faulty = Faulty(tmp_path)

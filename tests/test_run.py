@@ -188,7 +188,7 @@ def test_a_spawning_script_trains_here_in_as_many_processes_as_the_job_has_gpus(
 
 
 @pytest.mark.long
-def test_a_script_that_names_nccl_trains_here_by_gloo_though_it_sets_its_own_pythonpath(
+def test_a_script_that_names_nccl_trains_by_gloo_though_it_sets_pythonpath(
     tmp_path: Path,
 ) -> None:
     shutil.copy(TEXTBOOK / "elastic.py", tmp_path)

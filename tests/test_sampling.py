@@ -217,9 +217,7 @@ def test_only_the_jobs_own_gpus_are_sampled(job: Job, nvml: Path) -> None:
         (None, None, None),
     ],
 )
-def test_gpus_that_may_be_somebody_elses_are_left_alone(
-    named: str | None, expected: int | None, ours: list[int] | None
-) -> None:
+def test_gpus_of_others_are_left(named: str | None, expected: int | None, ours: list[int] | None) -> None:
     found = [(index, f"GPU-{index}aaaaaaa-bbbb") for index in range(4)]
     assert own(found, named, expected) == ours
 
@@ -343,9 +341,7 @@ def test_its_exit_code_is_0_whatever_ends_it(job: Job) -> None:
     assert output == "0\n"
 
 
-def test_a_full_disk_costs_rows_and_the_next_that_fits_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_rows_but_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, real = Rows(tmp_path / "rows"), os.write
 
     def cut(file: int, text: bytes) -> int:
@@ -485,9 +481,7 @@ def a_cgroup(folder: Path, version: int) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_control_group_accounts_for_cpu_and_memory_without_the_page_cache(
-    version: int, tmp_path: Path
-) -> None:
+def test_a_control_group_counts_cpu_and_memory_without_page_cache(version: int, tmp_path: Path) -> None:
     job = JobProcesses("7", None, *a_cgroup(tmp_path, version))
     assert job.source == f"cgroup v{version}"
     used = job.read()

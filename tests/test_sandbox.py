@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_used_is_named_with_what_to_do(home: Path) -> No
     assert "XDG_STATE_HOME" in caught.value.hint
 
 
-def test_missing_programs_are_named_with_the_commands_that_install_them(
+def test_missing_programs_are_named_with_how_to_install_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(programs, "find_program", lambda _: None)
@@ -163,9 +163,7 @@ def test_the_docs_have_the_same_commands() -> None:
         (["--for", "soon"], "such as 2h"),
     ],
 )
-def test_up_refuses_what_it_cannot_read(
-    options: list[str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_refuses_the_unreadable(options: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "find_program", lambda name: f"/usr/bin/{name}")
     result = CliRunner().invoke(cli, ["sandbox", "up", *options])
     assert isinstance(result.exception, InvalidInput), result.exception

@@ -185,9 +185,7 @@ def test_one_of_another_release_is_ended_and_not_just_forgotten() -> None:
 # Its folder, and those around it
 
 
-def test_the_last_sandbox_takes_the_folders_that_were_made_for_it_along(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_sandbox_takes_its_folders_along(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "made"))
     for name in ("first", "second"):
         with locked() as made:
@@ -324,9 +322,7 @@ def test_where_the_kernel_gives_every_port_away_daemons_get_some_of_those(epheme
         assert len(set(found) - {0}) == 40
 
 
-def test_a_port_that_somebody_listens_on_goes_to_nobody(
-    ephemeral: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_in_use_goes_to_nobody(ephemeral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ephemeral.write_text("1\t2\n")
     with reserved_ports(1) as (free,):
         pass
@@ -337,9 +333,7 @@ def test_a_port_that_somebody_listens_on_goes_to_nobody(
             assert found == [free]
 
 
-def test_a_port_goes_to_one_of_two_that_start_at_once(
-    ephemeral: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_goes_to_one_of_two_started_at_once(ephemeral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ephemeral.write_text("1\t2\n")
     with reserved_ports(2) as both:
         pass

@@ -34,9 +34,7 @@ def plan(nodes: int, **resources: Any) -> Plan:
     ("nodes", "segment"),
     [(1, None), (2, "2"), (18, "18"), (20, "10"), (36, "18"), (45, "15"), (19, None), (38, "2")],
 )
-def test_a_jobs_nodes_are_kept_in_as_few_racks_as_can_be_shared_evenly(
-    nodes: int, segment: str | None
-) -> None:
+def test_nodes_are_kept_in_as_few_racks_as_can_be_shared_evenly(nodes: int, segment: str | None) -> None:
     """Slurm refuses a job whose nodes are no multiple of the segment, and a segment larger than the block."""
     assert plan(nodes).option("segment") == segment
 

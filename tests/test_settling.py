@@ -79,9 +79,7 @@ def a_job(run: Run, job_id: str = "112", **values: object) -> JobStatus:
 
 
 @pytest.mark.parametrize("words", [[], ["112"], ["run directory"], ["digits"]])
-def test_a_status_that_shows_the_job_writes_its_id_down(
-    cluster: Cluster, tmp_path: Path, words: list[str]
-) -> None:
+def test_a_status_with_the_job_writes_its_id_down(cluster: Cluster, tmp_path: Path, words: list[str]) -> None:
     run = a_run(tmp_path / "run")
     cluster.queue = [a_job(run, name="digits")]
     selections = select([run.run_dir if word == "run directory" else word for word in words])
@@ -98,9 +96,7 @@ def test_a_job_that_only_accounting_remembers_is_written_down(cluster: Cluster, 
     assert read_run(tmp_path / "run").job_id == 113
 
 
-def test_a_job_of_an_earlier_submission_is_not_the_one_that_is_looked_for(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_job_of_an_earlier_submission_is_not_the_one_sought(cluster: Cluster, tmp_path: Path) -> None:
     before = Submitted(job_id=112, submitted_at=NOW, argv=[], script_sha256="")
     run = a_run(tmp_path / "run", earlier=[before])
     cluster.queue = [a_job(run)]
@@ -167,9 +163,7 @@ def test_settle_finds_the_jobs_of_all_runs_here_and_says_so_once_more(
     assert settle_command(run.run_dir).stdout == f"{run.run_dir}: job 112\n"
 
 
-def test_settle_says_that_there_is_no_job_only_when_both_were_asked_and_time_has_passed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_settle_denies_a_job_only_when_both_said_so_and_time_passed(cluster: Cluster, tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     cluster.accounting = None
     silent = settle_command(run.run_dir)
@@ -237,9 +231,7 @@ def test_what_a_job_left_in_its_run_directory_tells_its_id(
     assert settled.silent is (job is None)
 
 
-def test_what_accounting_could_not_be_asked_for_is_not_called_absent(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_what_accounting_could_not_be_asked_is_not_called_absent(cluster: Cluster, tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     cluster.accounting = None
     report = status(cluster.slurm, user=current_user(), selections=select(["112", run.run_dir, "other"]))
@@ -259,9 +251,7 @@ def test_a_submission_that_may_have_run_is_not_resumed(cluster: Cluster, tmp_pat
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_folder_that_is_no_run_directory_is_not_settled(
-    cluster: Cluster, tmp_path: Path, there: bool
-) -> None:
+def test_a_folder_that_is_no_run_is_not_settled(cluster: Cluster, tmp_path: Path, there: bool) -> None:
     folder = tmp_path / "folder"
     if there:
         folder.mkdir()
@@ -271,9 +261,7 @@ def test_a_folder_that_is_no_run_directory_is_not_settled(
     assert str(result.exception) == f"{folder} {said} (give a directory that slurmgpu submit made)"
 
 
-def test_where_there_are_no_runs_it_is_said_so(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_runs_here_are_said_so(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(command, ["settle"], obj=cluster.slurm)
     assert (result.exit_code, result.stderr) == (0, f"there are no runs of yours in {tmp_path / 'runs'}\n")

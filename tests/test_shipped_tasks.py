@@ -37,9 +37,7 @@ def test_a_wrong_option_is_refused_before_a_run_directory_is_made(tmp_path: Path
         ("slurmgpu:gpt2", {"tokeniser": "gpt2"}, "did you mean 'tokenizer'?"),
     ],
 )  # fmt: skip
-def test_what_a_task_of_ours_does_not_have_is_named_with_what_it_has(
-    task: str, config: dict[str, object], said: str
-) -> None:
+def test_what_a_task_lacks_is_named_with_what_it_has(task: str, config: dict[str, object], said: str) -> None:
     with pytest.raises(PlanError) as caught:
         check_shipped_task(task, config)
     assert said in caught.value.message

@@ -82,9 +82,7 @@ def test_force_submits_a_script_that_is_not_there_yet(desk: Desk) -> None:
     ],
     ids=" ".join,
 )
-def test_a_guess_never_keeps_a_job_from_the_queue(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
+def test_a_guess_holds_up_no_job(desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setenv("WHERE", str(desk.work))
     code, out, err = desk("submit", "--gpus", "1", *words)
     assert (code, out) == (0, "7\n"), err
@@ -228,9 +226,7 @@ def test_the_file_of_a_task_is_said_by_plan_too(desk: Desk) -> None:
         ("|\n  python train.py \\\n    --epochs 3", "python train.py --epochs 3"),
     ],
 )
-def test_a_command_may_be_a_line_and_numbers_are_words_as_they_are_spelled(
-    desk: Desk, written: str, words: str
-) -> None:
+def test_a_command_may_be_a_line_and_numbers_stay_as_spelled(desk: Desk, written: str, words: str) -> None:
     desk.file("first.yaml", f"resources: {{gpus: 1}}\ncommand: {written}\n")
     code, out, err = desk("render", "first.yaml")
     assert code == 0, err
@@ -310,9 +306,7 @@ def test_a_script_that_expands_variables_itself_may_have_them(desk: Desk, text: 
         ),
     ],
 )
-def test_a_secret_where_others_can_read_it_is_said_with_the_way_that_keeps_it(
-    desk: Desk, words: str, said: str
-) -> None:
+def test_a_secret_others_can_read_is_said_with_a_safe_way(desk: Desk, words: str, said: str) -> None:
     code, _, err = desk("submit", "--gpus", "1", *words.split())
     assert code == 0
     assert said in err
@@ -394,9 +388,7 @@ def test_one_slip_is_a_letter_or_two_that_changed_places(word: str, other: str, 
     assert one_slip_apart(word, other) is near
 
 
-def test_a_search_meets_folders_that_are_closed_to_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_gets_past_closed_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Path.is_file raises for them, and root, who may run the tests, may look into every folder."""
     from slurmgpu.submission.slips.nearby import elsewhere
 

@@ -74,9 +74,7 @@ def until_there(path: Path) -> None:
     raise AssertionError(f"{path} is not there")
 
 
-def test_a_command_that_never_ends_is_ended_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_command_ends_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = tmp_path / "pid"
     env = program(
         tmp_path, "squeue", f"echo started; sleep 600 & echo $! >{pid}.new; mv {pid}.new {pid}; wait"

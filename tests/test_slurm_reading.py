@@ -131,9 +131,7 @@ def test_the_log_of_an_array_task_is_named(release: str) -> None:
         ("6", "/scratch/slurm-6.out"),
     ],
 )
-def test_a_log_that_the_user_did_not_name_is_found_under_the_name_that_slurmd_gives_it(
-    shown: str, log: str | None
-) -> None:
+def test_a_log_that_the_user_did_not_name_is_found_by_slurmds_name(shown: str, log: str | None) -> None:
     default = "/scratch/slurm-6.out"
     text = row(
         squeue.FIELDS,

@@ -12,9 +12,7 @@ import pytest
 
 @pytest.mark.long
 @pytest.mark.parametrize(("ci", "code", "outcome"), [("true", 1, "1 error"), ("", 0, "1 skipped")])
-def test_a_release_that_cannot_be_had_fails_in_ci_and_else_skips_and_says_why(
-    ci: str, code: int, outcome: str
-) -> None:
+def test_an_absent_release_fails_in_ci_and_else_skips_and_says_why(ci: str, code: int, outcome: str) -> None:
     test = "tests/slurm/test_throwaway.py::test_four_idle_nodes_have_four_gpus_each"
     env = {name: value for name, value in os.environ.items() if name != "SLURMGPU_REQUIRE_SLURM"}
     done = subprocess.run(

@@ -86,9 +86,7 @@ def test_a_full_queue_that_gave_way_is_accepted_despite_its_error_text() -> None
         ("117\n", "sbatch: error: something", 1),
     ],
 )
-def test_a_lost_reply_a_kill_or_half_an_answer_leaves_the_outcome_unknown(
-    stdout: str, stderr: str, rc: int | None
-) -> None:
+def test_no_or_half_an_answer_leaves_the_outcome_unknown(stdout: str, stderr: str, rc: int | None) -> None:
     assert isinstance(sbatch.classify(said(stdout, stderr, rc)), sbatch.Unknown)
 
 

@@ -192,9 +192,7 @@ def test_the_clock_on_the_wall_may_be_set_back_or_forth(clock: Clock) -> None:
         assert taking.count("squeue") == 0  # accounting is asked about another day
 
 
-def test_an_answer_of_another_start_of_the_machine_is_never_taken_for_new(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_from_before_a_reboot_is_never_new(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     status(process(), user=USER)
     monkeypatch.setattr(shelf_module, "_boot", lambda: "another")
     clock.pass_(1)
@@ -273,7 +271,7 @@ time.sleep(600)
 """
 
 
-def test_nobody_waits_for_one_that_was_stopped_or_killed_while_it_asked(
+def test_nobody_waits_for_one_stopped_or_killed_while_it_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shelf_module, "_LONGEST_TURN", math.inf)  # so it is no time that ends the wait

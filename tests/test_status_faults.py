@@ -142,9 +142,7 @@ class World:
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 10))])
-def test_no_end_is_told_that_is_none_and_the_first_look_after_is_right(
-    part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_false_end_is_told_and_the_next_look_is_right(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = silent = 0
     for number in range(20):
         world = World(random.Random(f"{part} {number}"), monkeypatch)

@@ -225,7 +225,7 @@ def test_the_newest_failure_that_nobody_has_explained_is_named_with_the_command_
     assert unexplained([job("11", "FAILED"), job("12", "FAILED")]) is not None
 
 
-def test_while_slurm_is_silent_the_last_known_state_is_shown_and_marked_and_the_exit_code_is_4(
+def test_a_silent_slurm_gives_the_last_state_marked_and_exit_code_4(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0

@@ -321,9 +321,7 @@ def test_a_job_ends_well_when_all_its_steps_have(run: Any, tmp_path: Path) -> No
     assert [(tmp_path / f"7-{name}.out").read_text() for name in "ab"] == ["from a\n", "from b\n"]
 
 
-def test_the_first_step_that_fails_gives_the_job_its_exit_code_and_ends_the_others(
-    run: Any, tmp_path: Path
-) -> None:
+def test_the_first_failing_step_gives_the_exit_code_and_ends_the_others(run: Any, tmp_path: Path) -> None:
     code, said = run({"long": shell("sleep 50"), "bad": shell("exit 9"), "worse": shell("sleep 2; exit 5")})
     assert code == 9
     assert said.count("failed") == 1

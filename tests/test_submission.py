@@ -155,7 +155,7 @@ LOST = (
 
 
 @pytest.mark.long
-def test_after_a_lost_reply_the_jobs_of_this_user_are_looked_through_whatever_user_is_called(
+def test_after_a_lost_reply_jobs_of_this_user_are_searched_whatever_user_is_called(
     faulty: Faulty,
 ) -> None:
     """Some containers and cron jobs have a USER of their own."""
@@ -285,9 +285,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_submission_that_a_signal_ends_says_what_is_not_known_and_where_to_look(
-    faulty: Faulty, number: signal.Signals
-) -> None:
+def test_a_submission_ended_by_a_signal_says_where_to_look(faulty: Faulty, number: signal.Signals) -> None:
     faulty.command("sbatch", "exec sleep 300")
     process = started(faulty, env=without_pauses(faulty.folder))
     until(lambda: faulty.count("sbatch") == 1)
@@ -363,9 +361,7 @@ def test_the_entrypoint_travels_with_a_training_job(faulty: Faulty) -> None:
         ("class Sprials: match = 1; ?\n", False),  # for the job's Python to judge
     ],
 )
-def test_a_class_that_the_task_file_does_not_name_is_refused_before_slurm_is_asked(
-    faulty: Faulty, text: str, refused: bool
-) -> None:
+def test_a_class_absent_from_the_task_file_is_refused_early(faulty: Faulty, text: str, refused: bool) -> None:
     faulty.command("sbatch", "echo 7")
     (faulty.work / "task.py").write_text(text)
     (faulty.work / "job.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:Sprials'}\n")
@@ -406,9 +402,7 @@ def test_a_task_file_that_the_parser_gives_up_on_costs_no_submitted_job(faulty: 
     assert done.stdout == "7\n"
 
 
-def test_a_full_disk_is_named_and_leaves_no_run_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_named_and_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

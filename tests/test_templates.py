@@ -70,9 +70,7 @@ def test_the_first_line_of_a_template_says_what_it_is_for_and_does_not_reach_the
     assert first.endswith(" #}")
 
 
-def test_a_template_is_replaced_by_that_of_the_nearest_layer_and_the_others_stay(
-    slurmgpu: Slurmgpu, tmp_path: Path
-) -> None:
+def test_a_template_is_replaced_by_the_nearest_and_others_stay(slurmgpu: Slurmgpu, tmp_path: Path) -> None:
     layer(tmp_path / "site", launcher__start="echo site\n", steps="# site\n", time="# site\n")
     layer(tmp_path / "user" / "slurmgpu", launcher__start="echo user\n", steps="# user\n")
     layer(tmp_path / "project", "slurmgpu.yaml", launcher__start="echo project\n")
@@ -108,9 +106,7 @@ def test_a_file_of_the_settings_replaces_the_main_template_alone(slurmgpu: Slurm
     assert code == 0, err
 
 
-def test_a_copy_is_the_shipped_text_counts_at_once_and_changes_no_script(
-    slurmgpu: Slurmgpu, tmp_path: Path
-) -> None:
+def test_a_copy_is_the_shipped_text_in_force_and_alters_no_script(slurmgpu: Slurmgpu, tmp_path: Path) -> None:
     before = slurmgpu("render", *JOB)[1]
     code, out, err = slurmgpu("template", "copy", "start")
     path = tmp_path / "user" / "slurmgpu" / "templates" / "launcher" / "start.sh.j2"
@@ -172,9 +168,7 @@ def test_a_copy_is_overwritten_by_force_alone(slurmgpu: Slurmgpu, tmp_path: Path
     assert "copied from slurmgpu" in path.read_text()
 
 
-def test_a_changed_copy_is_told_apart_from_one_whose_original_has_changed(
-    slurmgpu: Slurmgpu, tmp_path: Path
-) -> None:
+def test_a_changed_copy_is_no_copy_whose_original_changed(slurmgpu: Slurmgpu, tmp_path: Path) -> None:
     slurmgpu("template", "copy", "time")
     path = tmp_path / "user" / "slurmgpu" / "templates" / "time.sh.j2"
     path.write_text(path.read_text() + "# mine\n")
@@ -205,9 +199,7 @@ def test_a_job_whose_template_nothing_uses_says_so(slurmgpu: Slurmgpu, tmp_path:
     assert "call it launcher/torchrun.sh.j2" in err
 
 
-def test_show_prints_the_one_in_force_and_the_shipped_one_on_demand(
-    slurmgpu: Slurmgpu, tmp_path: Path
-) -> None:
+def test_show_prints_the_one_in_force_or_on_demand_the_shipped(slurmgpu: Slurmgpu, tmp_path: Path) -> None:
     layer(tmp_path / "site", time="# of the site\n")
     code, out, err = slurmgpu("template", "show", "time")
     assert (code, out) == (0, "# of the site\n")

@@ -127,9 +127,7 @@ async def to(pilot: Pilot[None], job_id: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (50, 12)])
-def test_every_job_has_its_line_and_nothing_is_wider_than_the_terminal(
-    fake: Fake, size: tuple[int, int]
-) -> None:
+def test_every_job_has_its_line_and_all_fits_the_terminal(fake: Fake, size: tuple[int, int]) -> None:
     async def steps(app: Top, pilot: Pilot[None]) -> None:
         shown = text_of(app)
         assert len(shown.splitlines()) <= size[1]
@@ -428,9 +426,7 @@ def test_thousands_of_jobs_are_a_table_that_a_filter_searches_whole(fake: Fake) 
     drive(fake, steps)
 
 
-def test_with_no_color_there_is_none_and_the_cursor_is_still_seen(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_no_color_the_cursor_is_still_seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def steps(app: Top, pilot: Pilot[None]) -> None:
@@ -480,7 +476,7 @@ def test_the_pictures_in_the_docs_are_what_it_shows(tmp_path: Path) -> None:
         assert not any(word in one.read_text() for word in ("@font-face", "url(http", "/root/", "/tmp/"))
 
 
-def test_a_run_that_ends_just_after_its_folder_was_read_is_found_at_the_next_look(
+def test_a_run_that_ends_after_its_folder_was_read_is_found_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, ended = [100.0], set[str]()

@@ -137,7 +137,7 @@ def test_a_template_is_not_copied_into_a_project_whose_settings_are_somebody_els
     assert sorted(path.name for path in shared.iterdir() if path.name != "xdg") == ["slurmgpu.yaml"]
 
 
-def test_a_template_of_the_projects_that_somebody_else_wrote_is_refused_in_a_listing_too(
+def test_a_projects_template_that_somebody_else_wrote_is_refused_in_listings_too(
     shared: Path,
 ) -> None:
     folder = shared / "templates"
@@ -180,9 +180,7 @@ def test_only_the_user_says_whom_to_trust(shared: Path) -> None:
     assert "slurmgpu.yaml:1: whom to trust is the user's to say" in done.stderr
 
 
-def test_the_search_ends_at_the_border_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_search_ends_at_the_file_systems_border(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from slurmgpu.files import settings
 
     inner = tmp_path / "mounted" / "mine"

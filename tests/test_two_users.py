@@ -96,9 +96,7 @@ def job(one: Person, number: int, **fields: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("below", ["", "a/b"])
 @pytest.mark.chosen
-def test_settings_of_mallorys_in_the_scratch_above_do_not_count(
-    world: World, ada: Person, mallory: Person, below: str
-) -> None:
+def test_mallorys_settings_above_do_not_count(world: World, ada: Person, mallory: Person, below: str) -> None:
     mallory.write(world.scratch / "slurmgpu.yaml", EVIL)
     here = world.in_scratch() / below
     with ada.acting():
@@ -108,17 +106,13 @@ def test_settings_of_mallorys_in_the_scratch_above_do_not_count(
     assert "belongs to user 54002" in done.stderr
 
 
-def test_settings_of_mallorys_in_the_labs_folder_do_not_count(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_mallorys_settings_in_the_lab_do_not_count(world: World, ada: Person, mallory: Person) -> None:
     mallory.write(world.lab / "slurmgpu.yaml", EVIL, 0o664)
     done = ada.slurmgpu(world.lab, *RENDER)
     assert (done.returncode, "MALLORY" in done.stdout) == (0, False)
 
 
-def test_settings_of_adas_that_the_lab_may_write_do_not_count(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_settings_that_the_lab_may_write_do_not_count(world: World, ada: Person, mallory: Person) -> None:
     path = ada.write(world.lab / "slurmgpu.yaml", "job: {variables: {GREETING: hello}}\n", 0o664)
     with mallory.acting():
         path.write_text(EVIL)
@@ -127,9 +121,7 @@ def test_settings_of_adas_that_the_lab_may_write_do_not_count(
     assert "can be written by group" in done.stderr
 
 
-def test_settings_are_not_read_unseen_when_they_go_while_they_are_read(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_settings_that_go_while_read_are_not_read_unseen(world: World, ada: Person, mallory: Person) -> None:
     path = world.scratch / "slurmgpu.yaml"
     here = world.in_scratch()
 
@@ -143,9 +135,7 @@ def test_settings_are_not_read_unseen_when_they_go_while_they_are_read(
         assert "MALLORY" not in done.stdout
 
 
-def test_settings_are_not_read_unseen_when_they_can_be_read_only_later(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_settings_readable_only_later_are_not_read_unseen(world: World, ada: Person, mallory: Person) -> None:
     path = world.scratch / "slurmgpu.yaml"
     here = world.in_scratch()
 
@@ -159,9 +149,7 @@ def test_settings_are_not_read_unseen_when_they_can_be_read_only_later(
         assert "MALLORY" not in done.stdout
 
 
-def test_a_link_of_mallorys_to_adas_settings_elsewhere_does_not_count(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_mallorys_link_to_adas_settings_does_not_count(world: World, ada: Person, mallory: Person) -> None:
     elsewhere = ada.write(ada.home / "project" / "slurmgpu.yaml", "job: {variables: {OTHER: project}}\n")
     with mallory.acting():
         (world.scratch / "slurmgpu.yaml").symlink_to(elsewhere)
@@ -176,9 +164,7 @@ def test_a_job_file_of_mallorys_is_not_taken_unnamed(world: World, ada: Person, 
     assert "belongs to user 54002" in done.stderr
 
 
-def test_a_job_file_that_mallory_replaces_while_it_is_read_is_not_taken(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_a_job_file_replaced_meanwhile_is_not_taken(world: World, ada: Person, mallory: Person) -> None:
     path = world.lab / "job.yaml"
     text = "resources: {gpus: 1}\ncommand: [true]\n"
 
@@ -203,9 +189,7 @@ def test_a_template_of_mallorys_among_adas_is_refused(world: World, ada: Person,
     assert "belongs to user 54002" in done.stderr
 
 
-def test_a_template_that_mallory_removes_while_it_is_read_is_refused(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_a_template_removed_while_it_is_read_is_refused(world: World, ada: Person, mallory: Person) -> None:
     ada.write(world.lab / "slurmgpu.yaml", "templates: templates\n")
     path = world.lab / "templates" / "script.sh.j2"
 
@@ -218,18 +202,14 @@ def test_a_template_that_mallory_removes_while_it_is_read_is_refused(
         assert "mallory was here" not in done.stdout
 
 
-def test_a_profile_of_mallorys_beside_adas_settings_is_not_planned_on(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_mallorys_profile_beside_settings_is_not_used(world: World, ada: Person, mallory: Person) -> None:
     ada.write(world.lab / "slurmgpu.yaml", "cluster: ours\n")
     mallory.write(world.lab / "clusters" / "ours.yaml", PROFILE.format(name="ours") + EVIL_PROFILE)
     done = ada.slurmgpu(world.lab, *RENDER)
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_profile_that_mallory_replaces_while_it_is_read_is_not_planned_on(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_a_profile_replaced_while_read_is_not_planned_on(world: World, ada: Person, mallory: Person) -> None:
     ada.write(world.lab / "slurmgpu.yaml", "cluster: ours\n")
     folder = world.lab / "clusters"
     changed = PROFILE.format(name="ours").replace("gpu:", "mallorys:")
@@ -300,9 +280,7 @@ def test_a_bare_word_does_not_mean_a_folder_of_mallorys(
     assert str(world.scratch / "train") not in done.stdout + done.stderr
 
 
-def test_whoever_resumes_a_run_of_mallorys_by_its_path_is_told_whose_it_is(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_who_resumes_mallorys_run_is_told_whose_it_is(world: World, ada: Person, mallory: Person) -> None:
     theirs = a_run(mallory, world.lab, "hello")
     (world.lab / "runs").chmod(0o2777)
     theirs.chmod(0o2777)
@@ -311,9 +289,7 @@ def test_whoever_resumes_a_run_of_mallorys_by_its_path_is_told_whose_it_is(
     assert f"{theirs} is used, and it belongs to user 54002" in done.stderr
 
 
-def test_the_newest_run_whose_checkpoints_are_shown_is_adas(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_the_newest_run_with_checkpoints_shown_is_adas(world: World, ada: Person, mallory: Person) -> None:
     own = a_run(ada, world.lab)
     (world.lab / "runs").chmod(0o2775)
     ada.write(own / "checkpoints" / "step-1" / "x")
@@ -322,9 +298,7 @@ def test_the_newest_run_whose_checkpoints_are_shown_is_adas(
     assert done.stdout.startswith(str(own)), done
 
 
-def test_a_forged_record_does_not_name_the_log_of_adas_job(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_a_forged_record_does_not_name_adas_log(world: World, ada: Person, mallory: Person) -> None:
     forged = a_run(mallory, world.lab, job_id=56)
     mallory.write(forged / "logs" / "56.out", "all is well, says mallory\n")
     world.slurm(accounting=[job(ada, 56, State="FAILED", WorkDir=str(world.lab))])
@@ -339,9 +313,7 @@ def test_a_forged_default_log_is_not_that_of_adas_job(world: World, ada: Person,
     assert (done.stdout, done.returncode) == ("", 1)
 
 
-def test_a_forged_exit_code_does_not_change_what_status_says(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_a_forged_exit_code_changes_no_status(world: World, ada: Person, mallory: Person) -> None:
     own = a_run(ada, world.lab, job_id=58)
     own.chmod(0o2775)
     mallory.write(own / "exit_code.58", "137\n")
@@ -371,9 +343,7 @@ def test_a_record_of_mallorys_does_not_stand_for_adas_job(
     assert not (ada.home / "scancel").exists()
 
 
-def test_to_settle_a_run_of_mallorys_writes_nothing_of_adas(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_settling_mallorys_run_writes_nothing_of_adas(world: World, ada: Person, mallory: Person) -> None:
     secret = ada.write(ada.home / "private", "secret\n", 0o600)
     theirs = a_run(mallory, world.scratch, job_id=None, state="unknown")
     with mallory.acting():
@@ -400,9 +370,7 @@ def test_to_settle_a_run_of_mallorys_writes_nothing_of_adas(
         assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("secret\n", 0o600)
 
 
-def test_to_settle_a_run_of_mallorys_writes_through_no_link(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_settling_mallorys_run_writes_through_no_link(world: World, ada: Person, mallory: Person) -> None:
     theirs = a_run(mallory, world.scratch, job_id=None, state="unknown")
     record = ada.write(ada.home / "private", (theirs / "run.json").read_text())
     with mallory.acting():
@@ -415,9 +383,7 @@ def test_to_settle_a_run_of_mallorys_writes_through_no_link(
     assert record.read_text() == before
 
 
-def test_what_a_claimed_run_of_mallorys_turns_into_is_not_written(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_what_mallorys_claim_turns_into_is_not_written(world: World, ada: Person, mallory: Person) -> None:
     treasure = ada.write(ada.home / "thesis.tex", "years of work\n")
     theirs = a_run(mallory, world.scratch)
     claim = theirs / "resume.lock"
@@ -435,9 +401,7 @@ def test_what_a_claimed_run_of_mallorys_turns_into_is_not_written(
         assert treasure.read_text() == "years of work\n"
 
 
-def test_words_in_a_claim_of_mallorys_do_not_reach_the_terminal(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_words_in_mallorys_claim_reach_no_terminal(world: World, ada: Person, mallory: Person) -> None:
     theirs = a_run(mallory, world.scratch)
     with mallory.acting():
         theirs.chmod(0o777)
@@ -478,9 +442,7 @@ sys.exit(export.main([{folder!r}, {target!r}, "model"]))
 
 
 @pytest.mark.chosen
-def test_a_pickle_of_mallorys_in_a_checkpoint_runs_nothing(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_mallorys_pickle_in_a_checkpoint_runs_nothing(world: World, ada: Person, mallory: Person) -> None:
     pytest.importorskip("torch")
     import sys
 
@@ -527,9 +489,7 @@ def a_checkpoint(one: Person, run: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["scratch", "run", "checkpoint"])
-def test_python_files_beside_do_not_run_in_an_export(
-    world: World, ada: Person, mallory: Person, where: str
-) -> None:
+def test_files_beside_do_not_run_in_an_export(world: World, ada: Person, mallory: Person, where: str) -> None:
     theirs = a_run(mallory, world.scratch)
     a_checkpoint(mallory, theirs)
     cwd = {"scratch": world.scratch, "run": theirs, "checkpoint": theirs / "checkpoints" / "step-1"}[where]
@@ -566,9 +526,7 @@ def test_python_files_in_the_current_folder_do_not_run(
 
 
 @pytest.mark.parametrize("command", ["check", "import"])
-def test_to_read_a_batch_script_of_mallorys_runs_nothing_of_it(
-    world: World, ada: Person, mallory: Person, command: str
-) -> None:
+def test_reading_mallorys_job_runs_nothing(world: World, ada: Person, mallory: Person, command: str) -> None:
     touch = f"touch {world.ran}"
     lines = [
         "#!/bin/bash",
@@ -625,9 +583,7 @@ def test_a_name_of_mallorys_holds_no_job_of_adas(world: World, ada: Person, mall
     assert [one["job_id"] for one in shown] == ["66"]
 
 
-def test_a_log_of_mallorys_has_a_header_without_words_to_the_terminal(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_mallorys_log_has_no_words_to_the_terminal(world: World, ada: Person, mallory: Person) -> None:
     folder = world.scratch / "\x1b[2J\u202e"
     for number in (63, 64):
         mallory.write(folder / f"slurm-{number}.out", "text\n")
@@ -722,9 +678,7 @@ def test_a_secret_of_a_file_stands_in_no_file_that_mallory_can_read(
 
 
 @pytest.mark.chosen
-def test_a_secret_is_not_shown_by_ps_while_its_job_runs(
-    world: World, ada: Person, mallory: Person, project: Path
-) -> None:
+def test_ps_shows_no_secret_of_a_job(world: World, ada: Person, mallory: Person, project: Path) -> None:
     ada.env["HF_TOKEN"] = SECRET
     code = "from slurmgpu.cli import main; main()"
     words = ["run", "--here", "--cpu", "--processes", "1"]
@@ -766,9 +720,7 @@ def test_a_run_directory_is_as_open_as_the_umask_says(
     assert not {path: oct(mode) for path, mode in modes.items() if mode & umask}
 
 
-def test_what_mallory_lays_beside_an_export_is_not_written_through(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_an_export_is_not_written_through_links(world: World, ada: Person, mallory: Person) -> None:
     pytest.importorskip("torch")
     import sys
 
@@ -865,17 +817,13 @@ def test_a_sandbox_of_mallorys_is_not_talked_to(
     assert "belongs to user 54002" in done.stderr
 
 
-def test_a_sandbox_of_mallorys_ends_no_process_of_adas(
-    ada: Person, theirs: tuple[subprocess.Popen[str], Path]
-) -> None:
+def test_mallorys_sandbox_ends_no_process(ada: Person, theirs: tuple[subprocess.Popen[str], Path]) -> None:
     done = ada.slurmgpu(ada.home, "sandbox", "down")
     assert theirs[0].poll() is None
     assert done.returncode != 0
 
 
-def test_no_sandbox_starts_in_a_folder_that_mallory_can_rename(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_no_sandbox_starts_in_a_folder_of_mallorys(world: World, ada: Person, mallory: Person) -> None:
     ada.env["XDG_STATE_HOME"] = str(world.scratch)
     with mallory.acting():
         (world.scratch / "slurmgpu").mkdir()
@@ -886,9 +834,7 @@ def test_no_sandbox_starts_in_a_folder_that_mallory_can_rename(
     assert not (world.scratch / "slurmgpu" / "sandbox" / "default").exists()
 
 
-def test_the_port_of_a_daemon_that_is_down_is_not_mallorys(
-    world: World, ada: Person, mallory: Person
-) -> None:
+def test_the_port_of_a_stopped_daemon_is_not_mallorys(world: World, ada: Person, mallory: Person) -> None:
     import socket
 
     from slurmgpu.sandbox.supervisor import Door

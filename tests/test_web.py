@@ -169,9 +169,7 @@ PLACES = ["/", "/plan", "/script", "/job-file", "/import", "/submit", "/runs", "
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_is_told_and_nothing_done_without_the_token(
-    outside: TestClient, fake: Fake, place: str
-) -> None:
+def test_without_the_token_nothing_is_told_or_done(outside: TestClient, fake: Fake, place: str) -> None:
     for answer in (outside.get(place), outside.post(place, data={"key": "x"}, headers=OWN)):
         assert answer.status_code == 403
         assert "token" in answer.text
@@ -189,16 +187,14 @@ def test_another_token_opens_nothing_in_the_address_or_in_a_cookie(outside: Test
     assert outside.get("/", headers=[(b"cookie", two)]).status_code == 403
 
 
-def test_a_token_of_a_server_that_has_ended_opens_none_that_comes_after_it(
-    guard: Guard, inside: TestClient
-) -> None:
+def test_a_token_of_an_ended_server_opens_none_that_comes_after(guard: Guard, inside: TestClient) -> None:
     after = Guard(guard.app, "the-next-token")
     client = TestClient(after, base_url=HERE, cookies=inside.cookies)
     assert client.get("/").status_code == 403
     assert client.get(f"/?token={TOKEN}").status_code == 403
 
 
-def test_the_token_leaves_the_address_at_once_and_no_other_site_can_send_its_cookie(
+def test_the_token_leaves_the_address_at_once_and_no_other_site_sends_its_cookie(
     outside: TestClient,
 ) -> None:
     answer = outside.get("/run", params={"token": TOKEN, "job": '12"><b>'})
@@ -256,9 +252,7 @@ def test_any_port_of_ones_own_computer_leads_here_through_ssh(inside: TestClient
         {"origin": HERE, "sec-fetch-site": "same-site"},
     ],
 )
-def test_a_page_of_another_site_changes_nothing_with_the_cookie(
-    inside: TestClient, fake: Fake, headers: dict[str, str]
-) -> None:
+def test_another_sites_page_changes_nothing(inside: TestClient, fake: Fake, headers: dict[str, str]) -> None:
     asked = inside.get("/run/ask?job=12&verb=cancel")
     key = re.search(r'name="key" value="([^"]+)"', asked.text)
     assert key is not None
@@ -386,9 +380,7 @@ def test_connections_of_others_that_ask_nothing_make_room_for_the_owner() -> Non
     loop.close()
 
 
-def test_a_body_that_comes_in_drops_is_not_waited_for_longer_than_a_form_takes(
-    guard: Guard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_body_gets_no_longer_than_a_form_takes(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurmgpu.web.guard._PATIENCE", 0.0)
     sent: list[Any] = []
 
@@ -468,9 +460,7 @@ CLUSTERS = ["idris-jean-zay", "nersc-perlmutter", "uva-afton", "lumi-g", "mila",
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_the_script_is_renders_byte_for_byte_by_job_file_and_by_command_line(
-    here: Path, cluster: str
-) -> None:
+def test_the_script_is_renders_by_job_file_and_by_command_line(here: Path, cluster: str) -> None:
     chance = random.Random(cluster)
     fits = [agrees(cluster, a_form(cluster, chance), here) for _ in range(2)]
     assert any(fits)
@@ -661,9 +651,7 @@ def test_a_file_with_other_lines_is_never_replaced(here: Path) -> None:
     assert save_job(here, "job.yaml", "command: mine\n") == here / "job.yaml"
 
 
-def test_a_dropped_script_is_checked_and_becomes_a_form_that_renders_it(
-    inside: TestClient, here: Path
-) -> None:
+def test_a_dropped_script_is_checked_and_becomes_its_form(inside: TestClient, here: Path) -> None:
     script = "#!/bin/bash\r\n#SBATCH --gres=gpu:2\r\n#SBATCH --time=1:00:00\r\necho hi\r\n#SBATCH --mem=4G\r\npython train.py\r\n"
     page = inside.post("/import", data={"script": script}, headers=OWN).text
     said_of_it = words_of(page)
@@ -962,9 +950,7 @@ def test_runs_are_compared_by_what_differs(inside: TestClient, fake: Fake) -> No
     assert fake.asked == []
 
 
-def test_an_array_has_its_tasks_beside_each_other_with_their_losses(
-    inside: TestClient, fake: Fake, tmp_path: Path
-) -> None:
+def test_an_array_shows_its_tasks_with_their_losses(inside: TestClient, fake: Fake, tmp_path: Path) -> None:
     a_sweep(tmp_path, fake)
     assert "run/tasks?job=16" in inside.get("/run?job=16").text
 
@@ -1016,9 +1002,7 @@ def test_jobs_that_wait_for_one_another_are_drawn_in_their_order(
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_on_its_socket_until_a_signal_comes(
-    here: Path, tmp_path: Path, number: int
-) -> None:
+def test_the_command_serves_on_its_socket_until_a_signal(here: Path, tmp_path: Path, number: int) -> None:
     path = tmp_path / "s" / "web"
     command = [sys.executable, "-m", "slurmgpu", "web", "--socket", str(path), "--login-node", "login1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:

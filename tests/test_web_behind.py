@@ -67,9 +67,7 @@ def let_in(client: TestClient) -> TestClient:
     "host", ["c001:4711", "C001:4711", "ondemand.example.edu", "ondemand.example.edu:443"]
 )
 @pytest.mark.parametrize("prefix", [PREFIX, ""])
-def test_the_pages_are_there_with_the_proxys_path_and_without_it_by_its_name_and_by_ours(
-    outside: TestClient, host: str, prefix: str
-) -> None:
+def test_pages_are_there_by_either_path_and_either_name(outside: TestClient, host: str, prefix: str) -> None:
     inside = let_in(outside)
     for place in ("/", "/runs", "/static/app.js"):
         answer = inside.get(prefix + place, headers={"host": host, "x-forwarded-user": "me"})
@@ -106,7 +104,7 @@ def test_another_name_another_user_and_another_site_are_refused_token_or_not(
     assert fake.looks == 0
 
 
-def test_a_wrong_token_in_the_form_opens_nothing_and_a_form_without_the_origin_neither(
+def test_a_wrong_token_or_a_form_without_the_origin_opens_nothing(
     outside: TestClient,
 ) -> None:
     for data in ({"token": "x"}, {"token": ""}, {}, {"token": [TOKEN, TOKEN]}, {"tokens": TOKEN}):
@@ -300,9 +298,7 @@ def session(erb: Any, here: Path, tmp_path: Path) -> Iterator[tuple[Portal, dict
 
 
 @pytest.mark.long
-def test_the_button_of_a_session_opens_the_pages_to_its_owner_alone(
-    session: tuple[Portal, dict[str, str]], erb: Any
-) -> None:
+def test_a_sessions_button_serves_its_owner_alone(session: tuple[Portal, dict[str, str]], erb: Any) -> None:
     proxy, told = session
     button = erb("view.html.erb", **told)
     action = re.search(r'action="([^"]+)" method="post"', button)
@@ -331,9 +327,7 @@ def test_the_button_of_a_session_opens_the_pages_to_its_owner_alone(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "keeps_host"), [("node", True), ("rnode", False)])
-def test_in_a_browser_behind_the_proxy_a_form_becomes_a_submitted_job(
-    fake: Fake, here: Path, kind: str, keeps_host: bool
-) -> None:
+def test_behind_the_proxy_a_form_becomes_a_job(fake: Fake, here: Path, kind: str, keeps_host: bool) -> None:
     need()
     listening = listen_on_port(0, "127.0.0.1")
     port = listening.getsockname()[1]

@@ -135,9 +135,7 @@ def test_axe_finds_nothing(page: Any, address: str, scheme: str) -> None:
         assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == [], place
 
 
-def test_a_click_on_submit_right_after_typing_asks_about_what_was_typed(
-    page: Any, fake: Fake, here: Path
-) -> None:
+def test_a_click_right_after_typing_asks_about_what_was_typed(page: Any, fake: Fake, here: Path) -> None:
     page.get(page.current_url + "?cluster=uva-afton&command=python+train.py&resources.account=mine")
     page.find_element("id", "resources-gpus").send_keys("2")
     until(lambda: "--gres=gpu:2" in text_of(page, "script"))
@@ -158,9 +156,7 @@ def test_a_click_on_submit_right_after_typing_asks_about_what_was_typed(
 
 
 @pytest.mark.parametrize("job", ["16", "16_0"])
-def test_plots_fill_their_cells_whatever_the_window_is(
-    page: Any, address: str, fake: Fake, tmp_path: Path, job: str
-) -> None:
+def test_plots_fill_cells_at_any_width(page: Any, address: str, fake: Fake, tmp_path: Path, job: str) -> None:
     a_sweep(tmp_path, fake)
     page.get(f"{address}/run?job={job}")
     widths = """
@@ -187,9 +183,7 @@ def test_plots_fill_their_cells_whatever_the_window_is(
     ("place", "polls", "identity"),
     [("/run?job=12", "now", "act-cancel"), ("/runs", "rows", "job-14"), ("/run?job=11", "graph", "box-12")],
 )
-def test_what_is_read_anew_keeps_the_keyboard_where_it_was(
-    page: Any, address: str, place: str, polls: str, identity: str
-) -> None:
+def test_reading_anew_keeps_the_focus(page: Any, address: str, place: str, polls: str, identity: str) -> None:
     page.get(address + place)
     focus = "const e = document.getElementById(arguments[0]); e.dataset.old = 'yes'; e.focus();"
     until(lambda: text_of(page, identity))

@@ -168,9 +168,7 @@ def test_an_export_is_made_anew_but_goes_over_no_other_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_what_is_missing_or_another_file_is_one_error_with_the_commands_that_help(
-    tmp_path: Path, away: Path
-) -> None:
+def test_a_missing_or_another_file_is_one_error_with_what_helps(tmp_path: Path, away: Path) -> None:
     def said(*words: str) -> str:
         error = refused("--export", str(tmp_path / "x"), "--parts", str(tmp_path), *words)
         assert not (tmp_path / "x").exists()
@@ -212,9 +210,7 @@ def test_a_pydantic_without_a_twin_for_browsers_is_said_at_once(
 
 
 @pytest.mark.parametrize("cluster", ["idris-jean-zay", "uva-afton", "lumi-g"])
-def test_away_from_the_cluster_the_script_is_renders_and_nothing_is_said_of_files(
-    exported: Path, away: Path, cluster: str
-) -> None:
+def test_away_from_the_cluster_the_script_is_still_renders(exported: Path, away: Path, cluster: str) -> None:
     chance = random.Random(f"away {cluster}")
     fits = 0
     for _ in range(3):

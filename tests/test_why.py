@@ -363,7 +363,7 @@ def test_a_job_in_a_reservation_is_told_of_the_reservations_nodes_alone(tmp_path
     }
 
 
-def test_a_shorter_job_is_proposed_before_a_reservation_only_where_enough_nodes_are_up(
+def test_a_shorter_job_is_proposed_before_a_reservation_only_if_enough_nodes_are_up(
     tmp_path: Path,
 ) -> None:
     asked = {
@@ -670,9 +670,7 @@ def test_shapes_are_asked_of_slurm_and_not_against_a_sites_will(here: Path) -> N
     ("ahead", "free_for"),
     [(f"{(NOW + timedelta(minutes=47)).timestamp():.0f}", 45 * 60), ("N/A", None), ("", 365 * 86400 - 120)],
 )
-def test_a_shape_that_fits_before_the_jobs_ahead_start_is_said_to(
-    ahead: str, free_for: int | None, tmp_path: Path
-) -> None:
+def test_a_shape_that_fits_before_those_ahead_is_it(ahead: str, free_for: int | None, tmp_path: Path) -> None:
     """sbatch --test-only lets a job wait for all jobs that wait already; backfilling starts it at once."""
     first = {"partition": "lim", "prioritylong": "99", "starttime": ahead, "reason": "Resources"}
     row = queue_row(19_000, **first) if ahead else ""

@@ -41,9 +41,7 @@ def test_a_backend_that_is_named_nccl_is_gloo(tmp_path: Path, free_port: int, ba
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_gloos_threads_have_a_moment_to_end_before_python_does(
-    tmp_path: Path, free_port: int, backend: str
-) -> None:
+def test_gloos_threads_have_time_to_end_before_python(tmp_path: Path, free_port: int, backend: str) -> None:
     """One that holds the last collective's tensors aborts the process when Python is gone (pytorch/pytorch#179291)."""
     script = (
         "import atexit, time\nkept = []\natexit.register = lambda call, *words: kept.append((call, words))\n"
@@ -149,9 +147,7 @@ if __name__ == "__main__":
     ],
     ids=["cuda()", "to(0)", "spawned"],
 )
-def test_a_script_that_asks_for_a_gpu_itself_is_told_what_a_trial_on_the_cpu_takes(
-    tmp_path: Path, script: str
-) -> None:
+def test_a_script_that_wants_a_gpu_is_told_what_a_cpu_trial_takes(tmp_path: Path, script: str) -> None:
     done = python(tmp_path, script)
     assert done.returncode == 1
     assert "Traceback" in done.stderr

@@ -17,6 +17,7 @@ from tests.inside.test_launchers import FOUR, HOW, SCRIPTS, ranks
 from tests.slurm.tool import ROOT, Tool
 
 Executed = Callable[..., None]
+InImage = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,7 @@ def version(apptainer: Path) -> str:
 
 
 @pytest.fixture
-def in_image(tool: Tool, apptainer: Path, image: Path) -> Callable[..., str]:
+def in_image(tool: Tool, apptainer: Path, image: Path) -> InImage:
     """Run a command in the image, in a job: what it printed once it has COMPLETED."""
 
     def run(
@@ -49,13 +50,13 @@ def in_image(tool: Tool, apptainer: Path, image: Path) -> Callable[..., str]:
     return run
 
 
-def test_a_command_runs_in_the_image(in_image: Callable[..., str], version: str, executed: Executed) -> None:
+def test_a_command_runs_in_the_image(in_image: InImage, version: str, executed: Executed) -> None:
     assert "the image of the tests" in in_image("cat", "/marked/image")
     executed("container", "apptainer exec", version, "a SIF built by the test")
 
 
 def test_an_images_runscript_gets_the_commands_words(
-    in_image: Callable[..., str], apptainer: Path, tmp_path: Path, version: str, executed: Executed
+    in_image: InImage, apptainer: Path, tmp_path: Path, version: str, executed: Executed
 ) -> None:
     root = root_folder(tmp_path / "root")
     scripts = root / ".singularity.d"
@@ -68,15 +69,13 @@ def test_an_images_runscript_gets_the_commands_words(
     executed("container", "apptainer run", version, "a SIF with a runscript of its own")
 
 
-def test_nv_without_a_gpu_does_no_harm(
-    in_image: Callable[..., str], version: str, executed: Executed
-) -> None:
+def test_nv_is_harmless_without_a_gpu(in_image: InImage, version: str, executed: Executed) -> None:
     assert "the image of the tests" in in_image("cat", "/marked/image", gpu="nvidia")
     executed("container", "apptainer --nv", version, "on a machine without a GPU")
 
 
 def test_folders_are_bound_and_may_be_read_only(
-    in_image: Callable[..., str], tmp_path: Path, version: str, executed: Executed
+    in_image: InImage, tmp_path: Path, version: str, executed: Executed
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("of the host\n")
@@ -88,9 +87,7 @@ def test_folders_are_bound_and_may_be_read_only(
     executed("container", "apptainer --bind", version, "HOST:INSIDE:ro")
 
 
-def test_an_overlay_lies_over_the_image(
-    in_image: Callable[..., str], tmp_path: Path, version: str, executed: Executed
-) -> None:
+def test_an_overlay_is_used(in_image: InImage, tmp_path: Path, version: str, executed: Executed) -> None:
     upper = tmp_path / "overlay" / "upper" / "marked"
     upper.mkdir(parents=True)
     (upper / "added").write_text("from the overlay\n")
@@ -99,16 +96,14 @@ def test_an_overlay_lies_over_the_image(
     executed("container", "apptainer --overlay", version, "a folder")
 
 
-def test_ranks_meet_in_a_clean_environment(
-    in_image: Callable[..., str], version: str, executed: Executed
-) -> None:
+def test_a_clean_environment_works(in_image: InImage, version: str, executed: Executed) -> None:
     size = ("--nodes", "2", "--gpus-per-node", "2")
     log = in_image(sys.executable, "ranks.py", size=size, clean_env=True)
     assert ranks(log) == FOUR, log
     executed("container", "apptainer --cleanenv, torchrun inside", version, HOW)
 
 
-def test_a_clean_environment_has_nothing_else_of_the_host(in_image: Callable[..., str]) -> None:
+def test_a_clean_environment_has_nothing_else_of_the_host(in_image: InImage) -> None:
     size = ("--gpus", "1", "--set", "variables={MINE: 'a b'}")
     log = in_image("sh", "-c", 'echo "$MINE, $XDG_CONFIG_HOME, $SLURM_NTASKS"', size=size, clean_env=True)
     assert "a b, , 1" in log
@@ -120,7 +115,7 @@ def pulled_files(tool: Tool) -> list[Path]:
 
 
 def test_an_address_is_pulled_once_before_the_jobs_that_use_it(
-    in_image: Callable[..., str], tool: Tool, tmp_path: Path, version: str, executed: Executed
+    in_image: InImage, tool: Tool, tmp_path: Path, version: str, executed: Executed
 ) -> None:
     address = docker_archive(root_folder(tmp_path / "root"), tool.work / "torch.tar")
     tool.file("slurmgpu.yaml", f"images: {tool.work}/images\n")
@@ -161,7 +156,7 @@ From: {archive}
 
 
 def test_an_image_is_built_from_its_definition_before_the_job(
-    in_image: Callable[..., str], tool: Tool, tmp_path: Path, version: str, executed: Executed
+    in_image: InImage, tool: Tool, tmp_path: Path, version: str, executed: Executed
 ) -> None:
     docker_archive(root_folder(tmp_path / "root"), tmp_path / "torch.tar")
     tool.file("torch.def", DEFINITION.format(archive=tmp_path / "torch.tar"))

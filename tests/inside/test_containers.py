@@ -68,9 +68,7 @@ ARRIVES = {
 
 @pytest.mark.parametrize("launch", ["torchrun", "srun"])
 @pytest.mark.parametrize("runtime", IMAGES)
-def test_ranks_of_two_nodes_meet_inside(
-    runtime: str, launch: str, in_runtime: InRuntime, executed: Executed
-) -> None:
+def test_two_nodes_meet_inside(runtime: str, launch: str, in_runtime: InRuntime, executed: Executed) -> None:
     size = (*TWO_BY_TWO, "--launch", launch)
     log = in_runtime(runtime, "python", "ranks.py", size=size, image=IMAGES[runtime])
     assert ranks(log) == FOUR, log
@@ -88,9 +86,7 @@ def test_a_word_that_the_documentation_does_not_know_is_refused(runtime: str, in
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "podman-hpc", "shifter"])
-def test_folders_and_the_work_folder_are_as_the_job_asks(
-    runtime: str, in_runtime: InRuntime, tool: Tool, tmp_path: Path
-) -> None:
+def test_folders_are_as_the_job_asks(runtime: str, in_runtime: InRuntime, tool: Tool, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     inside = "/inside" if runtime != "shifter" else str(tmp_path / "data")
     fields = {"binds": [f"{tmp_path}/data:{inside}:ro", str(tool.config)], "workdir": inside}
@@ -132,9 +128,7 @@ needs_toml = pytest.mark.skipif(
 
 @needs_toml
 @pytest.mark.parametrize("image", ["torch", "torch.toml", "$EDF_PATH/torch.toml"])
-def test_ranks_of_two_nodes_meet_in_an_environment_definition(
-    image: str, in_runtime: InRuntime, tool: Tool, executed: Executed
-) -> None:
+def test_two_nodes_meet_in_an_edf(image: str, in_runtime: InRuntime, tool: Tool, executed: Executed) -> None:
     tool.file("torch.toml", EDF.format(value="seen"))
     tool.env["EDF_PATH"] = str(tool.work)
     log = in_runtime("edf", "python", "ranks.py", image=image, size=TWO_BY_TWO)
@@ -157,9 +151,7 @@ def test_a_view_of_a_uenv_is_asked_for(in_runtime: InRuntime, executed: Executed
     executed("container", "uenv --view", "as documented", "a job on a node", stand_in=True)
 
 
-def test_ranks_of_two_nodes_meet_in_an_oci_bundle(
-    in_runtime: InRuntime, tool: Tool, executed: Executed
-) -> None:
+def test_two_nodes_meet_in_an_oci_bundle(in_runtime: InRuntime, tool: Tool, executed: Executed) -> None:
     mounts = [{"destination": str(tool.work), "source": str(tool.work)}]
     config = {"process": {"cwd": str(tool.work)}, "mounts": mounts, "root": {"path": "rootfs"}}
     tool.file("bundle/config.json", json.dumps(config))
@@ -171,9 +163,7 @@ def test_ranks_of_two_nodes_meet_in_an_oci_bundle(
 # Charliecloud
 
 
-def test_an_image_of_charliecloud_gets_the_folders_that_it_lacks(
-    in_runtime: InRuntime, tool: Tool, executed: Executed
-) -> None:
+def test_charliecloud_makes_missing_folders(in_runtime: InRuntime, tool: Tool, executed: Executed) -> None:
     tool.file("image/etc/passwd", "")
     image = str(tool.work / "image")
     log = in_runtime("charliecloud", "python", "ranks.py", size=TWO_BY_TWO, image=image, writable=True)
@@ -213,9 +203,7 @@ def ch_run_version() -> str:
     return (done.stdout + done.stderr).split()[-1]
 
 
-def test_ranks_of_two_nodes_meet_in_a_folder_by_charliecloud(
-    charliecloud: Callable[..., str], executed: Executed
-) -> None:
+def test_two_nodes_meet_by_charliecloud(charliecloud: Callable[..., str], executed: Executed) -> None:
     assert ranks(charliecloud(sys.executable, "ranks.py", size=TWO_BY_TWO)) == FOUR
     executed("container", "charliecloud, torchrun inside", ch_run_version(), HOW)
 

@@ -23,10 +23,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "tcp,self"}
 HOW = "2 nodes x 2 processes"
 Executed = Callable[..., None]
+TwoByTwo = Callable[..., str]
 
 
 @pytest.fixture
-def two_by_two(tool: Tool) -> Callable[..., str]:
+def two_by_two(tool: Tool) -> TwoByTwo:
     """Submit a command to 2 nodes with 2 (pretended) GPUs each, and wait: what the job printed, once it has COMPLETED."""
 
     def run(*command: str, venv: Path | None = None, options: Iterable[str] = ()) -> str:
@@ -59,7 +60,7 @@ def version_of(venv: Path, package: str) -> str:
 
 @pytest.mark.parametrize("name", ["srun", "torchrun"])
 def test_launchers_that_need_nothing_start_every_rank(
-    name: str, two_by_two: Callable[..., str], slurm: ThrowawaySlurm, executed: Executed
+    name: str, two_by_two: TwoByTwo, slurm: ThrowawaySlurm, executed: Executed
 ) -> None:
     assert ranks(two_by_two("python", "ranks.py", options=["--launch", name])) == FOUR
     version = (
@@ -79,9 +80,7 @@ def with_accelerate() -> Path:
 
 
 @pytest.mark.heavy
-def test_a_script_of_accelerate_runs_by_its_own_launcher(
-    two_by_two: Callable[..., str], with_accelerate: Path, executed: Executed
-) -> None:
+def test_accelerate_launch_works(two_by_two: TwoByTwo, with_accelerate: Path, executed: Executed) -> None:
     log = two_by_two("python", "accelerate_cv.py", venv=with_accelerate, options=["--launch", "accelerate"])
     assert ranks(log) == FOUR
     executed("launcher", "accelerate", version_of(with_accelerate, "accelerate"), HOW)
@@ -89,7 +88,7 @@ def test_a_script_of_accelerate_runs_by_its_own_launcher(
 
 @pytest.mark.heavy
 def test_a_users_accelerate_launch_with_a_configuration_of_one_machine_runs_on_two(
-    two_by_two: Callable[..., str], with_accelerate: Path, tool: Tool, executed: Executed
+    two_by_two: TwoByTwo, with_accelerate: Path, tool: Tool, executed: Executed
 ) -> None:
     tool.file(
         "my.yaml",
@@ -110,7 +109,7 @@ def test_a_users_accelerate_launch_with_a_configuration_of_one_machine_runs_on_t
 
 @pytest.mark.heavy
 def test_a_script_of_accelerate_runs_without_its_launcher(
-    two_by_two: Callable[..., str], with_accelerate: Path, executed: Executed
+    two_by_two: TwoByTwo, with_accelerate: Path, executed: Executed
 ) -> None:
     assert ranks(two_by_two("python", "accelerate_cv.py", venv=with_accelerate)) == FOUR
     executed("launcher", "torchrun: a script of Accelerate", version_of(with_accelerate, "accelerate"), HOW)
@@ -129,7 +128,7 @@ def with_deepspeed() -> Path:
     "command", ["deepspeed --num_gpus 2 deepspeed_noise.py", "python deepspeed_noise.py"]
 )
 def test_a_script_of_deepspeed_is_told_its_local_rank_without_ssh(
-    command: str, two_by_two: Callable[..., str], with_deepspeed: Path, executed: Executed
+    command: str, two_by_two: TwoByTwo, with_deepspeed: Path, executed: Executed
 ) -> None:
     log = two_by_two(*command.split(), "--deepspeed_config", "ds_config.json", venv=with_deepspeed)
     assert ranks(log) == FOUR
@@ -141,25 +140,21 @@ def test_a_script_of_deepspeed_is_told_its_local_rank_without_ssh(
 
 
 @pytest.mark.heavy
-def test_a_script_of_lightning_runs_as_its_author_wrote_it(
-    two_by_two: Callable[..., str], executed: Executed
-) -> None:
+def test_a_script_of_lightning_runs_unchanged(two_by_two: TwoByTwo, executed: Executed) -> None:
     venv = venv_with("lightning==2.6.6", beside=True)
     assert ranks(two_by_two("python", "lightning_noise.py", venv=venv)) == FOUR
     executed("launcher", "srun: a script of Lightning", version_of(venv, "lightning"), HOW)
 
 
 @pytest.mark.heavy
-def test_a_script_of_transformers_trainer_runs_as_its_author_wrote_it(
-    two_by_two: Callable[..., str], executed: Executed
-) -> None:
+def test_a_script_of_transformers_runs_unchanged(two_by_two: TwoByTwo, executed: Executed) -> None:
     venv = venv_with("transformers[torch]", "accelerate==1.15.0", beside=True)
     assert ranks(two_by_two("python", "trainer_noise.py", venv=venv)) == FOUR
     executed("launcher", "torchrun: a script of Transformers' Trainer", version_of(venv, "transformers"), HOW)
 
 
 @pytest.mark.heavy
-def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: Callable[..., str], executed: Executed) -> None:
+def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: TwoByTwo, executed: Executed) -> None:
     venv = venv_with("ray[train]", beside=True)
     options = ["--cpus-per-gpu", "4", "--set", "variables={RAY_DEDUP_LOGS: '0'}"]
     log = two_by_two("python", "ray_train_noise.py", venv=venv, options=options)
@@ -169,16 +164,14 @@ def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: Callable[..., str]
 
 
 @pytest.mark.heavy
-def test_processes_of_jax_find_each_other(two_by_two: Callable[..., str], executed: Executed) -> None:
+def test_processes_of_jax_find_each_other(two_by_two: TwoByTwo, executed: Executed) -> None:
     venv = venv_with("jax[cpu]")
     assert ranks(two_by_two("python", "jax_sum.py", venv=venv)) == FOUR
     executed("launcher", "srun: a script of JAX", version_of(venv, "jax"), HOW)
 
 
 @pytest.mark.heavy
-def test_workers_of_tensorflow_find_each_other(
-    two_by_two: Callable[..., str], tool: Tool, executed: Executed
-) -> None:
+def test_tensorflows_workers_meet(two_by_two: TwoByTwo, tool: Tool, executed: Executed) -> None:
     venv = venv_with("tensorflow-cpu")
     # It needs nodes whose names lead to an address; and it takes the same port on each, and these nodes are one host.
     hosts = tool.file("hosts", "127.0.0.1 localhost node1 node2 node3 node4\n")
@@ -209,7 +202,7 @@ MPICH = Path(f"/usr/lib/{platform.machine()}-linux-gnu/libmpich.so.12")
 
 
 def test_processes_of_mpi_are_told_who_is_who_by_pmi2(
-    two_by_two: Callable[..., str], with_mpi: Path, tool: Tool, executed: Executed
+    two_by_two: TwoByTwo, with_mpi: Path, tool: Tool, executed: Executed
 ) -> None:
     options = ["--launch", "mpi", "--set", "launch.srun_options=[--mpi=pmi2]"]
     variables = ["--set", f"variables={{MPI4PY_MPIABI: mpich, LD_LIBRARY_PATH: {tool.work}/lib}}"]
@@ -218,9 +211,7 @@ def test_processes_of_mpi_are_told_who_is_who_by_pmi2(
     executed("launcher", "mpi: PMI-2", library_of(log), HOW)
 
 
-def test_processes_of_mpi_are_told_who_is_who_by_pmix(
-    two_by_two: Callable[..., str], with_mpi: Path, executed: Executed
-) -> None:
+def test_mpi_meets_by_pmix(two_by_two: TwoByTwo, with_mpi: Path, executed: Executed) -> None:
     # Several slurmd of one host cannot tell each other's PMIx servers apart (22.05): on one node.
     options = ["--launch", "mpi", "--set", "launch.srun_options=[--mpi=pmix]", "--nodes", "1"]
     log = two_by_two("python", "mpi_sum.py", venv=with_mpi, options=options)
@@ -228,9 +219,7 @@ def test_processes_of_mpi_are_told_who_is_who_by_pmix(
     executed("launcher", "mpi: PMIx", library_of(log), "1 node x 2 processes")
 
 
-def test_processes_of_mpi_are_started_by_mpirun(
-    two_by_two: Callable[..., str], with_mpi: Path, executed: Executed
-) -> None:
+def test_mpirun_starts_processes(two_by_two: TwoByTwo, with_mpi: Path, executed: Executed) -> None:
     log = two_by_two("python", "mpi_sum.py", venv=with_mpi, options=["--launch", "mpirun"])
     assert ranks(log) == FOUR, log
     executed("launcher", "mpirun", library_of(log), HOW)

@@ -106,9 +106,7 @@ def test_a_module_that_is_missing_ends_the_job_with_its_name(
     assert "IN_GCC" not in job.log
 
 
-def test_a_wrapper_that_loses_the_exit_code_hides_no_missing_module(
-    tool: Tool, tmp_path: Path, system: System
-) -> None:
+def test_a_wrapper_without_exit_code_hides_no_missing_one(tool: Tool, tmp_path: Path, system: System) -> None:
     wrapper = tmp_path / "init"
     wrapper.write_text(
         f'. {system.init}\neval "real_$(declare -f module)"\nmodule() {{ real_module "$@"; true; }}\n'

@@ -49,9 +49,7 @@ def sync(tool: Tool, uv: Path) -> str:
     return done.stdout.split()[1]
 
 
-def test_a_uv_project_runs_the_command_and_uv_run_in_it(
-    tool: Tool, uv: Path, executed: Callable[..., None]
-) -> None:
+def test_a_uv_project_runs_commands_and_uv_run(tool: Tool, uv: Path, executed: Callable[..., None]) -> None:
     version = sync(tool, uv)
     job = run(tool, {"uv": "proj"}, *SEEN)
     assert (job.code, job.log) == (0, f"{tool.work}/proj/.venv None\n")

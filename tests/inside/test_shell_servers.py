@@ -125,9 +125,7 @@ def ssh(tool: Tool, line: str, *command: str, **how: object) -> subprocess.Compl
     return subprocess.run(argv, env=tool.env, capture_output=True, text=True, timeout=60, **how)  # type: ignore[call-overload,no-any-return]
 
 
-def test_ssh_gets_into_the_job_and_leaves_nothing(
-    tool: Tool, sshd: str, executed: Callable[..., None]
-) -> None:
+def test_ssh_enters_the_job_and_leaves_nothing(tool: Tool, sshd: str, executed: Callable[..., None]) -> None:
     tool.file("j.yaml", "resources: {gpus: 2}\nvariables: {GREETING: hello there}\ncommand: [true]\n")
     with serving(tool, "--ssh", "j.yaml") as server:
         line = server.expect(r"(?m)^ssh -F (\S+) (\d+)\.slurmgpu$")
@@ -194,9 +192,7 @@ def answer(url: str) -> tuple[int, str]:
 
 
 @pytest.mark.heavy
-def test_jupyterlab_answers_to_its_token_alone_and_leaves_nothing(
-    tool: Tool, executed: Callable[..., None]
-) -> None:
+def test_jupyterlab_wants_its_token_and_leaves_nothing(tool: Tool, executed: Callable[..., None]) -> None:
     venv = venv_with(JUPYTERLAB)
     with serving(tool, "--jupyter", "--set", f"environment.python.venv={venv}") as server:
         found = server.expect(r"http://127\.0\.0\.1:(\d+)/\?token=(\w+)")

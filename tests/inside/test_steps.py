@@ -36,9 +36,7 @@ def test_two_steps_side_by_side_are_two_worlds(tool: Tool, slurm: ThrowawaySlurm
     executed("launcher", "steps side by side", slurm.version, f"2 steps of {HOW} each")
 
 
-def test_each_component_of_a_heterogeneous_job_is_a_world(
-    tool: Tool, slurm: ThrowawaySlurm, executed: Executed
-) -> None:
+def test_each_heterogeneous_part_is_a_world(tool: Tool, slurm: ThrowawaySlurm, executed: Executed) -> None:
     logs = logs_of(
         tool,
         "resources: {nodes: 2, cpus_per_task: 2, time: 5}\n"

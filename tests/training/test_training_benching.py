@@ -93,9 +93,7 @@ def test_the_time_of_a_step_and_the_samples_a_second_are_those_of_the_same_steps
 
 
 @pytest.mark.long
-def test_two_processes_sum_and_one_that_cannot_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_two_processes_sum_or_one_says_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small, large = measured(Place(tmp_path, 2))
     assert (small["bytes"], large["bytes"], small["backend"]) == (25 << 20, 256 << 20, "gloo")
     assert small["gb_per_s"]["most"] == pytest.approx(small["bytes"] / 1e9 / small["seconds"]["least"])
@@ -201,9 +199,7 @@ def test_data_parallel_is_one_process_on_so_many_gpus_and_a_strategy_of_one_proc
     assert [(one["how"], one.get("gpus")) for one in found[-2:]] == [("dp", 2), ("fsdp2", None)]
 
 
-def test_communication_is_what_a_step_takes_less_without_it_and_unknown_where_it_could_not_be_left_out() -> (
-    None
-):
+def test_communication_is_what_a_step_takes_less_without_it_or_unknown() -> None:
     row = {"step_seconds": 0.4}
     assert task._exchange(row, {"step_seconds": 0.3, "apart": True})["communication"] == pytest.approx(0.25)
     assert task._exchange(row, {"step_seconds": 0.41, "apart": True})["communication"] == 0
@@ -214,9 +210,7 @@ def test_communication_is_what_a_step_takes_less_without_it_and_unknown_where_it
     assert task._exchange(row, {"why": "no step was done in time", "apart": True})["communication"] is None
 
 
-def test_a_task_sees_as_many_steps_as_it_can_make_a_list_of(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_task_sees_as_many_steps_as_it_can_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
     def noted(_: str, run: str, *__: object) -> list[subprocess.Popen[bytes]]:
@@ -229,7 +223,7 @@ def test_a_task_sees_as_many_steps_as_it_can_make_a_list_of(
     assert seen[0]["epochs"] == seen[0]["max_steps"] == 6_000_000
 
 
-def test_a_training_that_takes_all_of_its_steps_before_the_time_is_up_is_measured_by_these(
+def test_a_training_that_takes_all_its_steps_in_time_is_measured_by_these(
     tmp_path: Path,
 ) -> None:
     metrics = written(tmp_path / "metrics.jsonl", *[WAITS] * 3, QUICK)
@@ -290,9 +284,7 @@ def test_what_is_tried_ends_with_a_bench_that_is_killed(tmp_path: Path) -> None:
     pytest.fail("it goes on without the bench")
 
 
-def test_a_process_sees_the_first_of_the_gpus_that_there_are_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_process_sees_the_first_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "tells.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[2]}")
     for given, seen in ((None, "0,1"), ("4,GPU-5,6", "4,GPU-5")):

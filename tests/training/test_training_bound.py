@@ -102,9 +102,7 @@ def test_saves_come_a_lead_before_the_bound_and_no_oftener(steps: int, lead: int
         (1, 0.1, 1.0, 0),
     ],
 )
-def test_the_lead_is_what_a_save_takes_and_as_much_again(
-    steps: int, seconds: float, step_seconds: float, lead: int
-) -> None:
+def test_the_lead_is_twice_a_save(steps: int, seconds: float, step_seconds: float, lead: int) -> None:
     """Never more than half, at least a step, none where a save takes the whole interval and must be waited for."""
     assert Bound(steps, None, 0).lead(seconds, step_seconds) == lead
 

@@ -93,9 +93,7 @@ def test_no_flipped_bit_in_a_manifest_is_accepted(tmp_path: Path) -> None:
         ("world_size", 0, "manifest.json: world_size is 0"),
     ],
 )
-def test_a_manifest_without_a_checksum_must_make_sense(
-    tmp_path: Path, name: str, value: object, reason: str
-) -> None:
+def test_an_unsigned_manifest_must_make_sense(tmp_path: Path, name: str, value: object, reason: str) -> None:
     """Those of earlier versions have none."""
     save_steps(tmp_path, 39, 40)
     path = tmp_path / "step-40" / "manifest.json"
@@ -173,9 +171,7 @@ def failing(times: int, number: int) -> Callable[[Path], str]:
 
 
 @pytest.mark.usefixtures("no_patience")
-def test_a_file_server_that_is_away_for_a_moment_costs_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_server_away_briefly_costs_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_steps(tmp_path, 5, 10)
     monkeypatch.setattr(checkpoint, "sha256", failing(2, errno.ESTALE))
     generation, notes = newest_intact(tmp_path)
@@ -194,9 +190,7 @@ def test_a_part_that_stays_unreadable_falls_back(tmp_path: Path, monkeypatch: py
     assert names(tmp_path) == ["damaged-step-10-1", "step-5"]
 
 
-def test_a_checkpoint_that_this_user_may_not_read_is_no_damaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_without_access_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_steps(tmp_path, 5, 10)
     monkeypatch.setattr(checkpoint, "sha256", failing(1, errno.EACCES))
     with pytest.raises(TrainingError, match=r"cannot read the checkpoint step-10 .*Permission denied"):
@@ -323,9 +317,7 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_saved() -> None:
         Snapshot().take({"a": [0, object()]}, "the state")
 
 
-def test_a_checkpoint_is_written_while_the_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_written_during_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call that begins a save is back while a part of it has still to be written."""
     trained = threading.Event()
     real: Callable[..., Any] = checkpoint.write_part
@@ -371,9 +363,7 @@ def of_two_ranks(folder: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_whatever_happens_to_pieces_the_checkpoint_before_is_taken_and_one_line_says_why(
-    tmp_path: Path, kind: str
-) -> None:
+def test_with_broken_pieces_the_one_before_is_taken_and_one_line_says_why(tmp_path: Path, kind: str) -> None:
     """Also of pieces that are whole by themselves: of another save or another run, or each in the other's place."""
     of_two_ranks(tmp_path / "saved", 1)
     of_two_ranks(tmp_path / "saved", 2)

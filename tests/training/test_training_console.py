@@ -80,7 +80,7 @@ def test_a_bar_has_all_that_is_known_and_ascii_where_there_is_no_other() -> None
     assert [clock(seconds) for seconds in (0.9, 61, 3600, 90061)] == ["0:00", "1:01", "1:00:00", "25:01:01"]
 
 
-def test_a_terminal_has_one_bar_that_renews_itself_below_the_lines_that_stay(
+def test_a_terminal_has_one_bar_that_is_renewed_below_what_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     screen = terminal(monkeypatch)
@@ -160,9 +160,7 @@ def test_a_terminal_that_takes_nothing_back_has_plain_lines(
     assert screen.getvalue() == "at 61\n"
 
 
-def test_a_training_at_a_terminal_shows_its_steps_and_ends_with_plain_lines(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_steps_and_then_plain_lines(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     screen, evaluate, wanted = terminal(monkeypatch), Evaluation.run, iter(("| 2/4 [0:", "| 4/4 [0:"))
 
     def once_it_is_seen(self: Evaluation, model: Any) -> Any:

@@ -99,9 +99,7 @@ def test_two_processes_compute_the_bits_of_two_micro_batches(train: Train) -> No
 
 
 @pytest.mark.parametrize("settings", [{"strategy": "dp"}, {"activation_checkpointing": True}])
-def test_dp_on_the_cpu_and_activation_checkpointing_change_no_bit(
-    train: Train, settings: dict[str, Any]
-) -> None:
+def test_cpu_dp_and_activation_checkpointing_change_no_bit(train: Train, settings: dict[str, Any]) -> None:
     """Neither changes a sum: on the CPU dp has one device, and a block that runs again does the same again."""
     assert_same(train("Traced", **settings), train("Traced"))
 

@@ -63,9 +63,7 @@ def test_evaluations_come_when_they_are_due_each_once_and_change_nothing(
 
 
 @pytest.mark.parametrize("last", [3, 4, 5, 8])
-def test_a_resume_neither_repeats_an_evaluation_nor_leaves_one_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
-) -> None:
+def test_a_resume_repeats_and_misses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     """Stopped at a step, also one that is evaluated, and gone on with."""
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
     for each in (undisturbed, run):

@@ -141,9 +141,7 @@ def test_a_state_that_does_not_lead_to_the_sample_that_was_next_is_said(
     assert said.count(f"warning: the stream {stream} does not go on with the sample that was next") == 1
 
 
-def test_a_stream_without_a_state_says_what_reading_it_again_takes(
-    run: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_without_state_says_what_it_costs(run: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     write(run, **streaming("Stream"))
     start(run, SLURMGPU_MAX_STEPS="4")
     start(run)
@@ -220,9 +218,7 @@ def test_readers_that_take_no_share_of_their_own_are_noticed(
     assert "warning: rank 0, worker 0 and rank 0, worker 1 begin with the same samples" in said
 
 
-def test_an_order_by_numbers_that_a_stream_does_not_have_is_said(
-    run: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_order_by_numbers_without_any_is_said(run: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     write(run, **{**streaming("Stream", max_steps=1), "task": "StreamingByWeight"})
     start(run)
     said = "warning: nothing calls weights of the task: the training data are a stream (Stream), whose order is its own"
@@ -272,9 +268,7 @@ def test_ranks_that_disagree_on_the_order_are_told(run: RunFolder) -> None:
     )
 
 
-def test_weights_that_have_changed_since_the_checkpoint_are_noted(
-    run: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_changed_since_the_save_are_noted(run: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     write(run, "Changing", batch_size=10)
     (run.path / "metrics.jsonl").touch()
     start(run, SLURMGPU_MAX_STEPS="3")

@@ -175,9 +175,7 @@ class InPieces(Machine):
         return answer if self.tries == 1 or request["size"] < 30 else {"fits": False, "peak": None}
 
 
-def test_what_does_not_fit_after_other_tries_is_tried_in_a_process_of_its_own(
-    run: RunFolder, pretend: Pretend
-) -> None:
+def test_what_does_not_fit_after_other_tries_gets_its_own_process(run: RunFolder, pretend: Pretend) -> None:
     pretended = pretend(InPieces(36))
     trained(run, micro_batch="auto")
     assert saved_settings(run)["micro_batch"] == 36
@@ -275,7 +273,7 @@ def test_the_training_is_the_one_that_was_given_the_size_from_the_start(tmp_path
     assert same(found.parameters(), given.parameters())
 
 
-def test_the_budget_is_what_is_free_less_the_head_room_and_divided_on_a_node(
+def test_the_budget_is_free_memory_less_head_room_divided_on_a_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "_machine", lambda: (1000, 900))
@@ -360,9 +358,7 @@ def test_a_run_whose_folder_lies_beside_the_task_knows_what_the_run_before_found
     assert facts[0] == facts[1]
 
 
-def test_the_least_of_all_ranks_is_everyones(
-    monkeypatch: pytest.MonkeyPatch, run: RunFolder, pretend: Pretend
-) -> None:
+def test_the_least_of_ranks_counts(monkeypatch: pytest.MonkeyPatch, run: RunFolder, pretend: Pretend) -> None:
     pretend(Machine(12))
     other = Answer(7, 3, 7, ("2", "7"), ("A100", 24))
     gather = finder.Session.__init__.__globals__["Group"].gather

@@ -72,9 +72,7 @@ def test_replicas_in_threads_compute_in_the_precision_asked_for() -> None:
     assert found == [torch.bfloat16]
 
 
-def test_lines_that_come_late_from_a_gpu_are_written_before_a_checkpoint(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_lines_of_a_gpu_come_before_a_save(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resume from it does not write them again."""
     monkeypatch.setattr(Loop, "writes_late", True)
     found: dict[int, list[int]] = {}
@@ -91,9 +89,7 @@ def test_lines_that_come_late_from_a_gpu_are_written_before_a_checkpoint(
     assert found == {step: list(range(1, step + 1)) for step in found}
 
 
-def test_a_line_that_comes_late_from_a_gpu_says_what_was_seen_in_its_own_interval(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_line_of_a_gpu_is_of_its_own_interval(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line, too; and what the GPU does in an evaluation is none of it."""
     monkeypatch.setattr(Loop, "writes_late", True)
     monkeypatch.setattr(Pace, "values", lambda self, _seconds: {"slowest_rank": self._watch.step})

@@ -71,9 +71,7 @@ def test_a_task_is_told_of_each_place_in_order(place: RunFolder) -> None:
     ]
 
 
-def test_what_a_task_does_when_it_is_told_is_the_same_after_a_stop_and_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_task_does_if_told_survives_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It draws random numbers in all places; those of starts and saves, which come with stops, change nothing."""
     runs = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
     for each, limits in ((runs[0], ["12"]), (runs[1], ["3", "5", "8", "12"])):
@@ -100,9 +98,7 @@ def test_a_name_with_a_slip_is_said_with_the_one_that_is_called(
 
 @pytest.mark.long
 @pytest.mark.chosen
-def test_each_rank_has_its_own_state_back_after_kills_and_stops(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_rank_has_its_state_back_after_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And with another number of processes that of rank 0, which is said; on_save is rank 0's alone."""
     whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
     for each in (whole, parts):
@@ -130,18 +126,14 @@ def test_each_rank_has_its_own_state_back_after_kills_and_stops(
         ("wrong", r"task \(Unkept\) does not take its own state back.*KeyError"),
     ],
 )
-def test_a_state_that_cannot_be_kept_ends_the_training_after_its_first_step(
-    run: RunFolder, what: str, reason: str
-) -> None:
+def test_a_state_that_cannot_be_kept_ends_it_after_one_step(run: RunFolder, what: str, reason: str) -> None:
     write(run, "Unkept", config={"what": what})
     with pytest.raises(TrainingError, match=reason):
         run.here()
     assert run.checkpoints() == []
 
 
-def test_a_checkpoint_from_before_the_task_had_a_state_begins_it_anew(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_save_from_before_the_state_begins_anew(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write("Restless", batch_size=20, epochs=1)
     run.here()
     write(run, "Remembering", epochs=2)
@@ -180,9 +172,7 @@ def test_a_schedule_by_a_metric_moves_on_with_each_evaluation_that_is_due(run: R
 
 
 @pytest.mark.parametrize("task", ["Falling", "Plateau"])
-def test_schedules_by_epochs_stopped_and_killed_end_bit_for_bit_as_undisturbed(
-    tmp_path: Path, task: str
-) -> None:
+def test_schedules_by_epochs_stopped_and_killed_end_bit_for_bit_the_same(tmp_path: Path, task: str) -> None:
     """Also where a training has come to an end that was then moved."""
     whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
     settings: dict[str, Any] = {"config": {"metric": "loss"}, "evaluate_steps": 4, "checkpoint_steps": 1}

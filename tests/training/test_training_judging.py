@@ -91,9 +91,7 @@ def test_a_resumed_training_keeps_the_best_that_an_uninterrupted_one_keeps(tmp_p
     assert alike(run, other)
 
 
-def test_a_generation_that_is_fallen_back_to_has_its_best_one(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_generation_fallen_back_to_has_its_best(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """The newest is the best, and damaged: the one before has the best of its own time still."""
     write(run, [1, 3, 2, 3, 5, 4, 4, 4, 4, 4], best=BEST, keep=2, checkpoint_steps=4, keep_every=4)
     run.here(SLURMGPU_MAX_STEPS="10")
@@ -134,9 +132,7 @@ def test_a_best_checkpoint_that_could_not_be_written_is_none(
     assert manifest(run, 20)["best"]["step"] == 4
 
 
-def test_a_best_checkpoint_that_somebody_removed_is_said(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_best_checkpoint_that_is_gone_is_said(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, best=BEST)
     run.here(SLURMGPU_MAX_STEPS="13")
     (run.path / "checkpoints" / "step-10").rename(run.path / "mine")
@@ -163,9 +159,7 @@ def test_another_metric_begins_anew_and_none_keeps_what_there_is(
 
 
 @pytest.mark.parametrize(("setting", "wanted"), [("best", BEST), ("early_stop", STOP)])
-def test_a_metric_that_there_is_not_is_refused_at_the_first_step(
-    run: RunFolder, setting: str, wanted: dict[str, Any]
-) -> None:
+def test_a_missing_metric_is_refused_at_once(run: RunFolder, setting: str, wanted: dict[str, Any]) -> None:
     write(run, **{setting: {**wanted, "metric": "accuracy"}})
     with pytest.raises(
         SettingsError, match=f"{setting}.metric is 'accuracy', and the evaluation has 'score', 'cost'"
@@ -223,9 +217,7 @@ def test_a_training_ends_when_it_has_not_got_better_for_long_enough(
     assert len(run.metrics("start")) == 1
 
 
-def test_a_value_that_is_never_finite_uses_up_the_patience(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_never_finite_use_up_the_patience(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, ["nan"] * 10, early_stop=STOP)
     run.here()
     assert last_step(run) == 4
@@ -265,7 +257,7 @@ def test_with_less_patience_it_ends_where_it_is(run: RunFolder) -> None:
 
 
 @pytest.mark.long
-def test_two_ranks_end_alike_and_a_kill_before_the_last_checkpoint_counts_loses_nothing(
+def test_two_ranks_end_alike_and_a_kill_before_the_last_save_counts_loses_nothing(
     tmp_path: Path,
 ) -> None:
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")

@@ -50,9 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SILENT", 0.5)
 
 
-def test_the_second_run_in_a_folder_is_refused_and_the_first_is_named(
-    tmp_path: Path, said: list[str]
-) -> None:
+def test_the_second_run_in_a_folder_is_refused_with_the_firsts_name(tmp_path: Path, said: list[str]) -> None:
     first = locked(tmp_path, said, SLURM_JOB_ID="17")
     with pytest.raises(TrainingError, match=rf"is being written by job 17, process {os.getpid()} on .*alive"):
         locked(tmp_path, said, SLURM_JOB_ID="18")
@@ -225,9 +223,7 @@ def test_a_lock_lost_in_the_middle_of_a_save_removes_nothing(
     assert {path.name for path in tmp_path.glob("step-*")} == {"step-5", "step-6"}
 
 
-def test_a_start_that_has_lost_the_lock_sweeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_without_the_lock_sweeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torn = tmp_path / "checkpoints" / "step-5"
     torn.mkdir(parents=True)
 

@@ -82,7 +82,7 @@ def test_five_ranks_are_saved_into_folders_and_each_folder_has_its_index(tmp_pat
     ]
 
 
-def test_old_checkpoints_are_removed_by_those_who_speak_for_their_ranks_and_no_message_stays(
+def test_those_who_speak_for_their_ranks_remove_old_checkpoints_and_no_message_stays(
     tmp_path: Path,
 ) -> None:
     channel = Shared()
@@ -230,9 +230,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("world", "most"), [(3, 8), (9, 16), (33, 24)])
-def test_the_messages_of_a_save_grow_with_the_levels_of_folders_and_not_with_the_ranks(
-    tmp_path: Path, world: int, most: int
-) -> None:
+def test_messages_of_a_save_grow_with_folders_and_not_ranks(tmp_path: Path, world: int, most: int) -> None:
     channel = Shared()
     all_ranks = [
         Saver(tmp_path, Ranks(rank=rank, world_size=world), Counting(channel), None, Saving(keep=1))  # type: ignore[arg-type]

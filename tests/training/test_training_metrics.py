@@ -79,9 +79,7 @@ def test_the_parts_of_a_step_add_up(run: RunFolder) -> None:
     assert any(line["values"]["checkpoint_seconds"] > 0 for line in run.metrics("train"))
 
 
-def test_what_comes_before_the_first_step_is_no_part_of_one(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_precedes_the_first_step_is_not_in_one(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that meet, trackers that log in: half an hour by this clock, at both starts."""
     ahead = [0.0]
     announce = _Run._announce
@@ -216,9 +214,7 @@ def test_the_table_of_peaks_in_the_docs_is_the_one_in_use() -> None:
         ("AMD Instinct MI250X", "bf16", True, None),
     ],
 )
-def test_a_peak_is_that_of_the_gpu_by_its_whole_name_or_none(
-    name: str, precision: str, tf32: bool, peak: float | None
-) -> None:
+def test_a_peak_is_by_full_name_or_unknown(name: str, precision: str, tf32: bool, peak: float | None) -> None:
     assert peak_flops(name, precision, tf32) == (None if peak is None else pytest.approx(peak))
 
 
@@ -253,7 +249,7 @@ def utilisation(monkeypatch: pytest.MonkeyPatch, nvml: Any, **properties: Any) -
     return Utilisation(torch.device("cuda", 0))
 
 
-def test_utilisation_is_the_mean_of_samples_of_the_gpu_with_torchs_uuid(
+def test_utilisation_is_the_mean_of_samples_of_torchs_own_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gauges, "_PERIOD", 0.0)

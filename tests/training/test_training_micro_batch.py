@@ -40,9 +40,7 @@ def in_a_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (3, 4, 2, (1, 1)),
     ],
 )
-def test_a_batch_is_cut_into_as_few_and_as_equal_parts_as_fit(
-    batch: int, world: int, most: int, expected: tuple[int, int]
-) -> None:
+def test_a_batch_has_few_equal_parts(batch: int, world: int, most: int, expected: tuple[int, int]) -> None:
     settings = divided(Settings("task.py:T", batch_size=batch, micro_batch=most), world)
     assert (micro_batch(settings, world), settings.accumulate) == expected
     assert divided(settings, world) == settings, "what a manifest says is read back as it was"
@@ -67,9 +65,7 @@ def test_a_micro_batch_that_leaves_a_rest_learns_what_the_whole_batch_does(tmp_p
         assert other.metrics("start")[0]["values"]["micro_batch"] == {7: 6, 8: 8}[most]
 
 
-def test_an_evaluation_takes_its_own_number_of_samples_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_has_its_own_micro_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def noted(dataset: Any, size: int, *rest: Any, **named: Any) -> Any:

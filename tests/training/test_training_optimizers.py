@@ -37,9 +37,7 @@ def largest_difference(one: RunFolder, other: RunFolder) -> float:
     ["fp32", pytest.param("bf16", marks=pytest.mark.long), pytest.param("fp16", marks=pytest.mark.long)],
 )
 @pytest.mark.chosen
-def test_two_optimizers_stopped_and_killed_end_bit_for_bit_as_undisturbed(
-    tmp_path: Path, precision: str
-) -> None:
+def test_two_optimizers_stopped_and_killed_end_bit_for_bit_the_same(tmp_path: Path, precision: str) -> None:
     """With fp16 inside the steps in which the scale still falls, and after them."""
     if precision == "fp16" and not hasattr(torch.amp, "GradScaler"):
         pytest.skip("the CPU's scaler came with torch 2.3")
@@ -58,7 +56,7 @@ def test_two_optimizers_stopped_and_killed_end_bit_for_bit_as_undisturbed(
 
 
 @pytest.mark.long
-def test_two_processes_learn_what_one_does_that_accumulates_and_a_parameter_may_be_unused(
+def test_two_processes_learn_what_one_accumulating_does_and_parameters_may_be_unused(
     tmp_path: Path,
 ) -> None:
     """Sums of two have one order, so whole steps have the same bits; counted losses come to the same but for rounding."""
@@ -121,9 +119,7 @@ def test_an_update_leaves_the_parameters_of_other_optimizers_alone(tmp_path: Pat
     assert all(name.startswith("generator.") for name in different)
 
 
-def test_an_update_with_a_gradient_that_is_not_finite_is_left_out_alone(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_a_not_finite_update_is_left_out(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, own={"poisoned": 6}, batch_size=20, nonfinite="skip")
     run.here()
     assert "warning: an update of generator in step 2 is left out: its gradient is not finite" in (

@@ -42,9 +42,7 @@ def test_every_epoch_holds_every_sample_once_in_an_order_of_its_own() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("start", [0, 60, 77])
-def test_the_ranks_together_take_every_position_once_and_in_order(
-    world: int, accumulate: int, start: int
-) -> None:
+def test_the_ranks_together_take_all_positions_once_in_order(world: int, accumulate: int, start: int) -> None:
     batch, end = 30, 331
     own = [
         list(shares(start, end, batch, batch // world // accumulate, rank=rank, world_size=world))

@@ -332,9 +332,7 @@ def expanded() -> nn.Module:
     ],
     ids=["sharded", "path", "bytes", "set", "expanded"],
 )
-def test_what_could_not_come_back_is_refused_before_the_first_step(
-    tmp_path: Path, part: Any, reason: str
-) -> None:
+def test_what_could_not_come_back_is_refused_before_a_step(tmp_path: Path, part: Any, reason: str) -> None:
     run = Run(tmp_path)
     with pytest.raises(TrainingError) as refused:
         run.state(thing=part)

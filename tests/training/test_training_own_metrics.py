@@ -89,9 +89,7 @@ def test_a_name_that_a_line_has_already_is_refused(run: RunFolder, kind: str) ->
         run.here()
 
 
-def test_a_name_that_comes_late_is_left_out_and_said(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_is_late_is_left_out_and_said(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, "late", accumulate=1, log_every=1)
     run.here()
     assert capsys.readouterr().out.count("loss returns 'late' for the first time: it is left out") == 1

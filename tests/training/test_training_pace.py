@@ -55,7 +55,7 @@ class Event:
         return end.at - self.at
 
 
-def test_on_a_gpu_one_pass_between_two_readings_is_timed_and_nobody_waits_for_it(
+def test_a_gpus_one_pass_between_readings_is_timed_without_a_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -98,7 +98,7 @@ def test_a_pass_within_which_the_last_one_is_read_is_not_timed(timer: Forward) -
         timer.end()
 
 
-def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_also_when_it_is_only_then_that_it_may_be(
+def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_even_if_only_then_due(
     timer: Forward,
 ) -> None:
     Event.clock += 10_000

@@ -110,9 +110,7 @@ def test_what_is_done_with_the_weights_does_not_reach_the_file(tmp_path: Path) -
         ({"code": "x"}, "alone"),
     ],
 )
-def test_a_header_that_lies_about_a_tensor_is_refused(
-    tmp_path: Path, wrong: dict[str, Any], reason: str
-) -> None:
+def test_a_lying_header_of_a_tensor_is_refused(tmp_path: Path, wrong: dict[str, Any], reason: str) -> None:
     path = pack(tmp_path / "x.safetensors", {"a": torch.ones(4), "b": torch.ones(4)}, **wrong)
     with pytest.raises(TrainingError, match=reason):
         read_state(path)
@@ -137,9 +135,7 @@ def test_two_tensors_in_the_same_bytes_are_refused(tmp_path: Path) -> None:
         (b'{"a": ' + b"9" * 10_000 + b"}", None, "header"),
     ],
 )
-def test_a_header_that_is_none_is_refused(
-    tmp_path: Path, header: bytes, length: int | None, reason: str
-) -> None:
+def test_what_is_no_header_is_refused(tmp_path: Path, header: bytes, length: int | None, reason: str) -> None:
     with pytest.raises(TrainingError, match=reason):
         read_state(packed(tmp_path / "x.safetensors", header, length=length))
 

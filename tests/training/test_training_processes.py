@@ -241,9 +241,7 @@ def test_a_rank_that_hangs_says_where_and_ends_the_job(run: RunFolder) -> None:
         assert sorted(path.name[-6:] for path in (run.path / "debug").iterdir()) == ["rank-0", "rank-1"]
 
 
-def test_a_rank_that_hangs_ends_the_job_also_where_it_cannot_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_rank_ends_the_job_even_silently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_file: int, _text: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -260,7 +258,7 @@ def test_a_rank_that_hangs_ends_the_job_also_where_it_cannot_say_so(
     found.close()
 
 
-def test_the_watch_outlives_what_it_does_in_passing_and_says_it_once(
+def test_the_watch_outlives_what_it_does_besides_and_says_so_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """After two looks that failed it still sees that the time is up."""

@@ -145,9 +145,7 @@ def test_what_an_earlier_start_has_left_is_never_gone_on_from(
     assert beginnings(run) == [0, 5, 5]
 
 
-def test_a_newer_checkpoint_in_the_run_directory_wins(
-    run: RunFolder, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_one_in_the_run_wins(run: RunFolder, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(run, node)
     end_in(run, node, 4, monkeypatch)
     (file,) = kept(node)
@@ -196,9 +194,7 @@ def test_a_folder_that_others_may_enter_is_not_used(
     assert "is not a folder that this user alone may enter" in capsys.readouterr().out
 
 
-def test_files_on_a_node_are_this_users_alone(
-    run: RunFolder, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_on_a_node_are_private(run: RunFolder, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(run, node)
     end_in(run, node, 3, monkeypatch)
     (file,) = kept(node)

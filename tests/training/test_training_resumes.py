@@ -82,9 +82,7 @@ class Task(Line):
 
 
 @pytest.mark.parametrize("seeding", ["torch.manual_seed(epoch)", "pass"])
-def test_an_order_that_a_task_draws_is_the_same_again_and_moves_no_random_state(
-    tmp_path: Path, seeding: str
-) -> None:
+def test_an_order_a_task_draws_comes_again_and_moves_no_random_state(tmp_path: Path, seeding: str) -> None:
     """Also one that draws without a seed of its own."""
     text = f"""
 class Task(Restless):
@@ -119,9 +117,7 @@ class Task(Line):
     assert torch.equal(begun.parameters()["weight"], torch.load(weights, weights_only=True)["weight"])
 
 
-def test_a_task_that_is_edited_while_it_trains_is_said_at_the_next_start(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_edited_task_is_said_at_the_next_start(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     text = """
 class Task(Line):
     def on_start(self, model, cfg):
@@ -190,9 +186,7 @@ def test_an_option_that_an_optimizer_has_got_since_has_its_default() -> None:
     assert [optimizer.param_groups[0][name] for name in ("new", "lr")] == [3, 0.25]
 
 
-def test_a_schedule_where_there_was_none_begins_where_the_training_is(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_schedule_begins_where_training_is(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, "class Task(Line):\n    pass\n", max_steps=4)
     run.here(SLURMGPU_MAX_STEPS="2")
     write(run, "class Task(Line):\n    pass\n", max_steps=4, schedule="linear")
@@ -289,9 +283,7 @@ class Task(Line):
     whole_and_in_parts(tmp_path, text, "3", max_steps=6)
 
 
-def test_attributes_that_change_while_it_trains_are_named_once(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_attributes_that_change_are_named_once(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     text = """
 class Cooling(nn.Linear):
     def __init__(self):

@@ -80,9 +80,7 @@ def test_a_warm_up_that_never_ends_is_noted(
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_sparse_gradients_are_measured_and_clipped_as_dense_ones(
-    tmp_path: Path, clip_norm: float | None
-) -> None:
+def test_sparse_gradients_are_measured_and_clipped_as_dense(tmp_path: Path, clip_norm: float | None) -> None:
     seen = []
     for sparse in (False, True):
         run = new_run(tmp_path, f"sparse-{sparse}")
@@ -137,9 +135,7 @@ def test_resumes_inside_an_epoch_and_at_its_end_change_no_bit(
     assert same(stopped.parameters(), undisturbed.parameters())
 
 
-def test_max_steps_without_epochs_trains_as_many_epochs_as_that_takes(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_max_steps_alone_takes_epochs_as_it_needs(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """5 steps an epoch: 12 are two epochs and two steps, which the schedule knows, and a resume, and what is said."""
     run.write(batch_size=20, max_steps=12, schedule="linear", log_every=1, checkpoint_steps=1)
     run.here(SLURMGPU_MAX_STEPS="7")
@@ -194,9 +190,7 @@ def test_batchnorm_with_one_sample_at_a_time_is_said_before_the_first_step(
         )
 
 
-def test_a_finished_run_trains_on_when_its_settings_are_raised_as_it_says(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_trains_on_to_a_raised_end(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write(epochs=1, batch_size=50)
     run.here()
     run.here()
@@ -209,9 +203,7 @@ def test_a_finished_run_trains_on_when_its_settings_are_raised_as_it_says(
     assert "done: 2 epochs, 4 steps" in capsys.readouterr().out
 
 
-def test_settings_that_changed_and_matter_are_named(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_settings_that_matter_are_named(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write(epochs=1, batch_size=50, config={"hidden": 1, "same": 2})
     run.here()
     run.write(epochs=2, batch_size=25, lr=0.5, workers=0, keep=3, config={"hidden": 4, "same": 2})
@@ -254,9 +246,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(run: RunFolder) -> Non
         run.here()
 
 
-def test_without_resume_earlier_checkpoints_are_moved_aside_not_lost(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_resume_checkpoints_move_aside(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write(epochs=2, batch_size=50)
     run.here()
     run.write(epochs=1, batch_size=50, resume=False)
@@ -562,9 +552,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once_unless_a_launcher_repeats_the_first(
 
 @pytest.mark.long
 @pytest.mark.chosen
-def test_a_compiled_training_stops_goes_on_and_saves_plain_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_training_goes_on_with_plain_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced by torch.compile, whose code is then run as it is: no compiler is needed, and no bit differs."""
     calls: list[object] = []
 

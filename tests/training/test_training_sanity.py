@@ -26,9 +26,7 @@ from .conftest import RunFolder, new_run
         ("expanded", r"model \(Sequential\) does not take its own state back"),
     ],
 )
-def test_what_no_checkpoint_can_hold_ends_the_training_after_its_first_step(
-    run: RunFolder, what: str, reason: str
-) -> None:
+def test_what_no_checkpoint_can_hold_ends_it_after_one_step(run: RunFolder, what: str, reason: str) -> None:
     run.write("Unsavable", epochs=3, batch_size=20, log_every=1, config={"what": what})
     with pytest.raises(TrainingError, match=reason) as refused:
         run.here()
@@ -47,9 +45,7 @@ def test_what_can_be_saved_is_trained(run: RunFolder, capsys: pytest.CaptureFixt
     assert "of which the training stands still" in out
 
 
-def test_a_part_that_does_not_come_back_as_it_was_is_named(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_that_comes_back_altered_is_named(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write("Forgetful", batch_size=20)
     run.here()
     assert "warning: schedule['last_epoch'] is not as it was after" in capsys.readouterr().out

@@ -100,9 +100,7 @@ def test_groups_of_the_task_s_get_their_own_rate_and_what_is_in_none_is_named(
     assert note in capsys.readouterr().out
 
 
-def test_an_option_that_the_optimizer_does_not_have_is_said(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_the_optimizer_lacks_is_said(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write(f"{TASKS}:Mistyped", batch_size=50)
     run.here()
     said = capsys.readouterr().out

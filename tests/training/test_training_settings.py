@@ -35,11 +35,7 @@ VALID: list[dict[str, Any]] = [
     {"nonfinite": "skip", "freeze": ["encoder.*", "*.bias"], "deterministic": True},
     {"tf32": False, "cudnn_benchmark": False, "channels_last": True, "compile": True},
     {"activation_checkpointing": True, "init_scale": 1024.0},
-    {
-        "find_unused_parameters": True,
-        "static_graph": True,
-        "bucket_cap_mb": 1.5,
-    },
+    {"find_unused_parameters": True, "static_graph": True, "bucket_cap_mb": 1.5},
     {"evaluate_every": None, "evaluate_steps": 50},
     {"best": {"metric": "val/accuracy", "mode": "max"}},
     {"early_stop": {"metric": "loss", "mode": "min", "patience": 3, "min_delta": 0.5}},

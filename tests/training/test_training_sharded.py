@@ -72,9 +72,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize("about", CUTS, ids=lambda about: f"{about['shape']}-{about['mesh']}")
-def test_a_tensor_comes_back_from_its_pieces_whole_and_in_any_part(
-    tmp_path: Path, about: dict[str, Any]
-) -> None:
+def test_a_tensor_comes_back_from_pieces_whole_or_in_part(tmp_path: Path, about: dict[str, Any]) -> None:
     whole = torch.randn(about["shape"])
     written(tmp_path, whole, about)
     found = Pieces(tmp_path)
@@ -165,9 +163,7 @@ def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.Monkey
         ({"strategy": "ddp", "pipeline_stages": 2}, "pipeline_stages is 2, and strategy is ddp"),
     ],
 )
-def test_processes_that_cannot_be_laid_out_so_are_refused_before_they_meet(
-    settings: dict[str, Any], said: str
-) -> None:
+def test_an_impossible_layout_is_refused_before_processes_meet(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         check_strategy(Settings("task.py:T", **settings), 4)
 
@@ -262,7 +258,7 @@ def most_under_way(found: list[pipeline.Turn]) -> int:
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_no_schedule_lets_processes_wait_for_each_other_for_ever_or_take_what_is_anothers(
+def test_no_schedule_lets_processes_wait_for_each_other_for_ever_or_take_anothers(
     schedule: str,
 ) -> None:
     """Played through: a receive takes the oldest that was sent to it, whatever it is."""
@@ -373,7 +369,7 @@ def going_on(tmp_path: Path, run: RunFolder, name: str, processes: int, **settin
 @pytest.mark.long
 @needs_fsdp2
 @pytest.mark.chosen
-def test_a_sharded_checkpoint_goes_on_to_the_bit_and_on_other_processes_within_rounding(
+def test_a_sharded_checkpoint_goes_on_to_the_bit_or_elsewhere_within_rounding(
     tmp_path: Path,
 ) -> None:
     """Saved by 2; gone on with by 2, by 1 and by 3 that are sharded, and by 2 of ddp; and from ddp back."""

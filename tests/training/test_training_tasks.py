@@ -69,9 +69,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize(("name", "options", "parameters"), PUBLISHED)
-def test_a_network_has_as_many_parameters_as_published(
-    name: str, options: dict[str, Any], parameters: int
-) -> None:
+def test_a_network_has_the_published_parameters(name: str, options: dict[str, Any], parameters: int) -> None:
     assert count(name, **options) == parameters
 
 
@@ -185,9 +183,7 @@ NUMBERS = [0, 1, 255, 256, 40_000, 65_535]
         ("train.npy", npy(NUMBERS, "<i8", "q"), "uint16"),
     ],
 )  # fmt: skip
-def test_token_files_are_read_as_they_were_written(
-    name: str, content: bytes, width: str, tmp_path: Path
-) -> None:
+def test_token_files_are_read_as_written(name: str, content: bytes, width: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     file = tokens.TokenFile(tmp_path / name, width)
     assert file.read(0, file.count).tolist()[: len(NUMBERS)] == NUMBERS
@@ -225,9 +221,7 @@ def test_what_is_wrong_with_token_files_is_said_before_the_first_step(tmp_path: 
         tokens.dataset(chosen, "train", 3, 256)
 
 
-def test_texts_become_token_files_once_and_again_when_they_are_to_be_others(
-    tmp_path: Path, run: RunFolder
-) -> None:
+def test_texts_become_token_files_once_and_again_where_others_are_due(tmp_path: Path, run: RunFolder) -> None:
     (tmp_path / "a.txt").write_bytes(b"abc" * 200)
     (tmp_path / "b.txt").write_bytes(b"xyz" * 200)
     data = tmp_path / "data"
@@ -279,9 +273,7 @@ def test_texts_that_cannot_become_token_files_are_refused(
         ("alexnet", {}, 0.71e9),
     ],
 )
-def test_an_image_takes_as_many_products_as_published(
-    name: str, options: dict[str, Any], products: float
-) -> None:
+def test_an_image_takes_the_published_products(name: str, options: dict[str, Any], products: float) -> None:
     # Each is two operations, and the backward pass takes twice the forward's.
     assert load(f"slurmgpu:{name}").flops(cfg(name, **options)) == pytest.approx(6 * products, rel=0.01)
 
@@ -371,9 +363,7 @@ def test_another_shard_makes_another_index(shards: Path, tmp_path: Path) -> None
     assert len(samples(shards, "train", **index)) == 27
 
 
-def test_a_resumed_training_on_shards_with_workers_sees_the_same_parts_of_images(
-    shards: Path, run: RunFolder
-) -> None:
+def test_a_resume_on_shards_with_workers_sees_the_same_image_parts(shards: Path, run: RunFolder) -> None:
     config = {"data": str(shards), "classes": 3, "depth": 20, "image": 8, "augment": "resized"}
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 6, "lr": 0.01, "workers": 2, "config": config}
     run.write("slurmgpu:resnet", **settings)
@@ -385,9 +375,7 @@ def test_a_resumed_training_on_shards_with_workers_sees_the_same_parts_of_images
     assert same(run.parameters(), stopped)
 
 
-def test_what_is_wrong_with_images_is_said_before_the_first_step(
-    folders: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_faults_of_images_are_said_before_the_first_step(folders: Path, shards: Path, tmp_path: Path) -> None:
     def said(folder: Path, **options: Any) -> str:
         with pytest.raises(TrainingError) as caught:
             samples(folder, "train", **options)

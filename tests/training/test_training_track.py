@@ -65,9 +65,7 @@ def numbers(run: RunFolder) -> list[dict[str, float]]:
     return found
 
 
-def test_weights_and_biases_gets_every_number_and_one_run_for_all_starts(
-    run: RunFolder, wandb: Wandb
-) -> None:
+def test_weights_and_biases_gets_all_numbers_and_one_run_for_all_starts(run: RunFolder, wandb: Wandb) -> None:
     run.write(epochs=2, batch_size=20, log_every=2, track=["wandb"])
     run.here(SLURMGPU_MAX_STEPS="4")
     run.here()

@@ -47,9 +47,7 @@ def test_a_wrong_step_is_named_and_the_training_goes_on_with_what_is_right(
     assert plain.losses() == wrong.losses()
 
 
-def test_a_wrong_step_stops_the_training_which_has_lost_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_step_stops_a_training_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, wrong = new_run(tmp_path, "plain"), new_run(tmp_path, "wrong")
     flipped(plain, monkeypatch, "")
     with pytest.raises(Mismatch, match="step 6 was computed wrong on rank 0"):
@@ -60,9 +58,7 @@ def test_a_wrong_step_stops_the_training_which_has_lost_nothing(
     assert same(plain.parameters(), wrong.parameters())
 
 
-def test_a_training_that_does_not_repeat_itself_is_no_alarm(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unrepeatable_training_is_no_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = new_run(tmp_path, "run")
     task = tmp_path / "drifting.py"
     task.write_text(
