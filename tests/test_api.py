@@ -151,9 +151,7 @@ class Saving:
         return DelayedSubmission(self)
 
 
-def test_only_what_can_be_saved_may_restart_unless_excluded_and_is_signalled(
-    site: Site,
-) -> None:
+def test_only_what_can_be_saved_may_restart_unless_excluded_and_is_signalled(site: Site) -> None:
     slurmgpu.submit(Saving(), gpus=1)
     assert {"--requeue", "--signal=USR2@90"} <= set(site.script_options())
     slurmgpu.submit(Saving(), gpus=1, restart={"on": []}, runs=site.work / "others")

@@ -81,9 +81,7 @@ def test_a_bench_that_was_cut_short_keeps_its_rows_and_says_so(tmp_path: Path) -
     assert "cut short" in page("networks", found)
 
 
-def test_a_file_longer_than_any_bench_writes_is_read_in_part_and_says_so(
-    tmp_path: Path,
-) -> None:
+def test_a_file_longer_than_any_bench_writes_is_read_in_part_and_says_so(tmp_path: Path) -> None:
     found = read(rows(tmp_path, MACHINE, *[tried("batch", 100)] * 20_000, {"kind": "end"}))
     assert (0 < len(found.rows) < 20_000, found.whole) == (True, False)
 
@@ -227,9 +225,7 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_nodes_are_those_that_take_jobs_and_others_are_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_all_nodes_are_those_that_take_jobs_and_others_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     states = {"n1": "IDLE", "n2": "IDLE+DRAIN", "n3": "DOWN*", "n4": "MIXED", "c1": "IDLE"}
     nodes = "".join(
         f"NodeName={name} State={state} CPUTot=4 Partitions={'cpu' if name == 'c1' else 'gpu,all'}\n"
@@ -516,9 +512,7 @@ def test_a_guess_of_a_gpus_memory_is_only_a_hint() -> None:
     )
 
 
-def test_a_verdict_names_the_clusters_smaller_gpu_only_after_gpus_were_measured(
-    tmp_path: Path,
-) -> None:
+def test_a_verdict_names_the_clusters_smaller_gpu_only_after_gpus_were_measured(tmp_path: Path) -> None:
     machine = {
         **ON_GPUS, "gpus": [{"name": "A100", "bytes": 80 * GIB}], "gpu_types": [one._asdict() for one in kinds_of(PROFILE)],
     }  # fmt: skip
@@ -533,9 +527,7 @@ def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
     assert [line[2] for line in tries(found)] == ["12,044", "20.7"]
 
 
-def test_the_share_of_communication_is_in_table_and_verdict_or_unknown(
-    tmp_path: Path,
-) -> None:
+def test_the_share_of_communication_is_in_table_and_verdict_or_unknown(tmp_path: Path) -> None:
     found = (
         tried("base", 100),
         tried("scaling", 150, how="each", processes=2, batch_size=64, communication=0.25),
@@ -548,9 +540,7 @@ def test_the_share_of_communication_is_in_table_and_verdict_or_unknown(
     assert [line[HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
 
 
-def test_processes_and_data_parallel_stand_beside_published_figures_marked_so(
-    tmp_path: Path,
-) -> None:
+def test_processes_and_data_parallel_stand_beside_published_figures_marked_so(tmp_path: Path) -> None:
     found = read(
         rows(
             tmp_path,
@@ -597,9 +587,7 @@ def test_fsdp2_is_told_apart_from_ddp_with_the_memory_of_both(tmp_path: Path) ->
     assert ("FSDP2, 2 processes", "67 %", "-") in next(ratios(read_again)).lines
 
 
-def test_the_plot_of_processes_has_each_way_and_what_no_loss_would_give(
-    tmp_path: Path,
-) -> None:
+def test_the_plot_of_processes_has_each_way_and_what_no_loss_would_give(tmp_path: Path) -> None:
     found = (
         tried("base", 100),
         tried("scaling", 100, how="each"),
@@ -653,9 +641,7 @@ def test_what_was_measured_on_cpus_does_not_tell_how_many_gpus_to_ask_for(
     assert "does not tell how many GPUs" in judged.sentences[-1]
 
 
-def test_tries_fit_80_columns_whatever_an_error_says_and_name_one_process_once(
-    tmp_path: Path,
-) -> None:
+def test_tries_fit_80_columns_whatever_an_error_says_and_name_one_process_once(tmp_path: Path) -> None:
     found = rows(
         tmp_path,
         tried("base", 12345.6),
@@ -676,9 +662,7 @@ def gathered(tmp_path: Path, kind: str, *run_dirs: str) -> Path:
     return tmp_path
 
 
-def test_a_killed_bench_of_this_machine_shows_what_it_measured_and_applies_nothing(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_bench_of_this_machine_shows_what_it_measured_and_applies_nothing(tmp_path: Path) -> None:
     rows(tmp_path, MACHINE, tried("base", 100), tried("workers", 300, workers=4))
     (tmp_path / "asked.json").write_text('{"kind": "task", "train": {"task": "task.py:Mine"}}')
     (tmp_path / "job.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:Mine'}\n")

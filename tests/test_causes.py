@@ -318,9 +318,7 @@ def test_a_job_that_sbatch_refused_has_no_log_and_no_cause_in_it() -> None:
 
 
 @pytest.mark.parametrize("paths", [{}, {"stdout": "/nowhere/71.out"}])
-def test_an_answer_without_a_readable_log_speaks_of_none(
-    paths: dict[str, str],
-) -> None:
+def test_an_answer_without_a_readable_log_speaks_of_none(paths: dict[str, str]) -> None:
     """The job of somebody else, or a log on another machine's disk."""
     found = cause_of(failed(**paths), None)
     assert found is not None

@@ -228,9 +228,7 @@ def run(*arguments: str, **instead: Answer) -> Result:
     return CliRunner().invoke(command, ["verify", *arguments], obj=slurm_of("24.11", **instead))
 
 
-def test_the_command_prints_lines_json_or_a_diff_and_its_exit_code_says_if_they_agree(
-    tmp_path: Path,
-) -> None:
+def test_the_command_prints_lines_json_or_a_diff_and_its_exit_code_says_if_they_agree(tmp_path: Path) -> None:
     text = profile_text(discovered("24.11"))
     path = tmp_path / "mine.yaml"
     path.write_text(text)

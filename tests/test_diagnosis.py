@@ -168,9 +168,7 @@ def test_a_rank_that_srun_killed_long_after_another_had_ended_is_not_what_failed
     assert (cause.rank, cause.kind) == (1, "exit-code")
 
 
-def test_the_one_silent_rank_failed_first_though_a_launcher_speaks_of_its_end(
-    tmp_path: Path,
-) -> None:
+def test_the_one_silent_rank_failed_first_though_a_launcher_speaks_of_its_end(tmp_path: Path) -> None:
     lost = "\n".join(
         f'[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File "train.py", line 12, in <module>\n'
         f"[rank{rank}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19600."
@@ -243,9 +241,7 @@ def test_a_traceback_behind_a_progress_bar_on_the_same_line_is_read(tmp_path: Pa
         assert said(tmp_path, bar + slurmgpus, processes=4).rank == 2
 
 
-def test_what_all_ranks_got_over_is_not_the_cause_if_the_first_failure_is_another(
-    tmp_path: Path,
-) -> None:
+def test_what_all_ranks_got_over_is_not_the_cause_if_the_first_failure_is_another(tmp_path: Path) -> None:
     caught = "ERROR:root:going on with half of it\n" + trace(
         "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB"
     )

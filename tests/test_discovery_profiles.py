@@ -174,9 +174,7 @@ environments: {torch: {modules: {load: [pytorch]}}}
     )
 
 
-def test_a_documented_profile_wins_over_guesses_and_keeps_rules_unknown_to_slurm(
-    tmp_path: Path,
-) -> None:
+def test_a_documented_profile_wins_over_guesses_and_keeps_rules_unknown_to_slurm(tmp_path: Path) -> None:
     found = discovered("24.11")
     (tmp_path / "paper.yaml").write_text(_yaml(documented().model_dump(mode="json", exclude_defaults=True)))
     data = overlay(found, documented())

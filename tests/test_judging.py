@@ -344,9 +344,7 @@ def test_one_slice_is_fine_and_an_array_of_them(tmp_path: Path, more: list[str])
     assert said(tmp_path, *options) == []
 
 
-def test_a_training_task_over_several_slices_but_not_one_is_refused_with_the_reason(
-    tmp_path: Path,
-) -> None:
+def test_a_training_task_over_several_slices_but_not_one_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text("class Task: ...\n")
     for gpus, refused in (("2", True), ("1", False)):
         lines = said(

@@ -123,9 +123,7 @@ def test_a_job_of_which_a_record_tells_all_is_found_without_asking_slurm(
         assert (log(), run()) == (folder / "logs" / "7.out", folder)
 
 
-def test_accounting_says_why_there_is_no_log_if_the_queue_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_accounting_says_why_there_is_no_log_if_the_queue_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accounting says PENDING of a job that has run for seconds."""
     pending = job(state="PENDING", source="sacct", job_id="7")
     told = StatusReport("alpha", NOW, [pending], [], no_answer=SlurmUnreachable("it is silent"))
@@ -587,9 +585,7 @@ def test_a_watch_ends_when_its_job_does(monkeypatch: pytest.MonkeyPatch) -> None
     assert waited == [30.0]
 
 
-def test_a_job_unknown_to_slurm_ends_with_1_and_so_does_watching(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_unknown_to_slurm_ends_with_1_and_so_does_watching(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = StatusReport(
         "here", NOW, [], ["job 9: neither the queue nor accounting knows it"], missing=["9"]
     )

@@ -83,9 +83,7 @@ def test_a_run_that_is_planned_anew_keeps_the_defaults_of_the_version_that_began
     assert '"log_every": 7' in (run / "script.sbatch").read_text()
 
 
-def test_a_run_that_hardly_started_is_planned_anew_with_all_its_settings(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_hardly_started_is_planned_anew_with_all_its_settings(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path)
     faulty.command("sbatch", "echo 7")
     (faulty.work / "task.py").write_text("class T: pass\n")

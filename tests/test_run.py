@@ -188,9 +188,7 @@ def test_a_spawning_script_trains_here_in_as_many_processes_as_the_job_has_gpus(
 
 
 @pytest.mark.long
-def test_a_script_that_names_nccl_trains_by_gloo_though_it_sets_pythonpath(
-    tmp_path: Path,
-) -> None:
+def test_a_script_that_names_nccl_trains_by_gloo_though_it_sets_pythonpath(tmp_path: Path) -> None:
     shutil.copy(TEXTBOOK / "elastic.py", tmp_path)
     own = ("--set", "variables.PYTHONPATH=src")
     done = run(tmp_path, "--gpus", "2", "--processes", "2", "--here", *own, "--", "python", "elastic.py")

@@ -117,9 +117,7 @@ def test_a_folder_that_cannot_be_used_is_named_with_what_to_do(home: Path) -> No
     assert "XDG_STATE_HOME" in caught.value.hint
 
 
-def test_missing_programs_are_named_with_how_to_install_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_programs_are_named_with_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "find_program", lambda _: None)
     with pytest.raises(ProgramsMissing) as caught:
         programs.require_programs()

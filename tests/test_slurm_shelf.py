@@ -271,9 +271,7 @@ time.sleep(600)
 """
 
 
-def test_nobody_waits_for_one_stopped_or_killed_while_it_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nobody_waits_for_one_stopped_or_killed_while_it_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf_module, "_LONGEST_TURN", math.inf)  # so it is no time that ends the wait
     status(process(), user=USER)
     folder = own_folder(os.environ)

@@ -225,9 +225,7 @@ def test_the_newest_failure_that_nobody_has_explained_is_named_with_the_command_
     assert unexplained([job("11", "FAILED"), job("12", "FAILED")]) is not None
 
 
-def test_a_silent_slurm_gives_the_last_state_marked_and_exit_code_4(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_silent_slurm_gives_the_last_state_marked_and_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(shelf_module, "_now", lambda: now)
     before = shown()

@@ -155,9 +155,7 @@ LOST = (
 
 
 @pytest.mark.long
-def test_after_a_lost_reply_jobs_of_this_user_are_searched_whatever_user_is_called(
-    faulty: Faulty,
-) -> None:
+def test_after_a_lost_reply_jobs_of_this_user_are_searched_whatever_user_is_called(faulty: Faulty) -> None:
     """Some containers and cron jobs have a USER of their own."""
     faulty.command(
         "sbatch",

@@ -117,9 +117,7 @@ def test_a_port_that_somebody_has_is_no_door() -> None:
         supervisor.Door(server.getsockname()[1])
 
 
-def test_a_busy_daemon_is_asked_again_until_the_start_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_busy_daemon_is_asked_again_until_the_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(argv: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(argv, 60)
 

@@ -476,9 +476,7 @@ def test_the_pictures_in_the_docs_are_what_it_shows(tmp_path: Path) -> None:
         assert not any(word in one.read_text() for word in ("@font-face", "url(http", "/root/", "/tmp/"))
 
 
-def test_a_run_that_ends_after_its_folder_was_read_is_found_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_ends_after_its_folder_was_read_is_found_next(monkeypatch: pytest.MonkeyPatch) -> None:
     now, ended = [100.0], set[str]()
 
     def read(_: object) -> Callable[[Any], Any]:

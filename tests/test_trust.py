@@ -137,9 +137,7 @@ def test_a_template_is_not_copied_into_a_project_whose_settings_are_somebody_els
     assert sorted(path.name for path in shared.iterdir() if path.name != "xdg") == ["slurmgpu.yaml"]
 
 
-def test_a_projects_template_that_somebody_else_wrote_is_refused_in_listings_too(
-    shared: Path,
-) -> None:
+def test_a_projects_template_that_somebody_else_wrote_is_refused_in_listings_too(shared: Path) -> None:
     folder = shared / "templates"
     folder.mkdir()
     by_bob(folder / "time.sh.j2", "touch /tmp/ran\n")

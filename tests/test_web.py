@@ -194,9 +194,7 @@ def test_a_token_of_an_ended_server_opens_none_that_comes_after(guard: Guard, in
     assert client.get(f"/?token={TOKEN}").status_code == 403
 
 
-def test_the_token_leaves_the_address_at_once_and_no_other_site_sends_its_cookie(
-    outside: TestClient,
-) -> None:
+def test_the_token_leaves_the_address_at_once_and_no_other_site_sends_its_cookie(outside: TestClient) -> None:
     answer = outside.get("/run", params={"token": TOKEN, "job": '12"><b>'})
     assert TOKEN not in answer.text
     assert "url=/run?job=12%22%3E%3Cb%3E" in answer.text

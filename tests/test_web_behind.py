@@ -104,9 +104,7 @@ def test_another_name_another_user_and_another_site_are_refused_token_or_not(
     assert fake.looks == 0
 
 
-def test_a_wrong_token_or_a_form_without_the_origin_opens_nothing(
-    outside: TestClient,
-) -> None:
+def test_a_wrong_token_or_a_form_without_the_origin_opens_nothing(outside: TestClient) -> None:
     for data in ({"token": "x"}, {"token": ""}, {}, {"token": [TOKEN, TOKEN]}, {"tokens": TOKEN}):
         answer = outside.post(f"{PREFIX}/", data=data, headers=OWN)
         assert answer.status_code == 403

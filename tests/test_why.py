@@ -363,9 +363,7 @@ def test_a_job_in_a_reservation_is_told_of_the_reservations_nodes_alone(tmp_path
     }
 
 
-def test_a_shorter_job_is_proposed_before_a_reservation_only_if_enough_nodes_are_up(
-    tmp_path: Path,
-) -> None:
+def test_a_shorter_job_is_proposed_before_a_reservation_only_if_enough_nodes_are_up(tmp_path: Path) -> None:
     asked = {
         "partition": "cpu",
         "numnodes": "2",

@@ -154,12 +154,7 @@ class Cases:
         self.tool.file("own.py", OWN)
 
     def train(
-        self,
-        name: str,
-        *options: str,
-        slow_starts: int = 1,
-        prepare: float = 0.0,
-        array: int = 0,
+        self, name: str, *options: str, slow_starts: int = 1, prepare: float = 0.0, array: int = 0
     ) -> list[Case]:
         """Submit a training whose first ``slow_starts`` starts cannot reach its end on any machine; later ones fly."""
         train = TRAIN.format(prepare=prepare, slow_starts=slow_starts)

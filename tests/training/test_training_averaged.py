@@ -49,9 +49,7 @@ def test_each_step_moves_the_average_once(run: RunFolder, task: str) -> None:
     assert part(run, 4).keys() == parameters
 
 
-def test_the_average_is_evaluated_and_exported_and_training_does_not_know_of_it(
-    tmp_path: Path,
-) -> None:
+def test_the_average_is_evaluated_and_exported_and_training_does_not_know_of_it(tmp_path: Path) -> None:
     runs = {name: new_run(tmp_path, name) for name in ("with", "without")}
     runs["with"].write("Buffered", ema=0.9, freeze=["0.bias"], **EVERY)
     runs["without"].write("Buffered", freeze=["0.bias"], **EVERY)

@@ -223,9 +223,7 @@ def test_a_task_sees_as_many_steps_as_it_can_list(monkeypatch: pytest.MonkeyPatc
     assert seen[0]["epochs"] == seen[0]["max_steps"] == 6_000_000
 
 
-def test_a_training_that_takes_all_its_steps_in_time_is_measured_by_these(
-    tmp_path: Path,
-) -> None:
+def test_a_training_that_takes_all_its_steps_in_time_is_measured_by_these(tmp_path: Path) -> None:
     metrics = written(tmp_path / "metrics.jsonl", *[WAITS] * 3, QUICK)
     with subprocess.Popen(["sleep", "0.3"]) as ends:
         found = _watched([ends], metrics, Place(tmp_path, 1, seconds=60.0), 1)

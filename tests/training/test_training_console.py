@@ -80,9 +80,7 @@ def test_a_bar_has_all_that_is_known_and_ascii_where_there_is_no_other() -> None
     assert [clock(seconds) for seconds in (0.9, 61, 3600, 90061)] == ["0:00", "1:01", "1:00:00", "25:01:01"]
 
 
-def test_a_terminal_has_one_bar_that_is_renewed_below_what_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_has_one_bar_that_is_renewed_below_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
     speaker = Console(True)
     for step in (1, 2):

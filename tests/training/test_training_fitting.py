@@ -273,9 +273,7 @@ def test_the_training_is_the_one_that_was_given_the_size_from_the_start(tmp_path
     assert same(found.parameters(), given.parameters())
 
 
-def test_the_budget_is_free_memory_less_head_room_divided_on_a_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_budget_is_free_memory_less_head_room_divided_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_machine", lambda: (1000, 900))
     monkeypatch.setattr(memory, "_groups", lambda: [(600, 500), (2000, 2000)])
     assert memory.budget_of(torch.device("cpu"), 0.1, Ranks(0, 0, 4, 2))[:3] == ("CPU", 600, 220)

@@ -257,9 +257,7 @@ def test_with_less_patience_it_ends_where_it_is(run: RunFolder) -> None:
 
 
 @pytest.mark.long
-def test_two_ranks_end_alike_and_a_kill_before_the_last_save_counts_loses_nothing(
-    tmp_path: Path,
-) -> None:
+def test_two_ranks_end_alike_and_a_kill_before_the_last_save_counts_loses_nothing(tmp_path: Path) -> None:
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")
     for each in (run, other):
         # Two micro-batches a step and rank: the model has seen a step's ten samples in one.

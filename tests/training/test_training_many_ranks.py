@@ -82,9 +82,7 @@ def test_five_ranks_are_saved_into_folders_and_each_folder_has_its_index(tmp_pat
     ]
 
 
-def test_those_who_speak_for_their_ranks_remove_old_checkpoints_and_no_message_stays(
-    tmp_path: Path,
-) -> None:
+def test_those_who_speak_for_their_ranks_remove_old_checkpoints_and_no_message_stays(tmp_path: Path) -> None:
     channel = Shared()
     all_ranks = savers(tmp_path, channel=channel)
     for step in (10, 20, 30):

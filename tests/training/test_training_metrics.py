@@ -249,9 +249,7 @@ def utilisation(monkeypatch: pytest.MonkeyPatch, nvml: Any, **properties: Any) -
     return Utilisation(torch.device("cuda", 0))
 
 
-def test_utilisation_is_the_mean_of_samples_of_torchs_own_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_utilisation_is_the_mean_of_samples_of_torchs_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "_PERIOD", 0.0)
     nvml = Nvml(0, 90, 70)
     gauge = utilisation(monkeypatch, nvml)

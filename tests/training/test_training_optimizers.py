@@ -56,9 +56,7 @@ def test_two_optimizers_stopped_and_killed_end_bit_for_bit_the_same(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_two_processes_learn_what_one_accumulating_does_and_parameters_may_be_unused(
-    tmp_path: Path,
-) -> None:
+def test_two_processes_learn_what_one_accumulating_does_and_parameters_may_be_unused(tmp_path: Path) -> None:
     """Sums of two have one order, so whole steps have the same bits; counted losses come to the same but for rounding."""
     runs = {name: new_run(tmp_path, name) for name in ("one", "two", "counted")}
     own: dict[str, Any] = {"fixed": True, "spare": True}

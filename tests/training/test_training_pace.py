@@ -55,9 +55,7 @@ class Event:
         return end.at - self.at
 
 
-def test_a_gpus_one_pass_between_readings_is_timed_without_a_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpus_one_pass_between_readings_is_timed_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     timer = Forward(torch.device("cuda", 0), accumulate=2)
     for _ in range(3):
@@ -98,9 +96,7 @@ def test_a_pass_within_which_the_last_one_is_read_is_not_timed(timer: Forward) -
         timer.end()
 
 
-def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_even_if_only_then_due(
-    timer: Forward,
-) -> None:
+def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_even_if_only_then_due(timer: Forward) -> None:
     Event.clock += 10_000
     timer.begin()
     assert timer.of_a_step(0.0, 3) == pytest.approx(0.03)

@@ -258,9 +258,7 @@ def test_a_hanging_rank_ends_the_job_even_silently(tmp_path: Path, monkeypatch: 
     found.close()
 
 
-def test_the_watch_outlives_what_it_does_besides_and_says_so_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_watch_outlives_what_it_does_besides_and_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
     """After two looks that failed it still sees that the time is up."""
     watch, looks = Watch(Ranks(), 5), []
 

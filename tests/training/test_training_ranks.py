@@ -113,9 +113,7 @@ def test_a_missing_meeting_place_is_named(monkeypatch: pytest.MonkeyPatch, missi
         pass
 
 
-def test_ranks_under_one_mask_share_its_cpus_and_a_task_has_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_under_one_mask_share_its_cpus_and_a_task_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     assert own_cpus(Ranks(0, 0, 4, 4, "torchrun")) == 8
@@ -161,9 +159,7 @@ def test_auto_workers_leave_a_cpu_to_the_rank_and_stay_few(monkeypatch: pytest.M
     assert count_workers(5, Group(Ranks(), torch.device("cpu"))) == 5
 
 
-def test_a_torch_built_without_libuv_meets_other_ranks_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_torch_built_without_libuv_meets_other_ranks_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's torch 2.6 is such a one, and asks for it by default."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")

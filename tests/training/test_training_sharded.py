@@ -258,9 +258,7 @@ def most_under_way(found: list[pipeline.Turn]) -> int:
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_no_schedule_lets_processes_wait_for_each_other_for_ever_or_take_anothers(
-    schedule: str,
-) -> None:
+def test_no_schedule_lets_processes_wait_for_each_other_for_ever_or_take_anothers(schedule: str) -> None:
     """Played through: a receive takes the oldest that was sent to it, whatever it is."""
     for count, rounds in itertools.product((2, 3, 4), range(1, 13)):
         left = [list(pipeline.turns(schedule, number, count, rounds)) for number in range(count)]
@@ -369,9 +367,7 @@ def going_on(tmp_path: Path, run: RunFolder, name: str, processes: int, **settin
 @pytest.mark.long
 @needs_fsdp2
 @pytest.mark.chosen
-def test_a_sharded_checkpoint_goes_on_to_the_bit_or_elsewhere_within_rounding(
-    tmp_path: Path,
-) -> None:
+def test_a_sharded_checkpoint_goes_on_to_the_bit_or_elsewhere_within_rounding(tmp_path: Path) -> None:
     """Saved by 2; gone on with by 2, by 1 and by 3 that are sharded, and by 2 of ddp; and from ddp back."""
     settings = {
         **SETTINGS,
