@@ -432,7 +432,7 @@ def test_a_job_that_slurm_refused_gives_its_hours_back_and_its_name(place: Place
     assert "job 5 (train)" in done("submit", once="a", **JOB)
 
 
-def test_a_job_of_which_nobody_knows_keeps_its_hours_and_is_not_sent_again(
+def test_a_job_nobody_knows_keeps_its_hours_and_is_not_resent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurmgpu.submission.submitting._LOOKS", (0.0,))

@@ -170,7 +170,7 @@ def test_each_start_of_a_job_writes_reports_of_its_own(tmp_path: Path, env: dict
     assert reports(tmp_path) == ["7.0-rank0.nsys-rep", "7.1-rank0.nsys-rep", "7.1-rank3.nsys-rep"]
 
 
-def test_with_one_only_the_first_rank_is_profiled_and_every_exit_code_counts(
+def test_with_one_the_first_rank_is_profiled_and_all_exit_codes_count(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     for rank, code in (("0", 75), ("1", 3)):

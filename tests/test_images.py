@@ -89,7 +89,7 @@ def test_two_submissions_at_once_pull_once(apptainer: Does, tmp_path: Path) -> N
     assert [file.suffix for file in (tmp_path / "images").iterdir()] == [".sif"]
 
 
-def test_addresses_that_differ_in_what_a_file_name_cannot_hold_are_two_images(
+def test_addresses_that_differ_only_beyond_a_file_name_are_two_images(
     apptainer: Does, tmp_path: Path
 ) -> None:
     apptainer(MAKES)

@@ -117,7 +117,7 @@ def _memory_on_a_node(plan: Plan) -> int | None:
 
 @settings(max_examples=300)
 @given(CLUSTERS, RESOURCES, LAUNCHERS)
-def test_slurm_gives_the_cpus_that_srun_takes(
+def test_slurm_gives_the_cpus_srun_takes(
     on: dict[str, Any], resources: dict[str, Any], launcher: str
 ) -> None:
     planned = _planned(on, resources, launcher)

@@ -330,7 +330,7 @@ def test_slurms_own_samples_count_as_often_as_the_probe_asked_for_them(tmp_path:
         ("OUT_OF_MEMORY", "", False),
     ],
 )
-def test_only_an_end_of_its_own_or_at_its_limit_is_a_good_one(
+def test_only_its_own_end_or_its_limit_is_a_good_end(
     state: str, reason: str, well: bool, tmp_path: Path
 ) -> None:
     a_training(tmp_path, end=reason)

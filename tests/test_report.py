@@ -172,7 +172,7 @@ def test_gpu_use_that_slurm_did_not_measure_is_unknown_and_never_zero() -> None:
 @pytest.mark.parametrize(
     ("release", "highest"), [((24, 5, 0), None), ((23, 11, 10), None), ((24, 5, 1), 0.97), ((), 0.97)]
 )
-def test_gpu_use_of_releases_that_count_the_last_gpu_alone_is_unknown(
+def test_gpu_use_that_counts_the_last_gpu_alone_is_unknown(
     release: tuple[int, ...], highest: float | None
 ) -> None:
     used = steps("7", TRESUsageInMax="gres/gpuutil=97,gres/gpumem=20G")
@@ -544,7 +544,7 @@ def test_only_steps_that_no_later_start_repeated_are_kept(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("earlier", "goodput"), [(None, 0.5), (6, None)])
-def test_of_a_resumed_run_the_goodput_of_one_job_is_not_known(
+def test_one_jobs_goodput_in_a_resumed_run_is_unknown(
     earlier: int | None, goodput: float | None, tmp_path: Path
 ) -> None:
     metrics(tmp_path, (0, "start", 0, {"total_steps": 40}), (0, "train", 35, trained(1.0)))

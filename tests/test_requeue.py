@@ -314,7 +314,7 @@ def test_term_to_the_shell_ends_the_training_for_good(training: Batch) -> None:
         ("slurm 24.11.5", "preempt/qos", "REQUEUE"),
     ],
 )
-def test_a_preemption_that_leaves_time_is_requeued_even_without_a_step(
+def test_a_preemption_with_grace_is_requeued_without_a_step(
     training: Batch, release: str, kind: str, mode: str
 ) -> None:
     training.preempted(release, kind, mode)

@@ -183,7 +183,7 @@ def test_settle_denies_a_job_only_when_both_said_so_and_time_passed(cluster: Clu
 
 
 @pytest.mark.parametrize(("sent_to", "why"), [("beta", "submitted on cluster beta"), (None, "does not say")])
-def test_another_clusters_silence_about_a_job_says_nothing(
+def test_another_clusters_silence_tells_nothing(
     cluster: Cluster, tmp_path: Path, sent_to: str | None, why: str
 ) -> None:
     a_run(tmp_path / "run", cluster=sent_to)

@@ -153,7 +153,7 @@ def test_a_command_runs_once_in_place_of_the_shell() -> None:
         ("jupyter", (), "jupyterlab"),
     ],
 )
-def test_the_scripts_for_a_node_are_clean_by_shellcheck(
+def test_a_nodes_scripts_are_clean_by_shellcheck(
     ending: str, files: tuple[str, ...], server: str, tmp_path: Path
 ) -> None:
     values = ShellValues(ending, files, {"server": server, "python": "python3"})

@@ -266,7 +266,7 @@ def test_a_job_id_does_not_resume_a_job_of_mallorys(world: World, ada: Person, m
 
 
 @pytest.mark.parametrize("words", [("resume",), ("status",), ("cancel",), ("logs",), ("checkpoint", "list")])
-def test_a_bare_word_does_not_mean_a_folder_of_mallorys(
+def test_a_bare_word_is_no_folder_of_mallorys(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]
 ) -> None:
     theirs = a_run(mallory, world.scratch, "mallory-was-here", job_id=67)
@@ -513,7 +513,7 @@ def test_files_beside_do_not_run_in_an_export(world: World, ada: Person, mallory
     ],
 )
 @pytest.mark.chosen
-def test_python_files_in_the_current_folder_do_not_run(
+def test_python_files_in_the_folder_do_not_run(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]
 ) -> None:
     shadows(mallory, world.scratch, world.ran)

@@ -45,9 +45,7 @@ def a_lost_submission(tool: Tool, silent: dict[str, str]) -> Path:
     return run_dir
 
 
-def test_the_next_command_that_reaches_slurm_finds_the_job_of_a_lost_reply(
-    slurm: ThrowawaySlurm, tmp_path: Path
-) -> None:
+def test_the_next_command_finds_the_job_of_a_lost_reply(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     asks: list[tuple[str, ...]] = [("runs", "settle"), ("cancel", "RUN"), ("status",)]
     tools = []
     for number in range(len(asks)):
@@ -84,9 +82,7 @@ def listing(client: Slurm) -> list[JobStatus]:
     return status(client, user=current_user(), run_for=run_for).jobs
 
 
-def test_exit_codes_are_whole_when_only_accounting_remembers_the_job(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exit_codes_are_whole_from_accounting_alone(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to 25.05 sacct takes 128 off; the script's own record and its steps' exit code know better."""
     client = Slurm(env=tool.env)
     runs: dict[str, Path] = {}

@@ -59,9 +59,7 @@ def test_the_ranks_see_what_debug_sets(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "found"), [("one", [0]), ("all", [0, 1])])
-def test_with_srun_each_rank_that_is_asked_for_writes_its_report(
-    ranks: str, found: list[int], tool: Tool
-) -> None:
+def test_with_srun_each_rank_asked_for_writes_its_report(ranks: str, found: list[int], tool: Tool) -> None:
     profiled = ("--profile", "nsys", "--profile-ranks", ranks)
     job = ended(tool, "--gpus", "2", "--launch", "srun", *profiled, "--", "python3", "show.py")
     assert reports(job) == [f"{job.job_id}.0-rank{rank}.nsys-rep" for rank in found]

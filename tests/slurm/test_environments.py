@@ -98,7 +98,7 @@ exec "$@"
 """
 
 
-def test_conda_is_activated_on_the_host_before_the_container_starts(
+def test_conda_is_activated_on_the_host_before_the_container(
     tool: Tool, modules: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "t.sif").write_text("hsqs")
@@ -137,9 +137,7 @@ def export_none(tmp_path: Path) -> str:
     return str(profile)
 
 
-def test_with_export_none_the_steps_see_what_the_job_sets_and_nothing_else(
-    tool: Tool, export_none: str
-) -> None:
+def test_with_export_none_the_steps_see_only_what_the_job_sets(tool: Tool, export_none: str) -> None:
     tool.env["FROM_OUTSIDE"] = "yes"
     job = {"variables": {"FROM_JOB": "a, b"}, "launch": "srun", "resources": {"gpus_per_node": 2}}
     job["command"] = ["sh", "-c", 'echo "<$FROM_JOB> <$FROM_OUTSIDE> $RANK"']

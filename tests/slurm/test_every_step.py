@@ -46,9 +46,7 @@ def rows(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in found if row["kind"] == kind]
 
 
-def test_a_killed_and_requeued_job_goes_on_after_the_last_completed_step(
-    slurm: ThrowawaySlurm, tmp_path: Path
-) -> None:
+def test_a_killed_and_requeued_job_resumes_after_its_last_step(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     tool = Tool(slurm, tmp_path)
     tool.file("slow.py", TASK)
     for node in ("node3", "node4"):

@@ -49,7 +49,7 @@ def cause_of_run(made: Submitted) -> dict[str, Any]:
         ("code", "exit-code", "the process ended itself with exit code 7"),
     ],
 )
-def test_the_rank_that_failed_first_of_eight_on_two_nodes_is_named(
+def test_the_first_failure_of_eight_ranks_on_two_nodes_is_named(
     tool: Tool, how: str, kind: str, what: str
 ) -> None:
     made = tool.submit(*ON_RANKS, "--launch", "srun", "--wait", "--", "python", "ranks.py", how)
@@ -70,7 +70,7 @@ def test_the_rank_that_failed_first_of_eight_on_two_nodes_is_named(
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
 @pytest.mark.parametrize("fault", ["exception", "segfault", "hang"])
-def test_the_rank_that_failed_first_is_named_through_a_launchers_noise(
+def test_the_rank_that_failed_first_is_named_in_a_launchers_noise(
     tool: Tool, launcher: str, fault: str
 ) -> None:
     tool.file("fail.py", PROGRAM)

@@ -48,9 +48,7 @@ def options_of(user: User) -> list[str]:
 
 
 @pytest.mark.long
-def test_from_nothing_to_a_finished_training_in_three_commands_and_unchanged_on_a_second_cluster(
-    newcomer: User,
-) -> None:
+def test_three_commands_lead_to_a_finished_training_and_unchanged_on_a_second_cluster(newcomer: User) -> None:
     newcomer.do("up", "--cpus", "8", "--memory", "16G")
     ready = slurmgpu(newcomer, "init", "--yes")
     assert ready.stdout == NEXT
@@ -100,9 +98,7 @@ def test_on_a_cluster_that_is_documented_its_rules_are_kept(newcomer: User) -> N
 
 
 @pytest.mark.long
-def test_on_a_cluster_the_first_job_runs_with_the_torch_that_was_tried(
-    slurm: ThrowawaySlurm, tmp_path: Path
-) -> None:
+def test_on_a_cluster_the_first_job_runs_with_the_torch_tried(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     tool = Tool(slurm, tmp_path)
     ready = tool("init", "--yes")
     assert (ready.returncode, ready.stdout) == (0, NEXT), ready

@@ -73,9 +73,7 @@ def digits(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> D
     return Digits(tool, tool.submit(str(folder / "job.yaml"), "--wait"), folder)
 
 
-def test_the_digits_job_trains_on_two_nodes_with_two_processes_each(
-    digits: Digits, slurm: ThrowawaySlurm
-) -> None:
+def test_the_digits_job_trains_on_two_nodes_with_two_processes(digits: Digits, slurm: ThrowawaySlurm) -> None:
     assert digits.job.code == 0, digits.job.log
     assert slurm.wait_for(digits.job.job_id, complete_row=True) == "COMPLETED"
     ranks = digits.start["ranks"]
@@ -244,7 +242,7 @@ Path(f"seen-{sys.argv[1]}-{os.environ.get('RANK', 0)}").touch()
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [("1", 1), ("2", 2)])
-def test_the_form_offered_for_an_index_of_an_array_gives_each_task_its_own(
+def test_the_form_offered_for_an_array_index_gives_each_task_its_own(
     tool: Tool, gpus: str, ranks: int
 ) -> None:
     (tool.work / "seen.py").write_text(SEEN)
@@ -282,9 +280,7 @@ def test_a_job_whose_work_folder_vanished_stops_and_does_not_run_in_tmp(tool: To
 
 
 @pytest.mark.parametrize(("file", "folder"), [("jobs/job.yaml", "sub"), ("job.yaml", "~/jobs/sub")])
-def test_the_work_folder_of_a_job_file_counts_from_the_file_or_from_home(
-    tool: Tool, file: str, folder: str
-) -> None:
+def test_a_job_files_work_folder_counts_from_the_file_or_home(tool: Tool, file: str, folder: str) -> None:
     tool.file("jobs/sub/marker", "")
     path = tool.file(file, f"work_dir: {folder}\ncommand: [ls]\n")
     job = tool.submit(str(path), "--wait", env={"HOME": str(tool.work)})

@@ -115,7 +115,7 @@ def test_the_table_of_lessons_names_each_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWS)
-def test_a_lesson_completes_and_shows_what_it_says(
+def test_a_lesson_completes_as_it_says(
     name: str, submitted: dict[str, Submitted], slurm: ThrowawaySlurm
 ) -> None:
     job = submitted[name]

@@ -100,7 +100,7 @@ def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
     ],
     ids=["one GPU", "two GPUs", "two nodes"],
 )
-def test_cancelled_and_killed_it_ends_as_if_nothing_had_happened(
+def test_cancelled_and_killed_it_ends_as_if_undisturbed(
     user: User, job: str, steps: int, exactly: bool
 ) -> None:
     slow = slowed(user)

@@ -75,7 +75,7 @@ def resumed(tool: Tool, run: Submitted) -> str:
 
 
 @pytest.mark.long
-def test_every_process_on_two_nodes_starts_from_its_nodes_disk_and_nothing_is_packed_twice(
+def test_every_process_on_two_nodes_starts_from_its_disk_and_nothing_is_packed_twice(
     tool: Tool, shared: Path
 ) -> None:
     first, second = submitted(tool, shared, nodes=2), submitted(tool, shared, nodes=2)
@@ -95,7 +95,7 @@ def test_every_process_on_two_nodes_starts_from_its_nodes_disk_and_nothing_is_pa
 
 
 @pytest.mark.long
-def test_compiled_kernels_are_kept_and_a_missing_archive_leaves_the_shared_environment_in_use(
+def test_compiled_kernels_are_kept_and_without_an_archive_the_shared_one_is_used(
     tool: Tool, shared: Path
 ) -> None:
     run = submitted(tool, shared, "bash", "-c", "python show.py; exit 7")

@@ -131,7 +131,7 @@ def probes(tool: Tool) -> Iterator[Probes]:
         one.communicate()
 
 
-def test_a_known_load_is_told_within_5_percent_and_written_into_the_job_file(
+def test_a_known_load_is_told_within_5_percent_and_written_to_the_job_file(
     tool: Tool, probes: Probes
 ) -> None:
     probe = probes("toy")
@@ -158,9 +158,7 @@ def test_a_dry_run_shows_the_short_job_and_what_it_costs(probes: Probes) -> None
     assert "nothing was submitted" in probe.said
 
 
-def test_a_job_that_fails_is_told_by_its_first_cause_and_nothing_is_changed(
-    tool: Tool, probes: Probes
-) -> None:
+def test_a_job_that_fails_is_told_by_its_first_cause_and_changes_nothing(tool: Tool, probes: Probes) -> None:
     probe = probes("fails")
     assert probe.code == 1
     assert "first cause: Python has no module nosuch" in probe.out

@@ -60,9 +60,7 @@ def replay(tool: Tool, run: Submitted, *nodes: str) -> tuple[int, dict[str, Any]
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def test_a_flipped_bit_is_found_on_the_nodes_that_were_named_and_a_clean_run_is_equal_there(
-    runs: Runs,
-) -> None:
+def test_a_flipped_bit_is_found_on_the_nodes_named_and_a_clean_run_is_equal_there(runs: Runs) -> None:
     tool, clean, flipped = runs
     before = everything(clean.run_dir)
     with ThreadPoolExecutor(2) as pool:

@@ -296,9 +296,7 @@ def assert_as_if(case: Case, run: RunFolder, losses: list[str]) -> None:
 
 
 @pytest.mark.chosen
-def test_a_training_longer_than_its_limit_ends_by_itself_as_if_undisturbed(
-    cases: Cases, tmp_path: Path
-) -> None:
+def test_a_training_longer_than_its_limit_ends_as_if_undisturbed(cases: Cases, tmp_path: Path) -> None:
     case = cases.all["limit"]
     assert case.state == "COMPLETED", case.log
     restarts = case.restarts
@@ -323,9 +321,7 @@ def test_each_task_of_an_array_is_requeued_by_itself(cases: Cases, tmp_path: Pat
 
 
 @pytest.mark.chosen
-def test_a_preempted_training_is_requeued_once_by_slurm_and_loses_nothing(
-    cases: Cases, tmp_path: Path
-) -> None:
+def test_a_preempted_training_is_requeued_once_and_loses_nothing(cases: Cases, tmp_path: Path) -> None:
     case = cases.all["preempted"]
     assert case.state == "COMPLETED", case.log
     assert case.restarts == 2

@@ -236,7 +236,7 @@ def enough(tool: Tool, job: Submitted, hosts: int) -> None:
 
 
 @pytest.mark.long
-def test_every_component_of_a_heterogeneous_job_is_sampled(
+def test_every_heterogeneous_component_is_sampled(
     tool: Tool, slurm: ThrowawaySlurm, steps_elsewhere: bool
 ) -> None:
     tool.file(
@@ -293,9 +293,7 @@ def test_where_srun_alone_asks_for_gpus_each_nodes_sampler_sees_them_all(
 
 
 @pytest.mark.long
-def test_every_task_of_an_array_and_every_start_of_a_requeued_job_is_sampled(
-    tool: Tool, slurm: ThrowawaySlurm
-) -> None:
+def test_each_task_of_an_array_and_each_start_of_a_job_is_sampled(tool: Tool, slurm: ThrowawaySlurm) -> None:
     tool.file(
         "again.sh",
         '[ "${SLURM_RESTART_COUNT:-0}" = 1 ] || sleep 600; until [ -e again-enough ]; do sleep 0.1; done\n',

@@ -30,7 +30,7 @@ def reason_of(tool: Tool, job: int, env: dict[str, str]) -> str:
     return line[header.index("REASON") :]
 
 
-def test_how_a_job_ended_is_said_after_the_queue_has_forgotten_it(
+def test_how_a_job_ended_is_said_when_the_queue_has_forgotten_it(
     tool: Tool, forgetful: dict[str, str]
 ) -> None:
     failed = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "bash", "-c", "exit 3").job_id

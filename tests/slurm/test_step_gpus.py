@@ -103,16 +103,12 @@ def test_one_task_a_node_gets_all_gpus_of_it(whole_nodes: ThrowawaySlurm, tmp_pa
     assert [one["CUDA_VISIBLE_DEVICES"] for one in nodes] == ["0,1,2,3"] * 2
 
 
-def test_a_command_without_srun_sees_the_gpus_of_its_node(
-    whole_nodes: ThrowawaySlurm, tmp_path: Path
-) -> None:
+def test_a_command_without_srun_sees_its_nodes_gpus(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
     _, (only,) = environments(whole_nodes, tmp_path, resources={"gpus": 1})
     assert only["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
 
 
-def test_steps_side_by_side_have_the_gpus_that_they_ask_for(
-    whole_nodes: ThrowawaySlurm, tmp_path: Path
-) -> None:
+def test_steps_side_by_side_have_the_gpus_they_ask_for(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
     show = {"command": ["python3", "show.py"]}
     steps = {"many": {**show, "gpus": 3, "launch": "srun"}, "one": {**show, "gpus": 1}}
     _, found = environments(whole_nodes, tmp_path, steps=steps, resources={"gpus": 4})

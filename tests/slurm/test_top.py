@@ -61,9 +61,7 @@ def tmux(tool: Tool, tmp_path: Path) -> Iterator[Tmux]:
     terminal("kill-server")
 
 
-def test_keys_alone_cancel_a_job_after_a_yes_and_the_terminal_is_left_as_it_was(
-    tool: Tool, tmux: Tmux
-) -> None:
+def test_keys_cancel_a_job_after_a_yes_and_the_terminal_is_left_as_it_was(tool: Tool, tmux: Tmux) -> None:
     kept = tool.submit("-J", "kept", "--hold", "--gpus=1", "-t", "5", "--", "true").job_id
     gone = tool.submit("-J", "gone", "--hold", "--gpus=1", "-t", "5", "--", "true").job_id
     before = tmux("display", "-p", "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{keypad_flag}")

@@ -230,9 +230,7 @@ while True:
 @pytest.mark.parametrize(
     ("fault", "which"), [(("database-down",), 1), (("node-down", "node1"), -1), (("controller-down",), 0)]
 )
-def test_whoever_gets_a_port_in_the_moment_that_it_is_open_is_sent_nothing(
-    fault: tuple[str, ...], which: int
-) -> None:
+def test_whoever_gets_a_port_while_it_is_open_is_sent_nothing(fault: tuple[str, ...], which: int) -> None:
     """Mallory tries without a break while ada mends; whether she wins is a matter of luck, what she reads is not."""
     with a_box() as box:
         assert box.state["accounting"], "a sandbox here has no accounting"

@@ -116,7 +116,7 @@ def test_a_step_that_the_scaler_leaves_out_does_not_move_the_average(run: RunFol
     assert follows(run, 4)
 
 
-def test_an_average_that_begins_or_ends_at_a_resume_is_noticed(
+def test_a_resume_that_begins_or_ends_an_average_is_noticed(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.write(max_steps=2, **EVERY)

@@ -133,7 +133,7 @@ def test_a_log_has_a_plain_line_a_minute(capsys: pytest.CaptureFixture[str], clo
     assert not speaker.draws(1)
 
 
-def test_stderr_has_the_bar_where_stdout_goes_to_a_file(
+def test_stderr_has_the_bar_if_stdout_is_a_file(
     monkeypatch: pytest.MonkeyPatch, clock_now: list[float]
 ) -> None:
     screen = terminal(monkeypatch)
@@ -146,7 +146,7 @@ def test_stderr_has_the_bar_where_stdout_goes_to_a_file(
     assert sys.stdout.getvalue() == "at 61\n"
 
 
-def test_a_terminal_that_takes_nothing_back_has_plain_lines(
+def test_a_terminal_without_cursor_has_plain_lines(
     monkeypatch: pytest.MonkeyPatch, clock_now: list[float]
 ) -> None:
     screen = terminal(monkeypatch)

@@ -209,7 +209,7 @@ def test_workers_end_with_a_rank_that_is_killed_whatever_they_have_still_to_send
     assert run.ranks().codes == [-9]
 
 
-def test_readers_that_take_no_share_of_their_own_are_noticed(
+def test_readers_without_a_share_of_their_own_are_noticed(
     run: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write(run, **streaming("Unshared", workers=2))

@@ -85,7 +85,7 @@ def test_what_a_task_does_if_told_survives_a_resume(tmp_path: Path, monkeypatch:
     alike(*runs)
 
 
-def test_a_name_with_a_slip_is_said_with_the_one_that_is_called(
+def test_a_misspelt_name_is_told_with_the_right_one(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(run, "Misnamed")

@@ -57,7 +57,7 @@ def alike(one: RunFolder, other: RunFolder) -> bool:
         (BEST, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 20),
     ],
 )
-def test_the_best_checkpoint_stays_beside_the_newest(
+def test_the_best_and_newest_checkpoint_stay(
     run: RunFolder, best: dict[str, str], scores: list[Any], step: int
 ) -> None:
     write(run, scores, best=best)
@@ -144,7 +144,7 @@ def test_a_best_checkpoint_that_is_gone_is_said(run: RunFolder, capsys: pytest.C
     assert manifest(run, 20)["best"]["step"] == 14
 
 
-def test_another_metric_begins_anew_and_none_keeps_what_there_is(
+def test_another_metric_starts_over_and_none_keeps_the_best(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(run, best=BEST)

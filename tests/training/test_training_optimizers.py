@@ -137,7 +137,7 @@ def test_a_name_that_no_optimizer_has_is_said_with_the_nearest_one(run: RunFolde
 
 
 @pytest.mark.parametrize("task", ["Duel", "Forgotten"])
-def test_an_optimizer_that_no_step_updates_is_said_once(
+def test_an_optimizer_never_stepped_is_said_once(
     run: RunFolder, capsys: pytest.CaptureFixture[str], task: str
 ) -> None:
     write(run, task, batch_size=20)

@@ -44,7 +44,7 @@ def test_a_loss_that_is_a_sum_has_own_values_too(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 3])
-def test_inside_an_interval_a_resume_loses_none(
+def test_a_resume_in_an_interval_loses_none(
     tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, other = new_run(tmp_path, "run"), new_run(tmp_path, "other")

@@ -334,7 +334,7 @@ def test_settings_that_do_not_fit_end_every_rank_with_one_sentence(run: RunFolde
         ([], "here", "cannot read the settings here/train.json: No such file or directory"),
     ],
 )
-def test_a_start_without_settings_says_what_to_give(
+def test_a_start_without_settings_says_how(
     tmp_path: Path, arguments: list[str], run_dir: str, message: str
 ) -> None:
     (tmp_path / "here").mkdir()

@@ -33,7 +33,7 @@ def times(run: RunFolder, rank: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_a_profile_has_trace_operators_memory_and_times(
+def test_a_profile_has_trace_operators_memory_times(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.write("Restless", **SETTINGS, **PROFILE)
@@ -177,7 +177,7 @@ def test_a_profile_cut_short_is_made_by_the_next_start(tmp_path: Path) -> None:
     assert run.losses() == plain.losses()
 
 
-def test_too_few_steps_for_a_profile_are_said_with_all_figures(
+def test_too_few_steps_for_a_profile_are_told_in_figures(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.write(**SETTINGS, **{**PROFILE, "profile_after": 22})

@@ -171,7 +171,7 @@ def test_who_takes_checkpoints_away_or_begins_anew_does_not_get_them_back(
     assert beginnings(run) == [0, 0]
 
 
-def test_a_folder_that_others_may_enter_is_not_used(
+def test_a_folder_open_to_others_is_not_used(
     run: RunFolder, node: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may be another user's who was there first: the training goes on without, and says so."""

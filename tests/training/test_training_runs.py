@@ -119,7 +119,7 @@ def test_a_killed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_resumes_inside_an_epoch_and_at_its_end_change_no_bit(
+def test_resumes_in_an_epoch_and_at_its_end_change_no_bit(
     tmp_path: Path, workers: int, accumulate: int
 ) -> None:
     """Stopped after 2, 3 and 7 steps of five an epoch, twice inside an interval of metrics."""

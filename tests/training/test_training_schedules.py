@@ -41,7 +41,7 @@ def rates(run: RunFolder) -> list[float]:
     ],
     ids=str,
 )
-def test_the_learning_rate_takes_the_course_that_is_set(
+def test_the_learning_rate_follows_its_schedule(
     run: RunFolder, settings: dict[str, Any], expected: list[float]
 ) -> None:
     """Each line has the rate of the step after it."""
