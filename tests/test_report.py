@@ -45,7 +45,8 @@ from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 
 GIB = 1 << 30
-BEGIN = datetime(2026, 11, 20, 8, 0, tzinfo=timezone.utc)
+# Two days ago: within the week that a report looks back on.
+BEGIN = (datetime.now(timezone.utc) - timedelta(days=2)).replace(hour=8, minute=0, second=0, microsecond=0)
 EVERY_2_S = Sampling(told=True, seconds=2, release=(24, 11, 5))
 CONFIG = "JobAcctGatherFrequency  = 2\nJobAcctGatherType       = jobacct_gather/linux\nSLURM_VERSION           = 24.11.5\n"
 USER = current_user()
