@@ -205,7 +205,7 @@ steps:
 @pytest.mark.parametrize("way", ["cancelled", pytest.param("out of time", marks=pytest.mark.long)])
 def test_nothing_is_left_of_a_job_that_slurm_ends(tool: Tool, way: str) -> None:
     job = submit(tool, LASTING)
-    seen(tool, "long", 1), seen(tool, "server")
+    seen(tool, "long"), seen(tool, "long", 1), seen(tool, "server")  # they hear signals from then on
     if way == "cancelled":
         tool.slurm.run(["scancel", str(job.job_id)])
     else:
@@ -217,7 +217,7 @@ def test_nothing_is_left_of_a_job_that_slurm_ends(tool: Tool, way: str) -> None:
 
 def test_signals_to_the_batch_script_reach_every_step(tool: Tool) -> None:
     job = submit(tool, LASTING)
-    seen(tool, "long", 1), seen(tool, "server")
+    seen(tool, "long"), seen(tool, "long", 1), seen(tool, "server")  # they hear signals from then on
     tool.slurm.run(["scancel", "--batch", "--signal=USR1", str(job.job_id)])
     for step in ("server", "long"):
         wait_until(lambda step=step: "SIGUSR1" in seen(tool, step)["told"])
