@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from slurmgpu.sandbox.life import environment_of
 from slurmgpu.sandbox.processes import processes_of
-from slurmgpu.sandbox.programs import program
 from slurmgpu.sandbox.state import State, read_state
 from tests import ready
 from tests.slurm.conftest import need_slurm
@@ -62,10 +62,7 @@ class User:
 
     def inside(self, name: str = "default") -> dict[str, str]:
         """What `sandbox exec` gives its command, without a start of slurmgpu for each command."""
-        folder = self.folder(name)
-        named = {"SLURMGPU_CLUSTER": str(folder / "cluster.yaml"), "SLURMGPU_SANDBOX": name}
-        path = f"{self.env['PATH']}:{Path(program('sbatch')).parent}"
-        return self.env | named | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
+        return self.env | environment_of(self.state(name), self.folder(name))
 
     def tried(self, *command: str, name: str = "default") -> subprocess.CompletedProcess[str]:
         """A command in the sandbox, whatever becomes of it."""
