@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from itertools import count, zip_longest
 from pathlib import Path
 
@@ -51,7 +52,6 @@ def pytest_configure(config: pytest.Config) -> None:
     The tests start slurmgpu over a thousand times. Where PYTHONDONTWRITEBYTECODE is set, as in many containers, each
     start would compile every module anew, which takes longer than the rest of the command.
     """
-    gc.disable()  # until all is collected: it would look at every test again and again, and find nothing
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTHONPYCACHEPREFIX" in os.environ:
         return  # make has named one that stays, or the controller one for its workers
@@ -75,8 +75,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for each in order for item in each]
 
 
-def pytest_collection_finish() -> None:
-    """What has been collected stays to the end: the garbage collector need not look at it after every test."""
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector off what is collected: it stays to the end, and nothing of it would be found."""
+    gc.disable()
+    yield
     gc.collect()
     gc.freeze()
     gc.enable()
