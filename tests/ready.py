@@ -33,18 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _WITH_TORCH = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.run")
 _READ_EARLY = (
-    "PYTHON",
-    "OMP_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "TORCH",
-    "LD_",
-    "MALLOC_",
-    "LC_",
-    "LANG",
-)
+    "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG",
+)  # fmt: skip
 _NUMBER = struct.Struct("=i")
 
 

@@ -170,11 +170,7 @@ LOOKED_AT = {
 def test_the_rules_of_numbers_and_variables_give_no_false_alarm_on_published_scripts() -> None:
     rules = {
         *(
-            "step-over-job",
-            "steps-in-turn",
-            "more-processes-than-gpus",
-            "nnodes-disagree",
-            "unset-variable",
+            "step-over-job", "steps-in-turn", "more-processes-than-gpus", "nnodes-disagree", "unset-variable",
             "no-cpus",
         ),
         *(
@@ -185,7 +181,7 @@ def test_the_rules_of_numbers_and_variables_give_no_false_alarm_on_published_scr
             "one-process",
             "bad-array",
         ),
-    }
+    }  # fmt: skip
     alarms = {
         (name, one.rule)
         for name, case in published().items()

@@ -135,17 +135,13 @@ def binary_manifest(path: Path) -> None:
 
 
 FAULTS = {
-    truncate: "model.pt has 5 bytes instead of 7",
-    flip: "model.pt differs from its SHA-256",
-    lose_a_part: "rank-0.pt is missing",
-    part_becomes_a_folder: "rank-0.pt is missing",
-    break_the_manifest: "manifest.json is not valid: ",
-    other_schema: "manifest.json is not valid: schema: ",
+    truncate: "model.pt has 5 bytes instead of 7", flip: "model.pt differs from its SHA-256",
+    lose_a_part: "rank-0.pt is missing", part_becomes_a_folder: "rank-0.pt is missing",
+    break_the_manifest: "manifest.json is not valid: ", other_schema: "manifest.json is not valid: schema: ",
     no_parts: "manifest.json is not valid: parts: Field required",
     parts_without_sums: "manifest.json is not valid: parts.model.pt.sha256: Field required",
-    manifest_is_a_list: "manifest.json is not valid: ",
-    binary_manifest: "manifest.json is not valid: ",
-}
+    manifest_is_a_list: "manifest.json is not valid: ", binary_manifest: "manifest.json is not valid: ",
+}  # fmt: skip
 
 
 # list
@@ -255,17 +251,10 @@ def test_a_run_is_found_by_its_folder_its_name_or_its_checkpoints(call: Call, ru
 
 def test_a_job_id_is_found_without_slurm_by_the_record_of_its_run(call: Call, run_dir: Path) -> None:
     record = {
-        "schema": "slurmgpu.run/1",
-        "name": "a name of its own",
-        "token": "0a1b2c3d",
-        "job_id": 112,
-        "state": "submitted",
-        "submitted_at": "2025-11-21T10:00:00Z",
-        "argv": ["sbatch"],
-        "script_sha256": "",
-        "run_dir": str(run_dir),
-        "slurmgpu_version": "0.1.0",
-    }
+        "schema": "slurmgpu.run/1", "name": "a name of its own", "token": "0a1b2c3d", "job_id": 112,
+        "state": "submitted", "submitted_at": "2025-11-21T10:00:00Z", "argv": ["sbatch"], "script_sha256": "",
+        "run_dir": str(run_dir), "slurmgpu_version": "0.1.0",
+    }  # fmt: skip
     (run_dir / "run.json").write_text(json.dumps(record))
     save(run_dir / "3", 4)
     assert [row["step"] for row in listed(call, "112_3")] == [4]
@@ -656,15 +645,11 @@ def test_a_part_that_the_training_did_not_have_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "wrapped", "plain"),
     [
-        (["module.a", "module.b"], True, ["a", "b"]),
-        (["module.a", "module.b"], False, ["module.a", "module.b"]),
-        (["module.a", "b"], True, ["module.a", "b"]),
-        (["_orig_mod.a"], False, ["a"]),
-        (["_orig_mod.module.a"], True, ["a"]),
-        (["layers.0._orig_mod.a"], False, ["layers.0.a"]),
-        ([], True, []),
+        (["module.a", "module.b"], True, ["a", "b"]), (["module.a", "module.b"], False, ["module.a", "module.b"]),
+        (["module.a", "b"], True, ["module.a", "b"]), (["_orig_mod.a"], False, ["a"]),
+        (["_orig_mod.module.a"], True, ["a"]), (["layers.0._orig_mod.a"], False, ["layers.0.a"]), ([], True, []),
     ],
-)
+)  # fmt: skip
 def test_names_are_those_of_the_plain_model(names: list[str], wrapped: bool, plain: list[str]) -> None:
     assert list(plain_names(dict.fromkeys(names), wrapped=wrapped)) == plain
 

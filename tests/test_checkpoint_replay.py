@@ -245,16 +245,8 @@ def train(run_dir: Path, flip: str = "") -> None:
 
 def replay(run_dir: Path) -> tuple[int, dict[str, Any]]:
     command = [
-        sys.executable,
-        "-m",
-        "slurmgpu",
-        "checkpoint",
-        "replay",
-        str(run_dir),
-        "--from",
-        "0",
-        "--json",
-    ]
+        sys.executable, "-m", "slurmgpu", "checkpoint", "replay", str(run_dir), "--from", "0", "--json",
+    ]  # fmt: skip
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"REPLAY_FLIP": ""}
     )

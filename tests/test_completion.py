@@ -59,17 +59,12 @@ def here(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("option", "begun", "values"),
     [
-        ("-p", "''", ["long", "short"]),
-        ("--partition", "l", ["long"]),
-        ("-p", "long,", ["long,long", "long,short"]),
-        ("-A", "lab", ["lab2", "lab1"]),
-        ("-q", "''", ["high"]),
-        ("--gpu-type", "h", ["h100", "h200"]),
-        ("-C", "''", ["ib", "nvlink"]),
-        ("--environment", "''", ["torch", "own"]),
-        ("--launch", "s", ["srun"]),
+        ("-p", "''", ["long", "short"]), ("--partition", "l", ["long"]),
+        ("-p", "long,", ["long,long", "long,short"]), ("-A", "lab", ["lab2", "lab1"]), ("-q", "''", ["high"]),
+        ("--gpu-type", "h", ["h100", "h200"]), ("-C", "''", ["ib", "nvlink"]),
+        ("--environment", "''", ["torch", "own"]), ("--launch", "s", ["srun"]),
     ],
-)
+)  # fmt: skip
 def test_values_come_from_the_chosen_profile(here: Path, option: str, begun: str, values: list[str]) -> None:
     assert offered(here, "submit", option, begun) == values
 

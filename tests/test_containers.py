@@ -204,13 +204,8 @@ def test_an_example_of_the_guide_becomes_the_script_that_it_shows(job: dict[str,
 def test_scripts_of_every_runtime_are_clean_by_shellcheck(tmp_path: Path) -> None:
     for name in RUNTIMES.names():
         fields: dict[str, Any] = {
-            "overlay": "o x",
-            "clean_env": True,
-            "workdir": "$W",
-            "name": "n",
-            "view": "v",
-            "binds": BINDS,
-        }
+            "overlay": "o x", "clean_env": True, "workdir": "$W", "name": "n", "view": "v", "binds": BINDS,
+        }  # fmt: skip
         known = {key: value for key, value in fields.items() if key in {*runtime(name).fields, "binds"}}
         for resources in ({"gpus": 1}, TWO_BY_TWO):
             text = script(resources, runtime=name, image="$HOME/a b", **known)

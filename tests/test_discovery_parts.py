@@ -26,16 +26,12 @@ from tests.recorded import Replay, said
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        ("n1", ["n1"]),
-        ("n[1-3]", ["n1", "n2", "n3"]),
-        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
-        ("n[8-11]", ["n8", "n9", "n10", "n11"]),
-        ("a[1,3-4],login", ["a1", "a3", "a4", "login"]),
+        ("n1", ["n1"]), ("n[1-3]", ["n1", "n2", "n3"]), ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("n[8-11]", ["n8", "n9", "n10", "n11"]), ("a[1,3-4],login", ["a1", "a3", "a4", "login"]),
         ("r[1-2]c[01-02]-ib", ["r1c01-ib", "r1c02-ib", "r2c01-ib", "r2c02-ib"]),
-        ("gpu-a[1-2]-x[7]", ["gpu-a1-x7", "gpu-a2-x7"]),
-        ("", []),
+        ("gpu-a[1-2]-x[7]", ["gpu-a1-x7", "gpu-a2-x7"]), ("", []),
     ],
-)
+)  # fmt: skip
 def test_host_lists_expand(text: str, hosts: list[str]) -> None:
     assert expand(text) == hosts
 

@@ -83,14 +83,10 @@ def module_system(folder: Path, body: str) -> str:
         ('LOADEDMODULES=renamed _LMFILES_="/m/renamed"', 0),
     ],
     ids=[
-        "an error",
-        "an error and exit code 0",
-        "nothing at all",
-        "loads it",
-        "loads its default version",
+        "an error", "an error and exit code 0", "nothing at all", "loads it", "loads its default version",
         "loads it under another name",
     ],
-)
+)  # fmt: skip
 def test_a_module_counts_as_loaded_by_what_is_loaded_afterwards(tmp_path: Path, does: str, code: int) -> None:
     found, said = ran(script_in({"modules": "m"}, module_init=module_system(tmp_path, does)))
     assert found == code

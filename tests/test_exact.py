@@ -119,18 +119,12 @@ def test_every_field_of_an_exact_job_is_one_option() -> None:
 @pytest.mark.parametrize(
     ("field", "option"),
     [
-        ("time: 2:00:00", "--time=2:00:00"),
-        ("time: 0-00:30", "--time=0-00:30"),
-        ("time: 90", "--time=90"),
-        ("time: INFINITE", "--time=INFINITE"),
-        ("memory: 494000", "--mem=494000"),
-        ("memory: 64gb", "--mem=64gb"),
-        ("memory: 0", "--mem=0"),
-        ("memory_per_cpu: 2048M", "--mem-per-cpu=2048M"),
-        ("gres: [gpu, 'nvme:900']", "--gres=gpu,nvme:900"),
-        ("gpus: gpu:a100:2", "--gpus=gpu:a100:2"),
+        ("time: 2:00:00", "--time=2:00:00"), ("time: 0-00:30", "--time=0-00:30"), ("time: 90", "--time=90"),
+        ("time: INFINITE", "--time=INFINITE"), ("memory: 494000", "--mem=494000"), ("memory: 64gb", "--mem=64gb"),
+        ("memory: 0", "--mem=0"), ("memory_per_cpu: 2048M", "--mem-per-cpu=2048M"),
+        ("gres: [gpu, 'nvme:900']", "--gres=gpu,nvme:900"), ("gpus: gpu:a100:2", "--gpus=gpu:a100:2"),
     ],
-)
+)  # fmt: skip
 def test_values_keep_the_spelling_of_the_file(field: str, option: str) -> None:
     assert options(f"exact: true\nresources: {{{field}}}\nscript: hostname") == [option]
 

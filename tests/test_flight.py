@@ -180,20 +180,13 @@ class Bomb:
 @pytest.mark.parametrize(
     "data",
     [
-        pickle.dumps({"entries": [Bomb()]}),
-        b"cos\nsystem\n(S'touch exploded'\ntR.",
+        pickle.dumps({"entries": [Bomb()]}), b"cos\nsystem\n(S'touch exploded'\ntR.",
         b"\x80\x02cbuiltins\neval\nq\x00X\x04\x00\x00\x001 + q\x01\x85R.",
-        b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
-        b"Pnothing\n.",
-        b"(dI\x00\n.",
-        b"}r\xff\xff\xff\xff.",
-        b"\x96\xff\xff\xff\xff\xff\xff\xff\x7f",
-        b"\x8b\xff\xff\xff\x7f",
-        b"",
-        b"\x80\x02",
+        b"\x80\x04\x8c\x02os\x8c\x06system\x93.", b"Pnothing\n.", b"(dI\x00\n.", b"}r\xff\xff\xff\xff.",
+        b"\x96\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f", b"", b"\x80\x02",
         bytes(range(256)) * 100,
     ],
-)
+)  # fmt: skip
 def test_a_hostile_dump_runs_nothing_and_takes_no_memory(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

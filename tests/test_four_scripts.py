@@ -47,17 +47,12 @@ TINY: dict[str, dict[str, Any]] = {
         "config": {"samples": 200, "size": 12, "width": 8, "classes": 4},
     },
     "nanogpt": {
-        "max_steps": 24,
-        "batch_size": 16,
-        "accumulate": 2,
-        "warmup_steps": 3,
-        "evaluate_steps": 8,
-        "lr": 0.01,
+        "max_steps": 24, "batch_size": 16, "accumulate": 2, "warmup_steps": 3, "evaluate_steps": 8, "lr": 0.01,
         "config": {"lines": 300, "layers": 1, "heads": 2, "width": 16, "context": 12, "tested": 16},
     },
     "graphs": {"epochs": 3, "config": {"samples": 200, "layers": 2, "width": 16}},
     "gan": {"epochs": 2, "config": {"samples": 256, "width": 8}},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -177,13 +172,8 @@ def lines_of(path: Path) -> int:
         for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
     nothing = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+    }  # fmt: skip
     with path.open("rb") as file:
         tokens = [each for each in tokenize.tokenize(file.readline) if each.type not in nothing]
     code = {line for each in tokens[1:] for line in range(each.start[0], each.end[0] + 1)}

@@ -116,19 +116,8 @@ def lines_left_out(text: str, made: Imported) -> list[str]:
 
 
 _OWN_WORDS = {
-    "module",
-    "load",
-    "purge",
-    "use",
-    "source",
-    "activate",
-    "export",
-    "srun",
-    "eval",
-    "shell.bash",
-    "hook",
-    "nv",
-}
+    "module", "load", "purge", "use", "source", "activate", "export", "srun", "eval", "shell.bash", "hook", "nv",
+}  # fmt: skip
 
 
 def words_left_out(text: str, file: str) -> set[str]:

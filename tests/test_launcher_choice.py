@@ -57,14 +57,10 @@ def started(text: str, made: Plan, **environment: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "gpus", "launcher", "processes"),
     [
-        ("dataparallel.py", 2, "plain", 1),
-        ("spawn.py", 2, "plain", 1),
-        ("elastic.py", 2, "torchrun", 2),
-        ("model_parallel.py", 2, "plain", 1),
-        ("amp.py", 1, "plain", 1),
-        ("mirrored.py", 2, "plain", 1),
+        ("dataparallel.py", 2, "plain", 1), ("spawn.py", 2, "plain", 1), ("elastic.py", 2, "torchrun", 2),
+        ("model_parallel.py", 2, "plain", 1), ("amp.py", 1, "plain", 1), ("mirrored.py", 2, "plain", 1),
     ],
-)
+)  # fmt: skip
 def test_textbook_scripts_start_without_warning(name: str, gpus: int, launcher: str, processes: int) -> None:
     made = of_textbook(name, resources={"gpus": gpus, "nodes": 1})
     assert (made.launcher, world_size(made), made.warnings) == (launcher, processes, ())
@@ -176,18 +172,13 @@ def test_one_process_of_torchrun_may_drive_all_gpus_itself() -> None:
     [
         ("torchrun --nproc-per-node=4 train.py", 4),
         ("python -m torch.distributed.run --nproc_per_node gpu train.py", 4),
-        ("torchrun --nproc-per-node=2 train.py", 2),
-        ("torchrun train.py", 1),
-        ("accelerate launch train.py", 4),
-        ("accelerate launch --num_processes 2 train.py", 2),
-        ("deepspeed --num_gpus=2 train.py", 2),
-        ("mpirun -n 4 ./solver", 4),
-        ("mpiexec -np 2 -host a,b python train.py", 2),
+        ("torchrun --nproc-per-node=2 train.py", 2), ("torchrun train.py", 1), ("accelerate launch train.py", 4),
+        ("accelerate launch --num_processes 2 train.py", 2), ("deepspeed --num_gpus=2 train.py", 2),
+        ("mpirun -n 4 ./solver", 4), ("mpiexec -np 2 -host a,b python train.py", 2),
         ("mpirun --mca btl self -x A --np=3 python train.py -n 8", 3),
-        ("mpirun -n 1 ./leader : -n 3 ./worker", 4),
-        ("srun -n 2 ./solver", 2),
+        ("mpirun -n 1 ./leader : -n 3 ./worker", 4), ("srun -n 2 ./solver", 2),
     ],
-)
+)  # fmt: skip
 def test_processes_of_a_users_launcher_are_counted_and_share_threads(command: str, processes: int) -> None:
     made = plan(resources={"gpus": 4, "nodes": 1, "cpus_per_gpu": 16}, command=command.split())
     assert f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{64 // processes}}}"' in rendered(made)

@@ -108,22 +108,12 @@ def test_slurms_variables_are_those_of_a_node(run: Runner, monkeypatch: pytest.M
     )
     seen = dict(line.split("=", 1) for line in result.lines if "=" in line)
     expected = {
-        "SLURM_JOB_NAME": "digits",
-        "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_NNODES": "2",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_NTASKS_PER_NODE": "2",
-        "SLURM_TASKS_PER_NODE": "2(x2)",
-        "SLURM_CPUS_PER_TASK": "8",
-        "SLURM_GPUS_ON_NODE": "4",
-        "SLURM_JOB_PARTITION": "gpu",
-        "SLURM_JOB_ACCOUNT": "mygroup",
-        "SLURM_NODEID": "0",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURMGPU_MAX_STEPS": "5",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+        "SLURM_JOB_NAME": "digits", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2",
+        "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_PARTITION": "gpu",
+        "SLURM_JOB_ACCOUNT": "mygroup", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+        "SLURMGPU_MAX_STEPS": "5", "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
     assert {name: seen.get(name) for name in expected} == expected
     assert int(seen["SLURM_JOB_ID"]) > 67_043_328
     assert "SLURM_ARRAY_TASK_ID" not in seen

@@ -13,19 +13,11 @@ from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory, parse_gres
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90 * 60),
-        (90, 90 * 60),
-        ("60:30", 60 * 60 + 30),
-        ("1:00:00", 3600),
-        ("00:01:00", 60),
-        ("2-12", 60 * 3600),
-        ("2-12:30", 60 * 3600 + 30 * 60),
-        ("1-00:00:00", 86400),
-        ("1-02:03:04", 86400 + 2 * 3600 + 3 * 60 + 4),
-        ("UNLIMITED", None),
-        ("infinite", None),
+        ("90", 90 * 60), (90, 90 * 60), ("60:30", 60 * 60 + 30), ("1:00:00", 3600), ("00:01:00", 60),
+        ("2-12", 60 * 3600), ("2-12:30", 60 * 3600 + 30 * 60), ("1-00:00:00", 86400),
+        ("1-02:03:04", 86400 + 2 * 3600 + 3 * 60 + 4), ("UNLIMITED", None), ("infinite", None),
     ],
-)
+)  # fmt: skip
 def test_every_spelling_of_a_time_is_read(text: str | int, seconds: int | None) -> None:
     assert Duration.parse(text).seconds == seconds
 
@@ -54,18 +46,10 @@ def test_nothing_exceeds_unlimited_and_unlimited_exceeds_any_limit() -> None:
 @pytest.mark.parametrize(
     ("text", "rendered"),
     [
-        ("16G", "16G"),
-        ("1.5T", "1572864M"),
-        ("4000", "4000M"),
-        (4000, "4000M"),
-        ("512m", "512M"),
-        ("1024M", "1G"),
-        ("100K", "1M"),
-        ("0", "0"),
-        ("16GB", "16G"),
-        ("16GiB", "16G"),
+        ("16G", "16G"), ("1.5T", "1572864M"), ("4000", "4000M"), (4000, "4000M"), ("512m", "512M"),
+        ("1024M", "1G"), ("100K", "1M"), ("0", "0"), ("16GB", "16G"), ("16GiB", "16G"),
     ],
-)
+)  # fmt: skip
 def test_memory_is_rendered_in_whole_units_that_sbatch_takes(text: str | int, rendered: str) -> None:
     assert str(Memory.parse(text)) == rendered
 
@@ -84,15 +68,10 @@ def test_memory_reads_back_as_what_is_rendered(mib: int) -> None:
 @pytest.mark.parametrize(
     ("text", "count", "kind"),
     [
-        (2, 2, None),
-        ("2", 2, None),
-        ("a100:2", 2, "a100"),
-        ("gpu:a100:2", 2, "a100"),
-        ("gpu:2", 2, None),
-        ("nvidia_h100_80gb_hbm3_1g.10gb:1", 1, "nvidia_h100_80gb_hbm3_1g.10gb"),
-        ("v100-32:8", 8, "v100-32"),
+        (2, 2, None), ("2", 2, None), ("a100:2", 2, "a100"), ("gpu:a100:2", 2, "a100"), ("gpu:2", 2, None),
+        ("nvidia_h100_80gb_hbm3_1g.10gb:1", 1, "nvidia_h100_80gb_hbm3_1g.10gb"), ("v100-32:8", 8, "v100-32"),
     ],
-)
+)  # fmt: skip
 def test_every_spelling_of_a_gpu_request_is_read(text: str | int, count: int, kind: str | None) -> None:
     assert GpuRequest.parse(text) == GpuRequest(count, kind)
 
@@ -129,20 +108,10 @@ def test_a_gres_reads_back_as_what_is_rendered(text: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "a100",
-        "a&b",
-        "a,b",
-        "[a|b]",
-        "(a)",
-        "(a&b)|c",
-        "a&(b|c)",
-        "[a*1&b*2]",
-        "a*2",
-        "(a&b)*2",
-        "[a]&b",
+        "a100", "a&b", "a,b", "[a|b]", "(a)", "(a&b)|c", "a&(b|c)", "[a*1&b*2]", "a*2", "(a&b)*2", "[a]&b",
         "a:1&b.c-d=e",
     ],
-)
+)  # fmt: skip
 def test_features_that_slurm_takes_have_no_fault(expression: str) -> None:
     assert read_constraint(expression).text == expression
 

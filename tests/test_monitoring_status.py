@@ -62,16 +62,10 @@ def ask(*words: str, slurm: Slurm | None = None, **options: Any) -> StatusReport
 
 def run_of(directory: Path, **values: Any) -> Run:
     known = {
-        "name": "digits",
-        "token": "k3x9",
-        "job_id": 7,
-        "state": "submitted",
-        "submitted_at": NOW,
-        "argv": ["sbatch", "script.sbatch"],
-        "script_sha256": "0" * 64,
-        "run_dir": str(directory),
+        "name": "digits", "token": "k3x9", "job_id": 7, "state": "submitted", "submitted_at": NOW,
+        "argv": ["sbatch", "script.sbatch"], "script_sha256": "0" * 64, "run_dir": str(directory),
         "slurmgpu_version": "0.1.0",
-    }
+    }  # fmt: skip
     run = Run(**(known | values))
     directory.mkdir(exist_ok=True)
     (directory / "run.json").write_text(run.to_json(), encoding="utf-8")
@@ -619,13 +613,8 @@ def test_a_step_that_ends_after_its_batch_script_still_tells_the_exit_code() -> 
 )
 def test_a_killed_sampler_is_nothing_of_the_jobs(name: str, exit_code: str, code: int | None) -> None:
     job_row = {
-        "JobIDRaw": "7",
-        "JobID": "7",
-        "Cluster": "alpha",
-        "User": USER,
-        "State": "COMPLETED",
-        "ExitCode": "0:0",
-    }
+        "JobIDRaw": "7", "JobID": "7", "Cluster": "alpha", "User": USER, "State": "COMPLETED", "ExitCode": "0:0",
+    }  # fmt: skip
     rows = [
         job_row | {"DerivedExitCode": exit_code},
         job_row | {"JobID": "7.batch", "JobName": "batch"},

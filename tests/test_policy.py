@@ -101,18 +101,8 @@ def test_a_local_run_keeps_to_the_sites_number_of_processes(home: Path) -> None:
     (home / "site" / "config.yaml").write_text("policy: {max_run_processes: 2}\n")
     (Path.cwd() / "t.py").write_text("import torch.distributed\n")
     words = [
-        "run",
-        "--here",
-        "--gpus",
-        "4",
-        "--processes",
-        "4",
-        "--cluster",
-        "generic",
-        "--",
-        "python",
-        "t.py",
-    ]
+        "run", "--here", "--gpus", "4", "--processes", "4", "--cluster", "generic", "--", "python", "t.py",
+    ]  # fmt: skip
     answer = CliRunner().invoke(cli, words)
     assert isinstance(answer.exception, InvalidInput)
     assert "--processes 4: this site allows 2 on this machine" in answer.exception.message

@@ -321,15 +321,10 @@ def test_slurms_own_samples_count_as_often_as_the_probe_asked_for_them(tmp_path:
 @pytest.mark.parametrize(
     ("state", "reason", "well"),
     [
-        ("COMPLETED", "epochs", True),
-        ("TIMEOUT", "", True),
-        ("FAILED", "time", True),
-        ("FAILED", "hang", False),
-        ("CANCELLED", "time", False),
-        ("NODE_FAIL", "", False),
-        ("OUT_OF_MEMORY", "", False),
+        ("COMPLETED", "epochs", True), ("TIMEOUT", "", True), ("FAILED", "time", True), ("FAILED", "hang", False),
+        ("CANCELLED", "time", False), ("NODE_FAIL", "", False), ("OUT_OF_MEMORY", "", False),
     ],
-)
+)  # fmt: skip
 def test_only_its_own_end_or_its_limit_is_a_good_end(
     state: str, reason: str, well: bool, tmp_path: Path
 ) -> None:

@@ -59,17 +59,10 @@ def test_a_path_runs_nothing_and_changes_nothing_but_variables(value: str) -> No
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("$BASE/x", "/b c/x"),
-        ("${BASE}/x y", "/b c/x y"),
-        ("a$BASE", "a/b c"),
-        ("$BASE$(id)", "/b c$(id)"),
-        ("${BASE:-x}", "${BASE:-x}"),
-        ("$1", "$1"),
-        ("~/x", "/h/x"),
-        ("a~/x", "a~/x"),
-        ('"$BASE"', '"/b c"'),
+        ("$BASE/x", "/b c/x"), ("${BASE}/x y", "/b c/x y"), ("a$BASE", "a/b c"), ("$BASE$(id)", "/b c$(id)"),
+        ("${BASE:-x}", "${BASE:-x}"), ("$1", "$1"), ("~/x", "/h/x"), ("a~/x", "a~/x"), ('"$BASE"', '"/b c"'),
     ],
-)
+)  # fmt: skip
 def test_only_names_of_variables_expand_in_a_path(value: str, expected: str) -> None:
     assert through_bash(job_path(value), {"BASE": "/b c", "HOME": "/h"}) == expected
 

@@ -163,12 +163,6 @@ def test_a_main_template_that_lists_the_sections_itself_has_them_in_the_order_in
     main = "{% for section in sections %}{% include section %}{% endfor %}"
     script = rendered(training(), own={"script.sh.j2": main})
     steps = [
-        "settings='{",
-        "SLURMGPU_END_TIME",
-        "run_dir=",
-        "entrypoint=",
-        "launched=''",
-        "launched=$!",
-        "wait ",
-    ]
+        "settings='{", "SLURMGPU_END_TIME", "run_dir=", "entrypoint=", "launched=''", "launched=$!", "wait ",
+    ]  # fmt: skip
     assert sorted(steps, key=script.index) == steps

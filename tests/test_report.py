@@ -70,13 +70,9 @@ def row(
 def steps(job_id: str, *, rss: str = "9542041K", cpu: str = "02:00:00", **fields: str) -> Row:
     """The row of its batch step: 9.1 GiB, and two hours of CPU time."""
     values = {
-        "State": "COMPLETED",
-        "NTasks": "1",
-        "MaxRSS": rss,
-        "TotalCPU": cpu,
-        "JobName": "batch",
+        "State": "COMPLETED", "NTasks": "1", "MaxRSS": rss, "TotalCPU": cpu, "JobName": "batch",
         "MaxRSSNode": "n1",
-    }
+    }  # fmt: skip
     return row(f"{job_id}.batch", **(values | fields))
 
 

@@ -95,17 +95,8 @@ def test_there_are_examples_to_check() -> None:
 
 def test_every_option_that_a_sentence_names_is_one_of_sbatch_or_of_what_is_said() -> None:
     others = {
-        "cluster",
-        "nv",
-        "rocm",
-        "bind",
-        "cleanenv",
-        "dry-run",
-        "when",
-        "test-only",
-        "mpi",
-        "cpu-bind",
-    } | {"watch", "follow", "columns"}
+        "cluster", "nv", "rocm", "bind", "cleanenv", "dry-run", "when", "test-only", "mpi", "cpu-bind",
+    } | {"watch", "follow", "columns"}  # fmt: skip
     named = {
         option
         for _, _, said in FIELDS

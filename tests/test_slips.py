@@ -373,17 +373,11 @@ def test_a_batch_script_that_sbatch_takes_is_taken_with_a_warning_for_what_it_do
 @pytest.mark.parametrize(
     ("word", "other", "near"),
     [
-        ("pyhton", "python", True),
-        ("pythn", "python", True),
-        ("Python", "python", True),
-        ("bsah", "bash", True),
-        ("dash", "bash", False),
-        ("python", "python", False),
-        ("ipython", "python", True),
-        ("train", "trainer", False),
-        ("sh", "ssh", False),
+        ("pyhton", "python", True), ("pythn", "python", True), ("Python", "python", True), ("bsah", "bash", True),
+        ("dash", "bash", False), ("python", "python", False), ("ipython", "python", True),
+        ("train", "trainer", False), ("sh", "ssh", False),
     ],
-)
+)  # fmt: skip
 def test_one_slip_is_a_letter_or_two_that_changed_places(word: str, other: str, near: bool) -> None:
     assert one_slip_apart(word, other) is near
 

@@ -24,18 +24,10 @@ def program(folder: Path, name: str, text: str) -> dict[str, str]:
 
 def test_ambient_settings_are_scrubbed_and_the_way_to_slurm_is_kept() -> None:
     env = {
-        "SLURM_CONF": "/c",
-        "SLURM_CLUSTERS": "alpha",
-        "SLURM_JWT": "t",
-        "SLURM_JOB_ID": "3",
-        "SLURM_TIME_FORMAT": "relative",
-        "SBATCH_ACCOUNT": "x",
-        "SQUEUE_FORMAT": "%i",
-        "SACCT_FORMAT": "JobID",
-        "SRUN_CPUS_PER_TASK": "2",
-        "SLURMGPU_CLUSTER": "alpha",
-        "PATH": "/bin",
-    }
+        "SLURM_CONF": "/c", "SLURM_CLUSTERS": "alpha", "SLURM_JWT": "t", "SLURM_JOB_ID": "3",
+        "SLURM_TIME_FORMAT": "relative", "SBATCH_ACCOUNT": "x", "SQUEUE_FORMAT": "%i", "SACCT_FORMAT": "JobID",
+        "SRUN_CPUS_PER_TASK": "2", "SLURMGPU_CLUSTER": "alpha", "PATH": "/bin",
+    }  # fmt: skip
     kept = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURMGPU_CLUSTER", "PATH"}
     assert set(submission_env(env)) == kept
     assert reading_env(env)["SLURM_TIME_FORMAT"] == "%s"

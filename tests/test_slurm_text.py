@@ -22,21 +22,11 @@ def test_of_very_many_rows_that_cannot_be_read_the_first_are_named_and_the_rest_
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("0:00", 0),
-        ("59:38", 3578),
-        ("1:00:00", 3600),
-        ("2-00:00:00", 172800),
-        ("1-02:03:04", 93784),
-        ("00:00:06", 6),
-        ("00:00.123", 0),
-        ("UNLIMITED", None),
-        ("NOT_SET", None),
-        ("INVALID", None),
-        ("Partition_Limit", None),
-        ("", None),
-        ("90", None),
+        ("0:00", 0), ("59:38", 3578), ("1:00:00", 3600), ("2-00:00:00", 172800), ("1-02:03:04", 93784),
+        ("00:00:06", 6), ("00:00.123", 0), ("UNLIMITED", None), ("NOT_SET", None), ("INVALID", None),
+        ("Partition_Limit", None), ("", None), ("90", None),
     ],
-)
+)  # fmt: skip
 def test_durations_are_read_as_seconds(text: str, expected: int | None) -> None:
     assert seconds(text) == expected
 
@@ -57,15 +47,10 @@ def test_what_is_no_moment_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "unit", "expected"),
     [
-        ("4988928", "", 4988928),
-        ("1234K", "", 1234 * 1024),
-        ("1.50G", "", 3 * 2**29),
-        ("16", "M", 16 * 2**20),
-        ("4000Mn", "", 4000 * 2**20),
-        ("", "", None),
-        ("many", "", None),
+        ("4988928", "", 4988928), ("1234K", "", 1234 * 1024), ("1.50G", "", 3 * 2**29), ("16", "M", 16 * 2**20),
+        ("4000Mn", "", 4000 * 2**20), ("", "", None), ("many", "", None),
     ],
-)
+)  # fmt: skip
 def test_sizes_are_read_as_bytes(text: str, unit: str, expected: int | None) -> None:
     assert size(text, unit) == expected
 
@@ -128,26 +113,14 @@ def test_a_job_of_which_nothing_is_known_has_no_number_of_gpus() -> None:
 @pytest.mark.parametrize(
     ("wanted", "shown", "expected"),
     [
-        ("112", "112", True),
-        ("112", "112_3", True),
-        ("112", "112_[0-4%2]", True),
-        ("112", "113", False),
-        ("112_3", "112_3", True),
-        ("112_3", "112_4", False),
-        ("112_3", "112_[0-4%2]", True),
-        ("112_3", "112_[0-2,4]", False),
-        ("112_6", "112_[0-10:2]", True),
-        ("112_5", "112_[0-10:2]", False),
-        ("112_3", "112", False),
-        ("112_[0-4]", "112_3", True),
-        ("112_[0-4%2]", "112_[3-9]", True),
-        ("112_[0-4]", "112_[5-9]", False),
-        ("112_[0-4]", "112_5", False),
-        ("113", "113+1", True),
-        ("113+1", "113+1", True),
-        ("113+1", "113+0", False),
+        ("112", "112", True), ("112", "112_3", True), ("112", "112_[0-4%2]", True), ("112", "113", False),
+        ("112_3", "112_3", True), ("112_3", "112_4", False), ("112_3", "112_[0-4%2]", True),
+        ("112_3", "112_[0-2,4]", False), ("112_6", "112_[0-10:2]", True), ("112_5", "112_[0-10:2]", False),
+        ("112_3", "112", False), ("112_[0-4]", "112_3", True), ("112_[0-4%2]", "112_[3-9]", True),
+        ("112_[0-4]", "112_[5-9]", False), ("112_[0-4]", "112_5", False), ("113", "113+1", True),
+        ("113+1", "113+1", True), ("113+1", "113+0", False),
     ],
-)
+)  # fmt: skip
 def test_an_id_asks_for_its_parts(wanted: str, shown: str, expected: bool) -> None:
     one, other = JobId.parse(wanted), JobId.parse(shown)
     assert other is not None
@@ -210,18 +183,12 @@ def test_the_log_on_a_node_is_not_known_before_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("CANCELLED by 0", JobState.CANCELLED),
-        ("CANCELLED+", JobState.CANCELLED),
-        ("OUT_OF_ME+", JobState.UNKNOWN),
-        ("CG", JobState.COMPLETING),
-        ("OOM", JobState.OUT_OF_MEMORY),
-        ("RESIZING", JobState.RUNNING),
-        ("SPECIAL_EXIT", JobState.REQUEUED),
-        ("completed", JobState.COMPLETED),
-        ("", JobState.UNKNOWN),
-        ("SOMETHING_NEW", JobState.UNKNOWN),
+        ("CANCELLED by 0", JobState.CANCELLED), ("CANCELLED+", JobState.CANCELLED),
+        ("OUT_OF_ME+", JobState.UNKNOWN), ("CG", JobState.COMPLETING), ("OOM", JobState.OUT_OF_MEMORY),
+        ("RESIZING", JobState.RUNNING), ("SPECIAL_EXIT", JobState.REQUEUED), ("completed", JobState.COMPLETED),
+        ("", JobState.UNKNOWN), ("SOMETHING_NEW", JobState.UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_states_are_read_into_one_vocabulary(text: str, state: JobState) -> None:
     assert JobState.parse(text) is state
 

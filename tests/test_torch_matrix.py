@@ -16,13 +16,8 @@ def test_the_table_in_the_docs_is_that_of_the_results() -> None:
 
 def test_what_failed_is_named_and_what_could_not_be_had_says_why() -> None:
     ran = {
-        "torch": "2.6.0+cu124",
-        "python": "3.12.1",
-        "passed": 9,
-        "failed": 1,
-        "left_out": 2,
-        "when": "2026-11-25",
-    }
+        "torch": "2.6.0+cu124", "python": "3.12.1", "passed": 9, "failed": 1, "left_out": 2, "when": "2026-11-25",
+    }  # fmt: skip
     told = table(
         [{**ran, "failures": ["test_a.py::test_b"]}, {"torch": "2.1.0", "python": "3.14", "why": "no Python"}]
     )

@@ -289,16 +289,9 @@ class Stumbling(Bare):
     )
     (folder / "stumble").touch()
     words = (
-        "task.py:Stumbling",
-        "--max-steps",
-        "40",
-        "--epochs",
-        "40",
-        "--batch-size",
-        "20",
-        "--checkpoint-steps",
+        "task.py:Stumbling", "--max-steps", "40", "--epochs", "40", "--batch-size", "20", "--checkpoint-steps",
         "1",
-    )
+    )  # fmt: skip
     words += ("--keep", "9", "--here")
     done = slurmgpu(folder, *words)
     (run_dir,) = (folder / "runs").iterdir()

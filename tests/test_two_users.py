@@ -504,14 +504,10 @@ def test_files_beside_do_not_run_in_an_export(world: World, ada: Person, mallory
 @pytest.mark.parametrize(
     "words",
     [
-        ("status",),
-        ("check", "job.sbatch"),
-        ("import", "job.sbatch"),
-        ("submit", "job.sbatch"),
-        RENDER,
+        ("status",), ("check", "job.sbatch"), ("import", "job.sbatch"), ("submit", "job.sbatch"), RENDER,
         ("cluster", "list"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.chosen
 def test_python_files_in_the_folder_do_not_run(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]

@@ -220,14 +220,10 @@ def test_a_folder_with_a_file_called_like_a_library_submits_all_the_same(here: P
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "127.0.0.1.evil.example",
-        "localhost.evil.example:8000",
-        "10.0.0.1:8000",
-        "",
+        "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "10.0.0.1:8000", "",
         "127.0.0.1:8000@evil",
     ],
-)
+)  # fmt: skip
 def test_a_forged_host_is_refused_token_or_not(inside: TestClient, host: str) -> None:
     assert inside.get("/", headers={"host": host}).status_code == 403
 
@@ -241,15 +237,11 @@ def test_any_port_of_ones_own_computer_leads_here_through_ssh(inside: TestClient
 @pytest.mark.parametrize(
     "headers",
     [
-        {},
-        {"origin": "null"},
-        {"origin": "http://evil.example"},
-        {"origin": "https://127.0.0.1:8000"},
-        {"origin": "http://127.0.0.1:8001"},
-        {"origin": HERE, "sec-fetch-site": "cross-site"},
+        {}, {"origin": "null"}, {"origin": "http://evil.example"}, {"origin": "https://127.0.0.1:8000"},
+        {"origin": "http://127.0.0.1:8001"}, {"origin": HERE, "sec-fetch-site": "cross-site"},
         {"origin": HERE, "sec-fetch-site": "same-site"},
     ],
-)
+)  # fmt: skip
 def test_another_sites_page_changes_nothing(inside: TestClient, fake: Fake, headers: dict[str, str]) -> None:
     asked = inside.get("/run/ask?job=12&verb=cancel")
     key = re.search(r'name="key" value="([^"]+)"', asked.text)
@@ -759,18 +751,10 @@ def test_the_list_has_ones_own_jobs_and_nobody_elses(inside: TestClient) -> None
 @pytest.mark.parametrize(
     "place",
     [
-        "/run",
-        "/run/now",
-        "/run/log",
-        "/run/metrics",
-        "/run/report",
-        "/run/why",
-        "/run/ask",
-        "/run/graph",
-        "/run/tasks",
-        "/run/tasks/metrics",
+        "/run", "/run/now", "/run/log", "/run/metrics", "/run/report", "/run/why", "/run/ask", "/run/graph",
+        "/run/tasks", "/run/tasks/metrics",
     ],
-)
+)  # fmt: skip
 def test_jobs_of_others_and_jobs_that_are_none_are_not_shown(inside: TestClient, place: str) -> None:
     for name in ("13", "999", "", "../12", "12; rm", HOSTILE):
         answer = inside.get(place, params={"job": name, "verb": "cancel"})

@@ -81,18 +81,11 @@ def test_pages_are_there_by_either_path_and_either_name(outside: TestClient, hos
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "127.0.0.1:4711"},
-        {"host": "localhost:4711"},
-        {"host": "c002:4711"},
-        {"host": "evil.example"},
-        {"x-forwarded-user": "bob"},
-        {"origin": "http://ondemand.example.edu"},
-        {"origin": "http://c001:4711"},
-        {"origin": "null"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
+        {"host": "127.0.0.1:4711"}, {"host": "localhost:4711"}, {"host": "c002:4711"}, {"host": "evil.example"},
+        {"x-forwarded-user": "bob"}, {"origin": "http://ondemand.example.edu"}, {"origin": "http://c001:4711"},
+        {"origin": "null"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
     ],
-)
+)  # fmt: skip
 def test_another_name_another_user_and_another_site_are_refused_token_or_not(
     outside: TestClient, fake: Fake, headers: dict[str, str]
 ) -> None:

@@ -442,14 +442,10 @@ def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        "",
-        "{",
-        "[]",
-        '{"schema": "slurmgpu.estimates/1", "jobs": 3}',
-        '{"schema": "x", "jobs": {}}',
+        "", "{", "[]", '{"schema": "slurmgpu.estimates/1", "jobs": 3}', '{"schema": "x", "jobs": {}}',
         "\x00" * 300_000,
     ],
-)
+)  # fmt: skip
 def test_a_damaged_memory_is_none(damage: str, tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     remembered(job(), NOW, NOW, environ)
@@ -697,16 +693,10 @@ def _without_waiting(queue: str) -> str:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"),
-        (59, "59 s"),
-        (61, "1 min"),
-        (3600, "1 h"),
-        (5400, "1 h 30 min"),
-        (93600, "1 d 2 h"),
-        (86401, "1 d"),
-        (-120, "2 min"),
+        (0, "0 s"), (59, "59 s"), (61, "1 min"), (3600, "1 h"), (5400, "1 h 30 min"), (93600, "1 d 2 h"),
+        (86401, "1 d"), (-120, "2 min"),
     ],
-)
+)  # fmt: skip
 def test_a_length_of_time_is_told_in_two_units_at_most(seconds: int, text: str) -> None:
     assert span(seconds) == text
 

@@ -22,16 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LAB = 54003
 """The group that both are in."""
 _MODULES = (
-    "annotated_types",
-    "click",
-    "jinja2",
-    "markupsafe",
-    "pydantic",
-    "pydantic_core",
-    "ruamel.yaml",
-    "typing_extensions",
-    "typing_inspection",
-)
+    "annotated_types", "click", "jinja2", "markupsafe", "pydantic", "pydantic_core", "ruamel.yaml",
+    "typing_extensions", "typing_inspection",
+)  # fmt: skip
 
 # Runs commands of slurmgpu's, each in a process of its own that belongs to the user who asks: what they import is there
 # already. A command stops at the Nth moment at which it touches a file whose name has a word in it, until the other side

@@ -22,15 +22,9 @@ from tests.slurm.releases import KEYS, ReleaseUnavailable, _Apt, _mirrors
 SUITES = ("forky", "sid")
 PACKAGES = ("apptainer", "squashfs-tools", "squashfuse", "fuse-overlayfs", "uidmap")
 PROGRAMS = (
-    "apptainer",
-    "mksquashfs",
-    "unsquashfs",
-    "squashfuse",
-    "squashfuse_ll",
-    "fuse-overlayfs",
-    "newuidmap",
+    "apptainer", "mksquashfs", "unsquashfs", "squashfuse", "squashfuse_ll", "fuse-overlayfs", "newuidmap",
     "newgidmap",
-)
+)  # fmt: skip
 RECIPE = 1
 
 

@@ -17,13 +17,9 @@ from tests.slurm.round_trip import RECORD, Sending, Sent, expanded
 
 # squeue's column for a field that comes back as it was sent.
 COLUMNS = {
-    "wckey": "wckey",
-    "account": "Account",
-    "partition": "Partition",
-    "qos": "QOS",
-    "constraint": "Feature",
+    "wckey": "wckey", "account": "Account", "partition": "Partition", "qos": "QOS", "constraint": "Feature",
     "reservation": "Reservation",
-}
+}  # fmt: skip
 _QUEUE = ("JobID", "Name", "Comment", *COLUMNS.values(), "TimeLimit", "MinMemory", "Nice", "NodeList")
 
 

@@ -95,16 +95,8 @@ def test_nodes_are_measured_in_jobs_of_their_own_and_the_one_that_was_lost_is_na
 
 def test_sums_over_processes_are_measured_within_a_node_and_between_two(tool: Tool) -> None:
     options = [
-        "--submit",
-        "--nodes",
-        "2",
-        "-t",
-        "10:00",
-        "--set",
-        "resources.cpus_per_task=2",
-        "--wait",
-        "--json",
-    ]
+        "--submit", "--nodes", "2", "-t", "10:00", "--set", "resources.cpus_per_task=2", "--wait", "--json",
+    ]  # fmt: skip
     done = tool("bench", "node", *options)
     assert done.returncode == 0, done
     (one,) = json.loads(done.stdout)["jobs"]
@@ -115,18 +107,8 @@ def test_sums_over_processes_are_measured_within_a_node_and_between_two(tool: To
 
 def test_a_training_is_tried_on_one_node_and_on_two_and_nothing_of_a_try_is_left(tool: Tool) -> None:
     options = [
-        "--submit",
-        "--gpus",
-        "4",
-        "--nodes",
-        "2",
-        "--processes",
-        "1,2",
-        "--seconds",
-        "0.5",
-        "-t",
-        "10:00",
-    ]
+        "--submit", "--gpus", "4", "--nodes", "2", "--processes", "1,2", "--seconds", "0.5", "-t", "10:00",
+    ]  # fmt: skip
     done = tool("bench", "scaling", "job.yaml", *options, "--set", "train.device=cpu", "--wait", "--json")
     assert done.returncode == 0, done
     (one,) = json.loads(done.stdout)["jobs"]

@@ -33,18 +33,9 @@ pytestmark = pytest.mark.slurm
 _PLACEHOLDER = re.compile(r"[<{!$\[]")
 # What stands for a placeholder: any value that Slurm takes.
 _FILLED = {
-    "time": "10",
-    "mem": "4G",
-    "gres": "gpu:2",
-    "mail-type": "ALL",
-    "chdir": "/tmp",
-    "exclude": "n1-[1-3]",
-    "nodes": "2",
-    "ntasks": "4",
-    "ntasks-per-node": "2",
-    "cpus-per-task": "4",
-    "mincpus": "2",
-}
+    "time": "10", "mem": "4G", "gres": "gpu:2", "mail-type": "ALL", "chdir": "/tmp", "exclude": "n1-[1-3]",
+    "nodes": "2", "ntasks": "4", "ntasks-per-node": "2", "cpus-per-task": "4", "mincpus": "2",
+}  # fmt: skip
 _RESERVATIONS = ("hug", "amd", "s_tra_ncc")
 # Federations need a database; nothing else of sbatch's own is left out.
 _LEFT_OUT = {"clusters"}

@@ -73,17 +73,11 @@ def operators(log: str) -> None:
 
 
 SHOWS: dict[str, Callable[[str], None]] = {
-    "single_gpu": learned,
-    "data_parallel": batches_are_whole_without_gpus,
-    "ddp_spawn": two_processes,
-    "ddp_torchrun": four_ranks_on_two_nodes,
-    "model_parallel": both_halves,
-    "pipeline": two_stages,
-    "mixed_precision": both_precisions,
-    "accumulation": fewer_steps_than_batches,
-    "unused_parameters": the_error_and_the_way_out,
-    "profiler": operators,
-}
+    "single_gpu": learned, "data_parallel": batches_are_whole_without_gpus, "ddp_spawn": two_processes,
+    "ddp_torchrun": four_ranks_on_two_nodes, "model_parallel": both_halves, "pipeline": two_stages,
+    "mixed_precision": both_precisions, "accumulation": fewer_steps_than_batches,
+    "unused_parameters": the_error_and_the_way_out, "profiler": operators,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

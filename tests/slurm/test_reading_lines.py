@@ -41,60 +41,17 @@ VALUES = {
 }
 # With these the programs look at no operand, or want a plugin that the throwaway lacks.
 NO_OPERAND = {"autocomplete", "external", "help", "usage", "version", "wait-for-children", "wrap"}
-MIXED = [
-    *(
-        "first --nice second",
-        "first -n 1",
-        "-n 1 first --no-such-option",
-        "- first",
-        "-- first",
-        "-- --nice first",
-    ),
-    *(
-        "-n 1 -- -n first",
-        "--nice -- first",
-        "-J -- first",
-        "-J --nice first",
-        "--job-name -- -- first",
-        "-J= first",
-    ),
-    *("-J1sO first", "-sn1 first", "-sOn 1 first", "-Os first", "-k -s first", "-sk first", "-J -", "-Js -s"),
-    *("-lK first", "-K1 first", "-K 1 first", "-luXE first", "-lun 1 first", "-sI60 first"),
-    *(
-        "-I 60 first",
-        "-W 60 first",
-        "-W60 first",
-        "-Z first",
-        "-a 1 first",
-        "-a1 first",
-        "-y first",
-        "-sy first",
-        "-1 first",
-    ),
-    *(
-        "--no-such-option first",
-        "--no-such-option=1 first",
-        "--N 1 first",
-        "--NODES=1 first",
-        "--= first",
-        "--nice= first",
-    ),
-    *(
-        "--comment= first",
-        "--cpu-bind none first",
-        "--mpi none first",
-        "--msg-timeout 10 first",
-        "--ntasks=1 --pty first",
-    ),
-    *(
-        "--export ALL first",
-        "--export=ALL,A=1 first",
-        "-N1 -n1 -c 1 -l -u first -K",
-        "--n 1 first",
-        "--nt 1 first",
-        "",
-    ),
-]
+_MIXED = """
+first --nice second | first -n 1 | -n 1 first --no-such-option | - first | -- first | -- --nice first |
+-n 1 -- -n first | --nice -- first | -J -- first | -J --nice first | --job-name -- -- first | -J= first |
+-J1sO first | -sn1 first | -sOn 1 first | -Os first | -k -s first | -sk first | -J - | -Js -s | -lK first |
+-K1 first | -K 1 first | -luXE first | -lun 1 first | -sI60 first | -I 60 first | -W 60 first | -W60 first |
+-Z first | -a 1 first | -a1 first | -y first | -sy first | -1 first | --no-such-option first |
+--no-such-option=1 first | --N 1 first | --NODES=1 first | --= first | --nice= first | --comment= first |
+--cpu-bind none first | --mpi none first | --msg-timeout 10 first | --ntasks=1 --pty first |
+--export ALL first | --export=ALL,A=1 first | -N1 -n1 -c 1 -l -u first -K | --n 1 first | --nt 1 first
+"""
+MIXED = ["", *map(str.strip, _MIXED.split("|"))]
 SAID = {
     "nothing": r"No command given|script is empty",
     "unknown-option": r"unrecognized option|invalid option",

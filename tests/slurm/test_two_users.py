@@ -160,16 +160,12 @@ def test_mallory_sees_no_token_of_it_in_ps_or_proc(box: Box) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("sbatch", "--wrap", "touch ran"),
-        ("srun", "--overlap", "--immediate=5", "true"),
-        ("scancel", "JOB"),
-        ("scontrol", "update", "JobId=JOB", "TimeLimit=1"),
-        ("scontrol", "write", "batch_script", "JOB", "-"),
-        ("scontrol", "shutdown"),
-        ("squeue", "-h", "-o", "%i"),
+        ("sbatch", "--wrap", "touch ran"), ("srun", "--overlap", "--immediate=5", "true"), ("scancel", "JOB"),
+        ("scontrol", "update", "JobId=JOB", "TimeLimit=1"), ("scontrol", "write", "batch_script", "JOB", "-"),
+        ("scontrol", "shutdown"), ("squeue", "-h", "-o", "%i"),
     ],
     ids=lambda words: " ".join(words[:2]),
-)
+)  # fmt: skip
 def test_its_controller_hears_nobody_without_its_key(box: Box, job: str, words: tuple[str, ...]) -> None:
     before = box.as_ada("scontrol", "show", "job", "-o", job)
     done = box.as_mallory(*(word.replace("JOB", job) for word in words))

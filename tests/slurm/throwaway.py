@@ -22,17 +22,9 @@ from slurmgpu.sandbox.starting import client_env, start
 __all__ = ["ThrowawaySlurm", "missing_programs", "scrubbed"]
 
 _TERMINAL = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-}
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+    "REVOKED", "TIMEOUT",
+}  # fmt: skip
 _PATH_OF_JOBS = "/usr/local/bin:/usr/bin:/bin"
 
 

@@ -27,13 +27,9 @@ __all__ = ["PAGE", "RESULTS", "page_with", "table"]
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, RESULTS = ROOT / "docs" / "training.md", ROOT / "benchmarks" / "results" / "torch_matrix.json"
 PAIRS = (
-    ("3.9", "2.1.0"),
-    ("3.10", "2.1.0"),
-    ("3.11", "2.6.0"),
-    ("3.12", "2.6.0"),
-    ("3.13", "2.14.1"),
+    ("3.9", "2.1.0"), ("3.10", "2.1.0"), ("3.11", "2.6.0"), ("3.12", "2.6.0"), ("3.13", "2.14.1"),
     ("3.14", "2.14.1"),
-)
+)  # fmt: skip
 _AT_ONCE = 2
 _PACKAGES = ("pytest", "pytest-timeout")
 _MARK = "<!-- {} of tests/training/matrix.py -->\n"
@@ -90,17 +86,9 @@ def tested(folder: Path, minor: str, torch: str) -> dict[str, object]:
         return {**row, "why": "torch cannot be imported"}
     began = time.monotonic()
     command = [
-        str(own),
-        "-m",
-        "pytest",
-        "tests/training",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-m",
-        "not long",
+        str(own), "-m", "pytest", "tests/training", "-p", "no:cacheprovider", "-q", "-m", "not long",
         "--tb=short",
-    ]
+    ]  # fmt: skip
     said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT).stdout
     (folder / f"torch-{torch}-python-{minor}.log").write_text(said)
     counts = {name: int(number) for number, name in _COUNT.findall(said.rstrip().rpartition("\n")[2])}

@@ -92,16 +92,10 @@ def test_saves_come_a_lead_before_the_bound_and_no_oftener(steps: int, lead: int
 @pytest.mark.parametrize(
     ("steps", "seconds", "step_seconds", "lead"),
     [
-        (100, 0.5, 1.0, 2),
-        (100, 10.0, 1.0, 21),
-        (100, 30.0, 1.0, 50),
-        (100, 99.0, 1.0, 50),
-        (100, 100.0, 1.0, 0),
-        (100, 3.0, 0.0, 50),
-        (2, 0.1, 1.0, 1),
-        (1, 0.1, 1.0, 0),
+        (100, 0.5, 1.0, 2), (100, 10.0, 1.0, 21), (100, 30.0, 1.0, 50), (100, 99.0, 1.0, 50),
+        (100, 100.0, 1.0, 0), (100, 3.0, 0.0, 50), (2, 0.1, 1.0, 1), (1, 0.1, 1.0, 0),
     ],
-)
+)  # fmt: skip
 def test_the_lead_is_twice_a_save(steps: int, seconds: float, step_seconds: float, lead: int) -> None:
     """Never more than half, at least a step, none where a save takes the whole interval and must be waited for."""
     assert Bound(steps, None, 0).lead(seconds, step_seconds) == lead

@@ -385,15 +385,11 @@ Named = namedtuple("Named", ["x", "y"])
 @pytest.mark.parametrize(
     "batch",
     [
-        Frozen(torch.ones(2)),
-        Graphs(torch.ones(2)),
-        Named(torch.ones(2), ["a"]),
-        [{"x": (torch.ones(2), 3)}],
-        UserDict(x=[torch.ones(2)]),
-        [Frozen(torch.ones(2)), {"a": Graphs(torch.ones(2))}],
+        Frozen(torch.ones(2)), Graphs(torch.ones(2)), Named(torch.ones(2), ["a"]), [{"x": (torch.ones(2), 3)}],
+        UserDict(x=[torch.ones(2)]), [Frozen(torch.ones(2)), {"a": Graphs(torch.ones(2))}],
     ],
     ids=["dataclass", "own", "named", "containers", "mapping", "nested"],
-)
+)  # fmt: skip
 def test_a_batch_of_any_kind_is_moved_and_keeps_its_kind(batch: Any) -> None:
     before = list(batches.tensors(batch))
     moved = batches.move(batch, META)

@@ -21,15 +21,10 @@ from .conftest import RunFolder
 
 # As a real Slurm 22.05 sets them for a step of a job with two GPUs on its node.
 STEP = {
-    "SLURM_GPUS_ON_NODE": "2",
-    "SLURM_JOB_GPUS": "0,1",
-    "SLURM_STEP_GPUS": "0,1",
-    "CUDA_VISIBLE_DEVICES": "0,1",
-    "ROCR_VISIBLE_DEVICES": "0,1",
-    "SLURM_STEP_ID": "0",
-    "SLURM_JOB_ID": "17",
+    "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1",
+    "ROCR_VISIBLE_DEVICES": "0,1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "17",
     "SLURM_CONF": "/etc/slurm/slurm.conf",
-}
+}  # fmt: skip
 
 FIRST = Ranks()
 

@@ -32,14 +32,10 @@ def in_a_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("batch", "world", "most", "expected"),
     [
-        (100, 1, 40, (34, 3)),
-        (96, 4, 8, (8, 3)),
-        (96, 4, 7, (6, 4)),
-        (96, 4, 1000, (24, 1)),
-        (10, 4, 2, (2, 2)),
+        (100, 1, 40, (34, 3)), (96, 4, 8, (8, 3)), (96, 4, 7, (6, 4)), (96, 4, 1000, (24, 1)), (10, 4, 2, (2, 2)),
         (3, 4, 2, (1, 1)),
     ],
-)
+)  # fmt: skip
 def test_a_batch_has_few_equal_parts(batch: int, world: int, most: int, expected: tuple[int, int]) -> None:
     settings = divided(Settings("task.py:T", batch_size=batch, micro_batch=most), world)
     assert (micro_batch(settings, world), settings.accumulate) == expected

@@ -94,22 +94,16 @@ def test_what_is_done_with_the_weights_does_not_reach_the_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"data_offsets": [0, 8]}, "8 bytes for shape"),
-        ({"data_offsets": [16, 0]}, "-16 bytes for shape"),
+        ({"data_offsets": [0, 8]}, "8 bytes for shape"), ({"data_offsets": [16, 0]}, "-16 bytes for shape"),
         ({"data_offsets": [-16, 0]}, r"data_offsets \[-16, 0\]"),
         ({"data_offsets": [4, 20]}, "begins at byte 4, and what is before it ends at 0"),
-        ({"data_offsets": [0, 16.0]}, "data_offsets"),
-        ({"data_offsets": [0]}, "data_offsets"),
-        ({"shape": [-4]}, "shape"),
-        ({"shape": [True, 4]}, "shape"),
-        ({"shape": [1 << 40, 1 << 40]}, "bytes for shape"),
-        ({"shape": 4}, "shape"),
-        ({"dtype": "F31"}, "of dtype 'F31', which torch"),
-        ({"dtype": "__class__"}, "of dtype"),
-        ({"dtype": ["F32"]}, "of dtype"),
-        ({"code": "x"}, "alone"),
+        ({"data_offsets": [0, 16.0]}, "data_offsets"), ({"data_offsets": [0]}, "data_offsets"),
+        ({"shape": [-4]}, "shape"), ({"shape": [True, 4]}, "shape"),
+        ({"shape": [1 << 40, 1 << 40]}, "bytes for shape"), ({"shape": 4}, "shape"),
+        ({"dtype": "F31"}, "of dtype 'F31', which torch"), ({"dtype": "__class__"}, "of dtype"),
+        ({"dtype": ["F32"]}, "of dtype"), ({"code": "x"}, "alone"),
     ],
-)
+)  # fmt: skip
 def test_a_lying_header_of_a_tensor_is_refused(tmp_path: Path, wrong: dict[str, Any], reason: str) -> None:
     path = pack(tmp_path / "x.safetensors", {"a": torch.ones(4), "b": torch.ones(4)}, **wrong)
     with pytest.raises(TrainingError, match=reason):

@@ -319,15 +319,10 @@ def test_the_best_checkpoint_counts_before_a_later_step_is_kept(
 @pytest.mark.parametrize(
     ("hosts", "expected"),
     [
-        (["a"], [None]),
-        (["a", "a"], [None, None]),
-        (["a", "b"], [1, 0]),
-        (["a", "a", "b", "b"], [2, 3, 0, 1]),
-        (["a", "b", "a", "b"], [1, 0, 3, 2]),
-        (["a", "a", "a", "b"], [3, 3, 3, 0]),
-        (["a", "b", "c"], [1, 2, 0]),
+        (["a"], [None]), (["a", "a"], [None, None]), (["a", "b"], [1, 0]), (["a", "a", "b", "b"], [2, 3, 0, 1]),
+        (["a", "b", "a", "b"], [1, 0, 3, 2]), (["a", "a", "a", "b"], [3, 3, 3, 0]), (["a", "b", "c"], [1, 2, 0]),
     ],
-)
+)  # fmt: skip
 def test_each_rank_has_a_copy_on_the_next_node(hosts: list[str], expected: list[int | None]) -> None:
     assert [neighbour(hosts, rank) for rank in range(len(hosts))] == expected
 

@@ -51,14 +51,10 @@ def test_a_layer_inside_is_no_last_one_and_channels_count() -> None:
 @pytest.mark.parametrize(
     ("capability", "precision", "tf32", "multiple"),
     [
-        ((9, 0), "bf16", True, 8),
-        ((7, 0), "fp16", True, 8),
-        ((6, 1), "fp16", True, None),
-        ((8, 0), "fp32", True, 4),
-        ((8, 0), "fp32", False, None),
-        ((7, 5), "fp32", True, None),
+        ((9, 0), "bf16", True, 8), ((7, 0), "fp16", True, 8), ((6, 1), "fp16", True, None),
+        ((8, 0), "fp32", True, 4), ((8, 0), "fp32", False, None), ((7, 5), "fp32", True, None),
     ],
-)
+)  # fmt: skip
 def test_the_multiple_depends_on_gpu_and_precision(
     monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int],

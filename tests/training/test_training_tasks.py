@@ -35,23 +35,14 @@ def count(name: str, **options: Any) -> int:
 
 
 PUBLISHED = [
-    ("gpt2", {"size": "124M"}, 124_439_808),
-    ("gpt2", {"size": "355M"}, 354_823_168),
-    ("gpt2", {"size": "774M"}, 774_030_080),
-    ("gpt2", {"size": "1.5B"}, 1_557_611_200),
-    ("resnet", {"depth": 18}, 11_689_512),
-    ("resnet", {"depth": 34}, 21_797_672),
-    ("resnet", {"depth": 50}, 25_557_032),
-    ("resnet", {"depth": 101}, 44_549_160),
-    ("resnet", {"depth": 20}, 269_722),
-    ("resnet", {"depth": 56}, 853_018),
-    ("resnet", {"depth": 110}, 1_727_962),
-    ("alexnet", {}, 61_100_840),
-    ("fcn", {"depth": 50}, 35_322_218),
-    ("fcn", {"depth": 101}, 54_314_346),
-    ("lstm", {"size": "medium"}, 19_780_400),
-    ("lstm", {"size": "large"}, 66_034_000),
-]
+    ("gpt2", {"size": "124M"}, 124_439_808), ("gpt2", {"size": "355M"}, 354_823_168),
+    ("gpt2", {"size": "774M"}, 774_030_080), ("gpt2", {"size": "1.5B"}, 1_557_611_200),
+    ("resnet", {"depth": 18}, 11_689_512), ("resnet", {"depth": 34}, 21_797_672),
+    ("resnet", {"depth": 50}, 25_557_032), ("resnet", {"depth": 101}, 44_549_160),
+    ("resnet", {"depth": 20}, 269_722), ("resnet", {"depth": 56}, 853_018), ("resnet", {"depth": 110}, 1_727_962),
+    ("alexnet", {}, 61_100_840), ("fcn", {"depth": 50}, 35_322_218), ("fcn", {"depth": 101}, 54_314_346),
+    ("lstm", {"size": "medium"}, 19_780_400), ("lstm", {"size": "large"}, 66_034_000),
+]  # fmt: skip
 TINY: dict[str, dict[str, Any]] = {
     "gpt2": {"size": "tiny", "context": 16, "samples": 512},
     "resnet": {"depth": 20, "image": 8, "classes": 4, "samples": 256},

@@ -62,16 +62,8 @@ PROGRAMS = {
     ),
 }
 EDF_KEYS = {
-    "base_environment",
-    "image",
-    "workdir",
-    "entrypoint",
-    "writable",
-    "mounts",
-    "env",
-    "annotations",
-    "devices",
-}
+    "base_environment", "image", "workdir", "entrypoint", "writable", "mounts", "env", "annotations", "devices",
+}  # fmt: skip
 
 
 def refuse(text: str) -> NoReturn:
