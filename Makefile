@@ -88,13 +88,16 @@ imports: $(VENV)/.test
 reference: $(VENV)/.test
 	@$(BIN)/python docs/reference.py
 
+$(VENV)/.compiled.done: $(VENV)/.test $(shell find tests -name '*.py')
+	@! $(COMPILED) $(BIN)/python -m pytest $(QUICK_TESTS) --collect-only -q >/dev/null 2>&1 || touch $@
+
 # Four files at a time. The checks run beside them, and the tests are compiled once before the four begin.
 PARALLEL := --dist loadfile --no-loadscope-reorder
 QUICK_TESTS := -m "not long and not inside"
 test: $(VENV)/.test slurm-packages
 	@echo "some 8,500 tests, on a real Slurm too: about eight minutes on 2 cores" >&2
 	@log=$$(mktemp); $(MAKE) --no-print-directory check >"$$log" 2>&1 & check=$$!; rc=0; \
-	    $(COMPILED) $(BIN)/python -m pytest $(QUICK_TESTS) --collect-only -q >/dev/null 2>&1; \
+	    $(MAKE) --no-print-directory $(VENV)/.compiled.done; \
 	    $(COMPILED) $(PYTEST) -n 4 $(PARALLEL) $(QUICK_TESTS) || rc=$$?; \
 	    wait $$check || { cat "$$log"; echo "make check: FAILED" >&2; rc=1; }; rm -f "$$log"; exit $$rc
 

@@ -46,6 +46,7 @@ def metrics(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_the_digits_job_trains_here_with_two_processes_to_95_percent(digits: Path) -> None:
     done = run(digits, "job.yaml", "--processes", "2", "--here")
     assert done.returncode == 0, done.stderr

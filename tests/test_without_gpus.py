@@ -127,12 +127,7 @@ def test_a_sitecustomize_of_the_users_own_runs_as_well(tmp_path: Path) -> None:
     assert done.stdout == "ran\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import torch\ntorch.zeros(1).cuda()\n",
-        "import torch\ntorch.nn.Linear(2, 2).to(0)\n",
-        """
+SPAWNS_ONTO_A_GPU = """
 import torch
 import torch.multiprocessing as mp
 
@@ -143,7 +138,15 @@ def work(rank, world_size):
 
 if __name__ == "__main__":
     mp.spawn(work, args=(1,), nprocs=1)
-""",
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import torch\ntorch.zeros(1).cuda()\n",
+        pytest.param("import torch\ntorch.nn.Linear(2, 2).to(0)\n", marks=pytest.mark.long),
+        pytest.param(SPAWNS_ONTO_A_GPU, marks=pytest.mark.long),
     ],
     ids=["cuda()", "to(0)", "spawned"],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.conftest import need_slurm
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -176,6 +176,8 @@ def test_a_commands_processes_get_their_ranks(slurm: ThrowawaySlurm, project: Pa
         assert seen[4] == "it's $HOME"
 
 
+@pytest.mark.long
+@pytest.mark.chosen
 def test_a_training_task_trains_on_two_nodes(slurm: ThrowawaySlurm, project: Path) -> None:
     small = Path(__file__).parents[1] / "training" / "small.py"
     (project / "task.py").write_bytes(small.read_bytes())
