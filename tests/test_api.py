@@ -216,17 +216,13 @@ def no_sbatch(site: Site) -> None:
         (None, (threading.Lock(),), {"gpus": 1}, InvalidInput, "cannot be pickled"),
         (None, (1,), {"gpus": 9, "nodes": 1, "partition": "gpu8"}, PlanError, "9"),
         (
-            None,
-            (1,),
-            {"gpus": 1, "environment": {"container": {"image": "x.sif"}}},
-            InvalidInput,
-            "container",
+            None, (1,), {"gpus": 1, "environment": {"container": {"image": "x.sif"}}}, InvalidInput, "container",
         ),
         (None, (1,), {"gpus": 1, "sbatch": {"array": "0-3"}}, InvalidInput, "array"),
         (refused_sbatch, (1,), {"gpus": 1}, SlurmRefused, "Invalid account"),
         (no_sbatch, (1,), {"gpus": 1}, SlurmUnreachable, "sbatch"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_submitted_is_named_and_leaves_nothing(
     site: Site,
     prepare: Callable[[Site], None] | None,

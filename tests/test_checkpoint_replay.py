@@ -180,11 +180,7 @@ def plan(**changes: Any) -> Plan:
 def test_a_job_that_trains_again_asks_for_what_the_run_asked_for_and_for_the_nodes() -> None:
     run = plan(
         resources={
-            "gpus": 2,
-            "partition": "a100",
-            "account": "lab",
-            "time": "2:00:00",
-            "constraint": "nvlink",
+            "gpus": 2, "partition": "a100", "account": "lab", "time": "2:00:00", "constraint": "nvlink",
         },
         array="0-3",
         mail={"type": ("END",)},
@@ -194,7 +190,7 @@ def test_a_job_that_trains_again_asks_for_what_the_run_asked_for_and_for_the_nod
         sbatch={"nodelist": "node7", "exclude": "node3", "begin": "now+1hour"},
         environment={"modules": ("cuda/12.4",)},
         output="logs/%x.out",
-    )
+    )  # fmt: skip
     made = replaying.as_replay(run, "node3", 40)
     for name in ("partition", "account", "time", "gres", "gpus-per-node", "cpus-per-task", "constraint"):
         assert made.option(name) == run.option(name)

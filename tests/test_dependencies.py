@@ -10,20 +10,14 @@ from slurmgpu.monitoring.dependencies import After, connected, layers, read_depe
 @pytest.mark.parametrize(
     ("text", "jobs"),
     [
-        ("", []),
-        ("singleton", []),
-        ("afterok:12", [("afterok", 12, "")]),
+        ("", []), ("singleton", []), ("afterok:12", [("afterok", 12, "")]),
         ("afterok:12:13_4,afterany:14", [("afterok", 12, ""), ("afterok", 13, ""), ("afterany", 14, "")]),
-        (
-            "afterok:12(unfulfilled)?afternotok:13_*(failed)",
-            [("afterok", 12, "unfulfilled"), ("afternotok", 13, "failed")],
-        ),
+        ("afterok:12(unfulfilled)?afternotok:13_*(failed)", [("afterok", 12, "unfulfilled"), ("afternotok", 13, "failed")]),
         ("after:14+5(unfulfilled),singleton(unfulfilled)", [("after", 14, "unfulfilled")]),
-        ("afterok:,afterok:x:12;rm,expand:12,:::,(", []),
-        ("afterok:_1", [("afterok", None, "")]),
+        ("afterok:,afterok:x:12;rm,expand:12,:::,(", []), ("afterok:_1", [("afterok", None, "")]),
         ("afterok:" + "9" * 19, [("afterok", None, "")]),
     ],
-)
+)  # fmt: skip
 def test_a_dependency_names_the_jobs_before(text: str, jobs: list[tuple[str, int | None, str]]) -> None:
     found = read_dependency(text)
     assert [(one.kind, one.number, one.how) for one in found] == jobs

@@ -60,15 +60,10 @@ class Node:
         self.env = {
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "CUDA"))
         } | {
-            "PATH": f"{self.bin}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{folder / 'python'}:{root}",
-            "SLURMD_NODENAME": "n1.invalid",
-            "SLURM_NODEID": "0",
-            "SLURM_JOB_ID": "77",
-            "CUDA_VISIBLE_DEVICES": "0,1",
-            "TORCH_SEES": "2",
-            "SLURM_CPUS_PER_TASK": "1",
-        }
+            "PATH": f"{self.bin}:{os.environ['PATH']}", "PYTHONPATH": f"{folder / 'python'}:{root}",
+            "SLURMD_NODENAME": "n1.invalid", "SLURM_NODEID": "0", "SLURM_JOB_ID": "77",
+            "CUDA_VISIBLE_DEVICES": "0,1", "TORCH_SEES": "2", "SLURM_CPUS_PER_TASK": "1",
+        }  # fmt: skip
         self.ask: dict[str, Any] = {"folders": {"work": str(folder / "work")}}
 
     def start(

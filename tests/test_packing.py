@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.cli.group import run
 from slurmgpu.errors import PlanError
 from slurmgpu.files.data import read_templates
 from slurmgpu.models.cluster import GENERIC
@@ -27,6 +26,7 @@ from slurmgpu.submission import packing
 from slurmgpu.submission.contents import Contents, contents_of, place_of
 from slurmgpu.submission.once import made_once
 from slurmgpu.submission.packing import Packing, pack_environment, with_packed_environment
+from tests.test_images import code
 
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -387,12 +387,6 @@ def desk(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text(tmp_path / "bin" / "sbatch", "#!/bin/sh\necho 7\n", 0o755)
     monkeypatch.chdir(work)
     return work
-
-
-def code(*words: str) -> int | str | None:
-    with pytest.raises(SystemExit) as ended:
-        run(list(words))
-    return ended.value.code
 
 
 @pytest.mark.parametrize("command", ["plan", "render", "submit --dry-run"])

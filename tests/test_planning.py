@@ -559,23 +559,18 @@ def test_a_job_that_a_shell_runs_is_named_after_its_script(command: list[str], n
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("torchrun ddp.py", "ddp"),
-        ("torchrun --nproc-per-node 2 src/ddp.py --name x.py", "ddp"),
+        ("torchrun ddp.py", "ddp"), ("torchrun --nproc-per-node 2 src/ddp.py --name x.py", "ddp"),
         ("torchrun --nproc-per-node=2 -m pack.ddp", "pack.ddp"),
         ("python -m torch.distributed.run --nproc-per-node=2 ddp.py", "ddp"),
         ("python -m torch.distributed.run -m pack.ddp", "pack.ddp"),
         ("accelerate launch --num_processes 2 ddp.py", "ddp"),
         ("uv run accelerate launch -m pack.ddp", "pack.ddp"),
-        ("deepspeed --num_gpus 2 ddp.py --deepspeed", "ddp"),
-        ("mpirun -n 2 python ddp.py", "ddp"),
-        ("mpirun -n 2 /opt/env/bin/python3.11 -m ddp", "ddp"),
-        ("mpirun -n 2 ./solver", "mpirun"),
-        ("uv run ddp.py", "ddp"),
-        ("uv run python -m ddp", "ddp"),
-        ("python -m ddp", "ddp"),
+        ("deepspeed --num_gpus 2 ddp.py --deepspeed", "ddp"), ("mpirun -n 2 python ddp.py", "ddp"),
+        ("mpirun -n 2 /opt/env/bin/python3.11 -m ddp", "ddp"), ("mpirun -n 2 ./solver", "mpirun"),
+        ("uv run ddp.py", "ddp"), ("uv run python -m ddp", "ddp"), ("python -m ddp", "ddp"),
         ("nice ./solver", "solver"),
     ],
-)
+)  # fmt: skip
 def test_a_job_of_a_launcher_is_named_after_what_it_starts(command: str, name: str) -> None:
     assert plan(command=command.split(), resources={"gpus": 2, "nodes": 1}).name == name
 

@@ -31,15 +31,10 @@ REFUSALS = {
     "time": r"allows at most [\d:-]+|nodes times time",
     "nodes": r"\d+ nodes? (a job|a user|in all)|such nodes|wants at least",
     "gpus": r"\d+ GPUs? (a job|a user|a node|in all|each)|wants at least|GPUs of each",
-    "gpu_type": r"has no |takes no type|\w+ GPUs? a (job|user)",
-    "cpus": r"CPUs?\b",
-    "memory": r"memory|GiB|MiB",
-    "account": r"resources\.account",
-    "qos": r"QOS|resources\.qos",
-    "partition": r"partition",
-    "gres": r"has \d+ \w+ a node",
-    "option": r"refuses jobs with --|refuses a request|gives memory by itself",
-}
+    "gpu_type": r"has no |takes no type|\w+ GPUs? a (job|user)", "cpus": r"CPUs?\b", "memory": r"memory|GiB|MiB",
+    "account": r"resources\.account", "qos": r"QOS|resources\.qos", "partition": r"partition",
+    "gres": r"has \d+ \w+ a node", "option": r"refuses jobs with --|refuses a request|gives memory by itself",
+}  # fmt: skip
 
 
 class Rule(NamedTuple):

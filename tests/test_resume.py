@@ -100,12 +100,8 @@ def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Fa
     (run,) = faulty.runs
     (run / "logs" / "7.out").write_text("epoch 1\n")
     known = {
-        "JobID": "7",
-        "JobIDRaw": "7",
-        "JobName": "train",
-        "State": "FAILED",
-        "WorkDir": str(faulty.work),
-    }
+        "JobID": "7", "JobIDRaw": "7", "JobName": "train", "State": "FAILED", "WorkDir": str(faulty.work),
+    }  # fmt: skip
     known |= {"Submit": f"{datetime.now():%Y-%m-%dT%H:%M:%S}", "ExitCode": "1:0"}
     row = "".join(f"{known.get(name, '')}@" for name in (*FIELDS, *USE))
     faulty.command(

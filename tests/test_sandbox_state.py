@@ -20,7 +20,6 @@ from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
 from slurmgpu.sandbox.programs import SandboxFailed
-from slurmgpu.sandbox.shape import default_shape
 from slurmgpu.sandbox.state import (
     State,
     folder_of,
@@ -30,21 +29,12 @@ from slurmgpu.sandbox.state import (
     read_state,
     write_state,
 )
+from tests.test_sandbox import SHAPE, home
+
+__all__ = ["home"]
 
 # Other sandboxes on this machine have other ones.
 TOKEN = secrets.token_hex(16)
-SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path))
-    monkeypatch.delenv("SLURMGPU_SANDBOX", raising=False)
-    # A test's own folder has a long name.
-    monkeypatch.setattr("slurmgpu.sandbox.state.LONGEST_FOLDER", 4096)
-    return tmp_path
 
 
 def written(name: str, pid: int, **update: object) -> tuple[Path, State]:

@@ -60,32 +60,15 @@ def test_every_job_of_the_recorded_queue_is_read(release: str) -> None:
 def test_a_running_job_is_read_whole(release: str) -> None:
     job = queue(release)["3"]
     assert job.model_dump(exclude_defaults=True) == {
-        "job_id": "3",
-        "raw_id": 3,
-        "cluster": "throwaway",
-        "name": "ünï \"q\" 'x'",
-        "user": "root",
-        "state": JobState.RUNNING,
-        "state_text": "RUNNING",
-        "partition": "gpu",
-        "account": "mygroup",
-        "qos": "normal",
-        "gpus": 2,
-        "nodes": 2,
-        "cpus": 2,
-        "node_list": "node[2-3]",
-        "elapsed": job.elapsed,
-        "limit": 3600,
-        "time_left": 3600 - (job.elapsed or 0),
-        "submit": job.submit,
-        "start": job.start,
-        "restarts": 0,
-        "stdout": "/scratch/ada/slurm-3.out",
-        "stderr": "/scratch/ada/slurm-3.out",
-        "work_dir": "/scratch/ada",
-        "script": "/scratch/ada/script.sh",
-        "source": "squeue",
-    }
+        "job_id": "3", "raw_id": 3, "cluster": "throwaway", "name": "ünï \"q\" 'x'", "user": "root", "source": "squeue",
+        "state": JobState.RUNNING, "state_text": "RUNNING", "restarts": 0,
+        "partition": "gpu", "account": "mygroup", "qos": "normal",
+        "gpus": 2, "nodes": 2, "cpus": 2, "node_list": "node[2-3]",
+        "elapsed": job.elapsed, "limit": 3600, "time_left": 3600 - (job.elapsed or 0),
+        "submit": job.submit, "start": job.start,
+        "stdout": "/scratch/ada/slurm-3.out", "stderr": "/scratch/ada/slurm-3.out",
+        "work_dir": "/scratch/ada", "script": "/scratch/ada/script.sh",
+    }  # fmt: skip
     assert job.submit.tzinfo is timezone.utc
 
 

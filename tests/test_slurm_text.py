@@ -70,20 +70,13 @@ def test_what_is_no_whole_number_is_none(text: str) -> None:
     [
         ("cpu=1,mem=1000M,node=1,billing=1,gres/gpu=2", 2, {}),
         ("billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1", 2, {"a100": 2}),
-        ("gres/gpu:a100=2,gres/gpu:h100=1", 3, {"a100": 2, "h100": 1}),
-        ("gpu:2", 2, {}),
-        ("gpu:a100:4", 4, {"a100": 4}),
-        ("gres:gpu:4", 4, {}),
-        ("gres:gpu:a100:1", 1, {"a100": 1}),
-        ("gres/gpu:4", 4, {}),
-        ("gres/gpu:a100:4", 4, {"a100": 4}),
-        ("gpu", 1, {}),
-        ("gres:gpu", 1, {}),
-        ("gpu:a100", 1, {"a100": 1}),
-        ("gpu:a100:2(IDX:0,1),lscratch:100", 2, {"a100": 2}),
+        ("gres/gpu:a100=2,gres/gpu:h100=1", 3, {"a100": 2, "h100": 1}), ("gpu:2", 2, {}),
+        ("gpu:a100:4", 4, {"a100": 4}), ("gres:gpu:4", 4, {}), ("gres:gpu:a100:1", 1, {"a100": 1}),
+        ("gres/gpu:4", 4, {}), ("gres/gpu:a100:4", 4, {"a100": 4}), ("gpu", 1, {}), ("gres:gpu", 1, {}),
+        ("gpu:a100", 1, {"a100": 1}), ("gpu:a100:2(IDX:0,1),lscratch:100", 2, {"a100": 2}),
         ("gpu:a100_1g.5gb:3", 3, {"a100_1g.5gb": 3}),
     ],
-)
+)  # fmt: skip
 def test_gpus_are_counted_in_every_releases_spelling(text: str, count: int, types: dict[str, int]) -> None:
     found = read_gpus(text)
     assert (found.count, found.types) == (count, types)

@@ -124,25 +124,17 @@ def test_a_setting_that_is_a_mapping_says_how_it_is_given_and_that_is_right(
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        ("--strategy dp", {"strategy": "dp"}),
-        ("--epochs 3", {"epochs": 3}),
-        ("--max-steps 7", {"max_steps": 7}),
-        ("--max-steps none", {"max_steps": None}),
-        ("--lr 1e-2", {"lr": 0.01}),
-        ("--lr 1", {"lr": 1.0}),
-        ("--clip-norm 0.5", {"clip_norm": 0.5}),
-        ("--hang-timeout null", {"hang_timeout": None}),
-        ("--drop-last", {"drop_last": True}),
-        ("--no-tf32", {"tf32": False}),
-        ("--no-resume", {"resume": False}),
-        ("--workers auto", {"workers": "auto"}),
-        ("--workers 0", {"workers": 0}),
+        ("--strategy dp", {"strategy": "dp"}), ("--epochs 3", {"epochs": 3}), ("--max-steps 7", {"max_steps": 7}),
+        ("--max-steps none", {"max_steps": None}), ("--lr 1e-2", {"lr": 0.01}), ("--lr 1", {"lr": 1.0}),
+        ("--clip-norm 0.5", {"clip_norm": 0.5}), ("--hang-timeout null", {"hang_timeout": None}),
+        ("--drop-last", {"drop_last": True}), ("--no-tf32", {"tf32": False}), ("--no-resume", {"resume": False}),
+        ("--workers auto", {"workers": "auto"}), ("--workers 0", {"workers": 0}),
         ("--freeze encoder.* --freeze *.bias", {"freeze": ["encoder.*", "*.bias"]}),
         ("--pretrained w.pt --no-pretrained-strict", {"pretrained": "w.pt", "pretrained_strict": False}),
         ("--config channels=16", {"config": {"channels": 16}}),
         ("--config name=no --config rate=1e-3", {"config": {"name": "no", "rate": 0.001}}),
     ],
-)
+)  # fmt: skip
 def test_an_option_says_what_the_key_in_the_job_file_says(
     planned: Callable[..., dict[str, Any]], words: str, value: dict[str, Any]
 ) -> None:

@@ -75,12 +75,8 @@ def a_run(one: Person, cwd: Path, *command: str, **more: Any) -> Path:
 def job(one: Person, number: int, **fields: str) -> dict[str, str]:
     """A row of the queue and of accounting at once."""
     own = {
-        "UserName": str(one.uid),
-        "User": str(one.uid),
-        "State": "RUNNING",
-        "Name": "train",
-        "JobName": "train",
-    }
+        "UserName": str(one.uid), "User": str(one.uid), "State": "RUNNING", "Name": "train", "JobName": "train",
+    }  # fmt: skip
     return {
         "JobArrayID": str(number),
         "JobID": str(number),
@@ -555,12 +551,8 @@ def test_a_name_of_mallorys_is_neither_a_job_nor_a_word_to_the_terminal(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]
 ) -> None:
     fields = {
-        "Name": NAME,
-        "JobName": NAME,
-        "StdOut": f"/nowhere/{NAME}",
-        "WorkDir": f"/{NAME}",
-        "Reason": NAME,
-    }
+        "Name": NAME, "JobName": NAME, "StdOut": f"/nowhere/{NAME}", "WorkDir": f"/{NAME}", "Reason": NAME,
+    }  # fmt: skip
     world.slurm([job(mallory, 62, **fields)], [job(mallory, 62, **fields)])
     done = ada.slurmgpu(ada.home, *words)
     assert not {"\x1b", "\x07", "\u202e", "\r", "\x1f"} & set(done.stdout + done.stderr)

@@ -248,14 +248,8 @@ def _later(slurm: Situations) -> None:
     """What changes after jobs were taken."""
     user = slurm.must("id", "-un")
     make = (
-        "scontrol",
-        "create",
-        "reservation",
-        "starttime=now+3hours",
-        "duration=60",
-        "nodes=cpu2",
-        f"users={user}",
-    )
+        "scontrol", "create", "reservation", "starttime=now+3hours", "duration=60", "nodes=cpu2", f"users={user}",
+    )  # fmt: skip
     slurm.must(*make, "reservationname=course")
     slurm.submit("Reservation", "-p", "cpu", "--reservation=course", "--mem=100M")
     slurm.submit("AccountNotAllowed", "-p", "theirs", "-A", "mygroup", "--mem=100M")

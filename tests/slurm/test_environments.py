@@ -153,13 +153,8 @@ def test_with_export_none_a_training_finds_its_run_directory(tool: Tool, export_
         ROOT / "examples" / "digits", folder, ignore=shutil.ignore_patterns("runs", "__pycache__")
     )
     options = [
-        "-N",
-        "1",
-        "--set",
-        "train.epochs=1",
-        "--set",
-        f"environment.python.interpreter={sys.executable}",
-    ]
+        "-N", "1", "--set", "train.epochs=1", "--set", f"environment.python.interpreter={sys.executable}",
+    ]  # fmt: skip
     job = tool.submit(str(folder / "job.yaml"), "--cluster", export_none, *options, "--wait")
     assert job.code == 0, job.log
     assert (job.run_dir / "metrics.jsonl").exists()

@@ -65,15 +65,11 @@ class Tool:
         (folder / "session").mkdir()
         # Jobs inherit it: `python` and `python3` are the ones that run these tests, one thread each.
         self.env = slurm.env | {
-            "PATH": f"{Path(sys.executable).parent}:{slurm.env['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-            "XDG_RUNTIME_DIR": str(folder / "session"),
-            "XDG_STATE_HOME": str(folder / "state"),
-            "SLURMGPU_SITE": str(folder / "site"),
-            "OMP_NUM_THREADS": "1",
-            "NO_COLOR": "1",
-        }
+            "PATH": f"{Path(sys.executable).parent}:{slurm.env['PATH']}", "PYTHONPATH": str(ROOT),
+            "XDG_CONFIG_HOME": str(folder / "config"), "XDG_RUNTIME_DIR": str(folder / "session"),
+            "XDG_STATE_HOME": str(folder / "state"), "SLURMGPU_SITE": str(folder / "site"),
+            "OMP_NUM_THREADS": "1", "NO_COLOR": "1",
+        }  # fmt: skip
 
     def __call__(
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None

@@ -476,17 +476,23 @@ def test_a_training_without_a_single_whole_step_is_refused(run: RunFolder) -> No
     assert run.checkpoints() == []
 
 
-def test_a_full_disk_costs_checkpoints_and_not_the_training(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three writes fail, after the lock and the count of starts."""
     real, writes = files._sync, iter(range(100))
 
     def full(file: Any) -> None:
-        if 2 <= next(writes) < 5:  # after lock and count of starts
+        if 2 <= next(writes) < 5:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(file)
 
     monkeypatch.setattr(files, "_sync", full)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_costs_checkpoints_and_not_the_training(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     run.write("Line", epochs=2, batch_size=20, checkpoint_steps=1, sanity=False)
     run.here()
     out = capsys.readouterr().out
@@ -499,17 +505,10 @@ def test_a_full_disk_costs_checkpoints_and_not_the_training(
     assert out.splitlines()[-1].startswith("done: 2 epochs")
 
 
+@pytest.mark.usefixtures("full_disk")
 def test_the_last_save_is_tried_four_times(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real, writes = files._sync, iter(range(100))
-
-    def full(file: Any) -> None:
-        if 2 <= next(writes) < 5:  # after lock and count of starts
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(file)
-
-    monkeypatch.setattr(files, "_sync", full)
     monkeypatch.setattr("slurmgpu.training.run._PATIENCE", (0.0, 0.0, 0.0))
     run.write("Line", batch_size=20, sanity=False)
     run.here()

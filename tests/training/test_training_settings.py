@@ -46,13 +46,8 @@ VALID: list[dict[str, Any]] = [
     {"micro_batch": "auto", "fit_head_room": 0.25},
     {"micro_batch": 7, "eval_micro_batch": 3, "fit_head_room": 0},
     {"pretrained": "weights.pt", "pretrained_rename": {"backbone.": ""}, "pretrained_strict": False},
-    {"max_steps": 7},
-    {"max_steps": None},
-    {"lr": 1},
-    {"clip_norm": 0.5},
-    {"weight_decay": 0},
-    {"workers": 0},
-    {"workers": "auto"},
+    {"max_steps": 7, "lr": 1, "clip_norm": 0.5, "weight_decay": 0, "workers": 0},
+    {"max_steps": None, "workers": "auto"},
     {"config": {"hidden": 64, "layers": [1, 2], "deep": {"er": None}}},
 ]
 WRONG_BEST: list[dict[str, Any]] = [{"mode": "most"}, {"mode": "max", "patience": 1}]
