@@ -81,6 +81,7 @@ def test_a_consequence_never_is_the_first_cause(row: Any, tmp_path: Path) -> Non
         "connection-lost": "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [10.0.0.1]:2969",
         "told-to-end": "torch.distributed.elastic.multiprocessing.api.SignalException: Process 13144 got signal: 15",
         "launcher": "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+        "process-failed": "torch.multiprocessing.spawn.ProcessRaisedException: ",
         "interrupted": "KeyboardInterrupt",
         "lost-rank": "[rank 0 on n1] error: lost another rank: it was killed, or its own message says why",
     }
@@ -285,7 +286,7 @@ def test_a_group_of_exceptions_is_named_with_the_first_of_them(tmp_path: Path) -
     for text, rank in ((log, None), (ranked + trace(LOST, 0) + failed(2), 2)):
         cause = said(tmp_path, text)
         assert (cause.kind, cause.rank) == (GENERIC, rank)
-        assert cause.what.startswith("ExceptionGroup: several (2 sub-exceptions)")
+        assert cause.what.startswith("ValueError: one")
 
 
 def test_the_words_with_which_a_program_exits_are_shown(tmp_path: Path) -> None:

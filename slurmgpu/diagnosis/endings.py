@@ -6,10 +6,11 @@ from typing import Optional
 
 from .ends import End
 from .facts import Facts, signal_name
-from .reading import Found, Reading
+from .reading import Found, Reading, last_lines
 from .row import filled
 from .table import row_of
 from .telling import Choice
+from .traces import is_progress
 
 __all__ = ["by_facts", "of_end", "of_memory"]
 
@@ -35,6 +36,9 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
     if end.signal:
         return _of_signal(end.signal, end, seen)
     what = f"the process ended itself with exit code {end.code}, without an error that slurmgpu knows"
+    said = [line for line in last_lines(seen.pieces, 1, outside=True) if not is_progress(line)]
+    if said:
+        what += f"; the last line before it: {said[0].strip()[:200]}"
     return Choice(
         None,
         end,
@@ -50,7 +54,7 @@ def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
     """A process that a signal ended, by a launcher's word or by the exit code alone."""
     rank = end.rank if end is not None else None
     if number == 9:
-        what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
+        what = "the process was killed (SIGKILL), and nothing in the logs says by whom"
         fix = (
             "compare its memory with what was asked for (slurmgpu status), and ask for more (memory:, or --mem of sbatch); "
             "dmesg on the node names the killer"

@@ -15,7 +15,7 @@ from .endings import by_facts, of_end, of_memory
 from .ends import End, ends
 from .facts import Cause, Facts
 from .reading import Found, Reading, read_logs
-from .table import row_of
+from .table import GENERIC, row_of
 from .telling import Choice, told, unknown
 from .text import Piece
 from .waiting import missing_rank, recorded, recorder_files
@@ -37,6 +37,9 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
         return None
     seen = Reading(pieces, facts)
     ended = ends(pieces)
+    ended = [
+        end for end in ended if not seen.went_on(end.at)
+    ] or ended  # a step that failed, and another one after it
     if (
         not facts.exit_code
         and not facts.signal
@@ -82,9 +85,28 @@ def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choic
     if seen.waiting:
         return _waited(seen, first, ended, facts)
     silent = _silent(ended, seen)
+    left = _left(seen, ended, facts) if silent is None or silent.told_to else None
+    if left is not None:
+        return left
+    if seen.symptoms and (silent is None or not silent.signal):
+        one = seen.symptoms[0]
+        return Choice(one, first, one.rank if one.rank is not None else _rank(first, ended), False)
     if silent is not None:
         return of_end(silent, seen, None)
     return by_facts(first, seen, facts)
+
+
+def _left(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:
+    """The one process that all others lost, and that nobody saw ending badly: it ended early, without an error."""
+    count = facts.processes or (facts.tasks if not any(end.by == "torchrun" for end in ended) else 0) or 0
+    lost = {one.rank for one in seen.lost if one.rank is not None}
+    missing = set(range(count)) - lost
+    if len(missing) != 1 or not lost or count > 100_000:
+        return None
+    (rank,) = missing
+    what = f"rank {rank} ended early, without an error, and the others lost it"
+    fix = "look for a return, sys.exit or os._exit that one rank takes alone, and for data that ends earlier there"
+    return Choice(None, None, rank, False, "ended-early", what, fix)
 
 
 def _first_end(ended: Sequence[End]) -> Optional[End]:
@@ -133,17 +155,23 @@ def _killed(ended: Sequence[End]) -> Optional[End]:
 def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
     if seen.job:
         one = seen.job[0]
+        quoted = facts.state in _BY_ITSELF if facts.state else seen.went_on(one.at)
+        if quoted and one.values.get("part") == "JOB":
+            return None  # what Slurm says of the job itself outweighs a line that quotes another's end
         if one.row.id != "cancelled" or facts.state in ("", "CANCELLED") or facts.state not in _STATES:
             values = {**one.values, "by": facts.cancelled_by}
             return Choice(one._replace(values=values), None, None, True)
     kind = _STATES.get(facts.state)
     if kind is None:
         return None
-    what, fix = _WORDS.get(kind, ("", row_of(kind).fix))
+    what, fix = _WORDS[kind]
     if facts.state == "CANCELLED" and facts.cancelled_by:
         what = f"the job was cancelled by {facts.cancelled_by}"
     return Choice(None, None, None, True, kind, what, fix)
 
+
+_BY_ITSELF = ("COMPLETED", "FAILED", "OUT_OF_MEMORY")
+"""States of a job that Slurm did not end."""
 
 _STATES = {
     "TIMEOUT": "time-limit",
@@ -200,18 +228,61 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
             chosen = others[0]
     elif others:
         chosen = min(others, key=lambda one: (not one.trace, one.at))
-        if chosen.row.id == "command-missing" and 127 not in (
-            facts.exit_code or 127,
-            *(end.code for end in ended),
+        if (
+            chosen.row.id == "command-missing"
+            and not chosen.values.get("name3")
+            and 127
+            not in (
+                facts.exit_code or 127,
+                *(end.code for end in ended),
+            )
         ):
             return None  # it was missing, and the script went on
     else:
         return None
+    if (
+        chosen.trace
+        and chosen.row.id == GENERIC
+        and (chosen.values.get("name") or "").endswith("queue.Empty")
+    ):
+        dead = [one for one in seen.threads if one.at < chosen.at and one.rank in (chosen.rank, None)]
+        chosen = dead[-1] if dead else chosen  # nobody filled the queue any more
+    if chosen.row.id == "nccl-error":  # its own lines above say what was wrong
+        of_nccl = [
+            one
+            for one in seen.causes
+            if not one.trace and one.at < chosen.at and "NCCL WARN" in one.evidence[0]
+        ]
+        chosen = of_nccl[-1]._replace(rank=chosen.rank) if of_nccl else chosen
+    if chosen.row.id in (
+        "module-missing",
+        "command-missing",
+        "import-error",
+        "shared-library",
+        "script-missing",
+        "file-missing",
+    ):
+        before = [one for one in seen.setup if one.at < chosen.at]
+        chosen = before[-1] if before else chosen
     rank = chosen.rank if chosen.rank is not None else _rank(first, ended)
-    same = {one.rank for one in ranked if one.row.id == chosen.row.id and one.rank not in (None, rank)}
+    complained = {one.rank for one in (*seen.lost, *seen.waiting) if one.rank is not None}
+    if (
+        chosen.rank is None
+        and not chosen.trace
+        and "NCCL WARN" in chosen.evidence[0]
+        and len(complained) == 1
+    ):
+        (rank,) = complained  # NCCL names a host and no rank, and the task of srun may be another number
+    alike = [
+        one
+        for one in ranked
+        if one.row == chosen.row and one.values.get("message") == chosen.values.get("message")
+    ]
+    same = {one.rank for one in alike if one.rank not in (None, rank)}
     also = (f"the same on {len(same)} other {'rank' if len(same) == 1 else 'ranks'}",) if same else ()
     # Python ends with 1 after an exception; with another code something else may have ended it.
     certain = chosen.rank is not None or bool(ended) or not chosen.trace or facts.exit_code in (None, 0, 1)
+    certain = certain and (chosen.trace or seen.is_near_end(chosen.at))
     return Choice(chosen, first, rank, certain, also=also)
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple, Optional
 from .ends import ends, first_host
 from .facts import Facts
 from .row import Row
-from .table import GENERIC, ROWS
+from .table import GENERIC, ROWS, SETUP
 from .text import Piece, read
-from .traces import Place, Trace, is_noise, is_own_code, traces
+from .traces import Place, Trace, is_noise, is_own_code, is_progress, is_remark, traces
 
 __all__ = ["Found", "Reading", "last_lines", "read_logs"]
 
@@ -22,9 +22,16 @@ _THOROUGH = (
 _LAST = 12  # lines that matter, among which one counts that says little by itself
 _GAP_OF_ONE, _GAP_OF_MANY = 8, 80  # lines that matter between tracebacks of one end: of one process, of many
 _AFTER = 25  # lines that matter behind a traceback after which its program has gone on
+_NEAR_END = 4  # lines that matter behind a message that is a certain cause
 _NEAR = 400  # lines before an exception in which its details stand
 _ASSERTION = re.compile(r"([\w./-]+\.cuh?:\d+): .*Assertion `+(?P<assertion>[^`']+)['`]")
-_DETAIL = re.compile(r"^\s*what\(\):\s+(?P<detail>.+)")
+_BELOW = {  # what stands in the lines below
+    "aborted": re.compile(r"^\s*what\(\):\s+(?P<detail>.+)"),
+    "module": re.compile(r'^\s*"(?P<detail>[^"]+)"'),
+}
+
+
+_OF_LIBRARY = "a library raised it: the traceback shows which, and the line above it what it was given; look the message up there"
 
 
 class Found(NamedTuple):
@@ -117,10 +124,17 @@ class Reading:
             for at in piece.where(sign, 3)
         )
         found = [*self._of_traces(), *self._of_lines()]
+        dead = (self._of_trace(one, True) for one in traces(pieces) if one.of_thread)
+        self.threads = [one for one in dead if one is not None]
+        """Threads that ended with an error, while their processes went on."""
+        found = [one for one in found if one.row.role == "job" or not self.went_on(one.at)]
         found.sort(key=lambda one: one.at)
         causes = [one for one in found if one.row.role == "cause"]
         # That a worker is gone may be the end of all of them: it counts where nothing else does.
+        self.setup = [one for one in found if one.row.id in SETUP]
+        causes = [one for one in causes if one.trace or one.final]
         self.causes = [one for one in causes if not one.is_guess] or causes
+        self.symptoms = [one for one in found if one.row.role == "symptom" and (one.trace or one.final)]
         self.job = [one for one in found if one.row.role == "job"]
         self.host = [one for one in found if one.row.role == "host"]
         self.waiting = [one for one in found if one.row.role == "waiting"]
@@ -134,6 +148,27 @@ class Reading:
     def host_of(self, rank: Optional[int]) -> str:
         """The host of a rank, where the logs name it."""
         return first_host(self.pieces, rank) if rank is not None else ""
+
+    def went_on(self, at: Place) -> bool:
+        """Return whether the training made progress after this line, so that it was got over."""
+        piece, line, count = self.pieces[at[0]], self.pieces[at[0]][at[1]], 0
+        # Where nothing tells whose a line is, the others may still write the steps that they have begun.
+        others = (
+            0 if line.rank is not None or line.stream else self._facts.processes or self._facts.tasks or 4
+        )
+        for behind in range(at[1] + 1, min(len(piece), at[1] + 400)):
+            if piece[behind].stream == line.stream and is_progress(piece[behind].text):
+                count += 1
+                if count > 2 + 2 * others:
+                    return True
+        return False
+
+    def is_near_end(self, at: Place) -> bool:
+        """Return whether next to nothing that matters stands behind a line."""
+        return (
+            self._matter(at[0], at[1] + 1, len(self.pieces[at[0]]), self.pieces[at[0]][at[1]].stream)
+            <= _NEAR_END
+        )
 
     def _of_traces(self) -> list[Found]:
         """One for each process whose traceback is known to be its own, and those at the end of what has no rank."""
@@ -197,7 +232,9 @@ class Reading:
             if row.id != GENERIC and (match := row.match(text)) and not _only_mentions(text, row)
         ]
         # Another process that is gone is often how a cause, such as a worker's end, is noticed.
-        known.sort(key=lambda one: one[1].role == "consequence")
+        known.sort(key=lambda one: (one[1].role in ("symptom", "consequence"), one[1].id != "wandb"))
+        if known and known[0][1].id == "process-failed" and known[0][0] != said[-1]:
+            known = []  # the error of that process is told inside
         if not known:
             if trace.by_launcher:
                 return None
@@ -206,7 +243,7 @@ class Reading:
             match = last.match(text)
             if match is None or text.startswith("SystemExit"):
                 return None
-            known = [(text, last, match)]
+            known = [(text, last if own else last._replace(fix=_OF_LIBRARY), match)]
         text, row, match = known[0]
         return Found(
             row,
@@ -267,8 +304,9 @@ class Reading:
             if at in taken or at in inside:
                 continue
             line = piece[at]
-            match = row.match(line.text)
-            if match is None or (row.must_be_last and not self._among_last(number, at)):
+            match = None if is_remark(line.text) else row.match(line.text)
+            late = not row.must_be_last or self._among_last(number, at)
+            if match is None or not (late or row.id in SETUP):
                 continue  # a program may say so, and go on
             taken.add(at)
             values = {**match.groupdict(), **self._detail_below(row, piece, at)}
@@ -276,14 +314,13 @@ class Reading:
             if rank is None and (values.get("rank") or "").isdigit():
                 rank = int(values["rank"] or 0)
             host = line.host or values.get("host") or ""
-            found.append(Found(row, values, (number, at), rank, host, (line.text,), False))
+            found.append(Found(row, values, (number, at), rank, host, (line.text,), False, late))
         return found
 
     def _detail_below(self, row: Row, piece: Piece, at: int) -> dict[str, Optional[str]]:
-        if row.id != "aborted":
-            return {}
+        pattern = _BELOW.get(row.id)
         for below in range(at + 1, min(at + 4, len(piece))):
-            match = _DETAIL.match(piece[below].text)
+            match = pattern.match(piece[below].text) if pattern else None
             if match:
                 return {"detail": match["detail"]}
         return {}

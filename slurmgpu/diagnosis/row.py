@@ -13,6 +13,7 @@ ROLES = {
     "job": "what Slurm did to the whole job: a cause, unless a process had failed before",
     "host": "what the node did to a process: a cause that its own messages do not name",
     "waiting": "ranks that waited for another: the one that did not come is looked for",
+    "symptom": "most often the consequence of another process's end: told as likely where nothing else is known",
     "consequence": "only a consequence of another rank's end; never the first cause",
 }
 """What a row may be, in words."""
@@ -37,7 +38,11 @@ class Row(NamedTuple):
     @property
     def must_be_last(self) -> bool:
         """Whether it counts only among the last lines that matter: programs say so of what they get over, too."""
-        return self.where == "last" or self.role == "cause" or self.id in ("segfault", "bus-error", "aborted")
+        return (
+            self.where == "last"
+            or self.role in ("cause", "symptom")
+            or self.id in ("segfault", "bus-error", "aborted")
+        )
 
     @property
     def literals(self) -> tuple[bytes, ...]:

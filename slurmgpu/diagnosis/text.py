@@ -6,6 +6,7 @@ Lines may be of any length and any bytes; a carriage return ends one as a newlin
 from __future__ import annotations
 
 import bisect
+import json
 import os
 import re
 import time
@@ -39,8 +40,12 @@ _PREFIXES = (
     re.compile(
         r"\[[A-Za-z_]\w*?(?P<local>\d+)(?:\|(?P<rank>\d+))?\]: ?"
     ),  # torchrun --tee: role and local rank
+    # Ray's actors, vLLM's processes
+    re.compile(r"\((?=[^)]*(?:pid|ip)=)[A-Za-z_][\w.:]*(?: pid=\d+)?(?:, ip=(?P<host>[\d.]+))?\)(?: |$)"),
 )
+_LOGGED = re.compile(r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\](?: |$)")  # vLLM
 _LABEL = re.compile(r" *(?P<rank>\d+): ?")  # srun --label
+_HOST_LABEL = re.compile(r"(?P<host>[a-z][\w.-]*\d[\w.-]*): ?")  # pdsh, clush
 _IN_NAMES = (
     re.compile(r"^\d+_(?P<rank>\d+)_log\.(?:out|err)$"),  # submitit
     re.compile(r"(?:^|[._-])(?:rank|task|proc)[._-]?(?P<rank>\d+)(?:\D|$)"),
@@ -65,10 +70,13 @@ class Piece:
         self.path, self.rank, self.ends = path, rank, ends
         """``ends``: whether the log's end is this one's."""
         self.data = data.replace(b"\r", b"\n")
+        if b"Traceback (most recent call last):\\n" in self.data:
+            self.data = b"\n".join(_without_json(raw) for raw in self.data.split(b"\n"))
         self._raw = self.data.split(b"\n")
         self._begins: list[int] = []
         self._lines: dict[int, Line] = {}
-        self._labelled: Optional[bool] = None
+        self._labels: Optional[re.Pattern[str]] = None
+        self._looked_for_labels = False
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -76,7 +84,7 @@ class Piece:
     def __getitem__(self, number: int) -> Line:
         if number not in self._lines:
             text = cleaned(self._raw[number])
-            self._lines[number] = _split(text, self.rank, self._is_labelled())
+            self._lines[number] = _split(text, self.rank, self._labelled_by())
         return self._lines[number]
 
     def where(self, sign: bytes, most: int = 400, end: Optional[int] = None) -> Iterator[int]:
@@ -103,13 +111,30 @@ class Piece:
     def _number(self, offset: int) -> int:
         return bisect.bisect_right(self._begins, offset) - 1
 
-    def _is_labelled(self) -> bool:
-        """Whether srun put the task's number before each line: then it does so before nearly all."""
-        if self._labelled is None:
-            shown = [raw for raw in self._raw[-400:] if raw.strip()]
-            count = sum(re.match(rb" *\d{1,6}: ", raw) is not None for raw in shown)
-            self._labelled = len(shown) >= 4 and count >= 0.6 * len(shown)
-        return self._labelled
+    def _labelled_by(self) -> Optional[re.Pattern[str]]:
+        """Return how each line begins where srun put the task's number there, or pdsh the host's name: before nearly all."""
+        if not self._looked_for_labels:
+            self._looked_for_labels = True
+            shown = [raw.decode("utf-8", "replace") for raw in self._raw[-400:] if raw.strip()]
+            hosts = any(
+                sign in self.data for sign in (b"pdsh@", b"clush: ", b": [launch.py:", b"] [launch.py:")
+            )
+            for pattern in (_LABEL, *([_HOST_LABEL] if hosts else [])):
+                count = sum(pattern.match(line[:200]) is not None for line in shown)
+                if len(shown) >= 4 and count >= 0.6 * len(shown):
+                    self._labels = pattern
+                    break
+        return self._labels
+
+
+def _without_json(raw: bytes) -> bytes:
+    """Return the text with the traceback of a line that is a JSON object, as structured loggers write it."""
+    try:
+        found = json.loads(raw) if raw.startswith(b"{") and b"Traceback" in raw else None
+    except ValueError:
+        return raw
+    texts = [value for value in found.values() if isinstance(value, str)] if isinstance(found, dict) else []
+    return "\n".join(one.rstrip() for one in texts if "Traceback (most" in one).encode() or raw
 
 
 def cleaned(raw: bytes) -> str:
@@ -132,15 +157,12 @@ _BEHIND_OTHERS = re.compile(
 _GROUP = re.compile(r" {2,}(?:\| |\+ (?=Exception Group Traceback))")
 
 
-def _split(text: str, rank: Optional[int], labelled: bool) -> Line:
+def _split(text: str, rank: Optional[int], labels: Optional[re.Pattern[str]]) -> Line:
     at, host, found = 0, "", True
-    behind = _BEHIND_OTHERS.search(text) if "Traceback (most recent" in text[1:] else None
-    if behind and not labelled and text[: behind.start()].strip():
-        text = text[behind.start() :]
-    if labelled:
-        label = _LABEL.match(text)
-        if label:
-            at, rank = label.end(), int(label["rank"])
+    label = labels.match(text) if labels is not None else None
+    if label:
+        at, groups = label.end(), label.groupdict()
+        rank, host = int(groups["rank"]) if groups.get("rank") else rank, groups.get("host") or ""
     while found:
         found = False
         for pattern in _PREFIXES:
@@ -150,8 +172,19 @@ def _split(text: str, rank: Optional[int], labelled: bool) -> Line:
                 rank = int(groups["rank"]) if groups.get("rank") else rank
                 host = groups.get("host") or host
                 break
+    stream = text[:at]
+    logged = _LOGGED.match(text, at)  # with the time, which is another one in each line
+    at = logged.end() if logged else at
+    behind = (
+        _BEHIND_OTHERS.search(text, at)
+        if labels is None and "Traceback (most recent" in text[at + 1 :]
+        else None
+    )
+    if behind and text[at : behind.start()].strip():
+        line = _split(text[behind.start() :], rank, None)
+        return line._replace(stream=stream + line.stream)
     drawn = _GROUP.match(text, at) if text[at : at + 2] == "  " else None
-    return Line(text[drawn.end() if drawn else at :], rank, text[:at], host)
+    return Line(text[drawn.end() if drawn else at :], rank, stream, host)
 
 
 class _Budget:

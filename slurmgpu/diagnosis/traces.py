@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from .text import Line, Piece
 
-__all__ = ["Place", "Trace", "is_noise", "is_own_code", "traces"]
+__all__ = ["Place", "Trace", "is_noise", "is_own_code", "is_progress", "is_remark", "traces"]
 
 Place = tuple[int, int]
 """A line: the number of its piece, and its own in it."""
@@ -25,6 +25,13 @@ _USER = re.compile(
 )
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+_OF_ANOTHER = re.compile(
+    r"-- Process \d+ terminated with the following error:"
+)  # mp.spawn's, in its own error's message
+_OF_GROUP = re.compile(r"\+-[-+]+ \d+ -+")
+_OF_RANK = re.compile(
+    r"Traceback \(most recent call last\): \(RANK (?P<rank>\d+)\)"
+)  # torch.distributed.checkpoint's
 _BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
 _WORKERS = "Original Traceback (most recent call last)"  # of a data-loader worker, in the message of the error it caused
 _MOST_LINES = 400
@@ -63,6 +70,8 @@ class Trace(NamedTuple):
     ignored: bool
     """Whether Python went on: of a destructor, or of a thread."""
     by_launcher: bool
+    of_thread: bool = False
+    """Whether a thread ended with it, and its process went on."""
 
     def evidence(self) -> tuple[str, ...]:
         """The few lines that show it."""
@@ -75,6 +84,28 @@ class Trace(NamedTuple):
 def is_noise(text: str) -> bool:
     """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
     return _NOISE.search(text) is not None
+
+
+_REMARK = re.compile(
+    r"\bNCCL INFO\b|^(?:\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} |\b\w*Warning: |^wandb: (?!ERROR)"
+    r"|^\S+ +\d\d:\d\d:\d\d[.,\d]* +(?:\S+ +)?(?:DEBUG|INFO|WARN(?:ING)?)\b"
+    r"|^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ |-]+(?:\S+ [|-] )?\[?(?:DEBUG|INFO|WARN(?:ING)?)\b"
+)
+
+
+def is_remark(text: str) -> bool:
+    """Return whether a program logged this line as information or a warning: it went on, so it is no cause."""
+    return _REMARK.search(text) is not None
+
+
+_PROGRESS = re.compile(
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|round|update)s?\b[^\w\n]{0,3}\d|\bloss\b\W{0,3}[\d.]|\d+%\||\bit/s\b|s/it\b"
+)
+
+
+def is_progress(text: str) -> bool:
+    """Return whether a line tells that a training goes on: a step, an epoch, a loss, a progress bar."""
+    return _PROGRESS.search(text) is not None
 
 
 def is_own_code(path: str) -> bool:
@@ -96,25 +127,41 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
     exceptions: list[str] = []
     frames: list[str] = []
     at: Optional[int] = begin
-    end = begin
+    end, rank = begin, first.rank
     while at is not None:
         taken.add(at)
+        of_rank = _OF_RANK.search(piece[at].text)
+        if of_rank and exceptions:
+            rank = int(of_rank["rank"])
         own, end, says = _one(piece, at, first, taken)
         frames = own or frames
         if says is not None:
             exceptions.append(says)
-        at = _chained(piece, end, first)
+        if says is not None and "ExceptionGroup: " in says:
+            inner, own, end = _of_group(piece, end, first, taken)
+            exceptions += reversed(inner)  # the first of them last: it is the one that is told
+            frames = own or frames
+        # Ray tells the error of a task inside its own, as frames without a headline.
+        of_task = (
+            says is not None
+            and "RayTaskError(" in says
+            and end < len(piece)
+            and _FRAME.match(piece[end].text)
+        )
+        at = end - 1 if of_task else _chained(piece, end, first)
     if not exceptions:
         return
     before = next(
         (piece[i].text for i in range(begin - 1, max(-1, begin - 3), -1) if piece[i].stream == first.stream),
         "",
     )
-    ignored = before.startswith(("Exception ignored in", "Exception in thread", "--- Logging error ---"))
+    ignored = before.startswith(
+        ("Exception ignored in", "Exception in thread", "--- Logging error ---", "Error in sitecustomize")
+    )
     yield Trace(
         (number, begin),
         (number, end),
-        first.rank,
+        rank,
         first.host,
         first.stream,
         tuple(exceptions),
@@ -122,7 +169,26 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         frames[-1] if frames else "",
         ignored,
         any(name in frame for frame in frames for name in _LAUNCHERS),
+        before.startswith("Exception in thread"),
     )
+
+
+def _of_group(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[str], list[str], int]:
+    """Return the exceptions that are drawn below a group's, the frames of the first of them, and the line behind all."""
+    inner: list[str] = []
+    frames: list[str] = []
+    for at in range(begin, min(len(piece), begin + _MOST_LINES)):
+        line = piece[at]
+        if line.stream != first.stream:
+            continue
+        taken.add(at)
+        if re.match(r"\s+\+-{20,}$", line.text):
+            return inner, frames, at + 1
+        if _FRAME.match(line.text) and not inner:
+            frames.append(line.text.strip())
+        elif _EXCEPTION.match(line.text) and "ExceptionGroup: " not in line.text:
+            inner.append(line.text)
+    return inner, frames, begin
 
 
 def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[str], int, Optional[str]]:
@@ -183,7 +249,13 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
 
 def _ends_message(text: str, blank: int) -> bool:
     """Whether a line is no part of the message before it."""
-    if text.startswith(_CHAINED) or _BEGIN in text or _FRAME.match(text):
+    if (
+        text.startswith(_CHAINED)
+        or _BEGIN in text
+        or _FRAME.match(text)
+        or _OF_ANOTHER.match(text)
+        or _OF_GROUP.search(text)
+    ):
         return True
     return (
         is_noise(text)
@@ -199,7 +271,13 @@ def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
         line = piece[number]
         if line.stream.strip() != first.stream.strip() and line.text.strip():
             continue
-        linked = linked or line.text.startswith(_CHAINED) or _WORKERS in line.text
+        linked = (
+            linked
+            or line.text.startswith(_CHAINED)
+            or _WORKERS in line.text
+            or bool(_OF_ANOTHER.match(line.text))
+        )
+        linked = linked or bool(_OF_RANK.search(line.text))
         if linked and number >= at - 2 and _BEGIN in line.text:
             return number
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..row import Row
 from . import gpus, libraries, machine, programs, ranks, slurm
 
-__all__ = ["GENERIC", "NODE_MATTERS", "ROWS", "row_of"]
+__all__ = ["GENERIC", "NODE_MATTERS", "ROWS", "SETUP", "row_of"]
 
 ROWS: tuple[Row, ...] = (*slurm.ROWS, *ranks.ROWS, *gpus.ROWS, *machine.ROWS, *libraries.ROWS, *programs.ROWS)
 
@@ -19,6 +19,9 @@ NODE_MATTERS = frozenset((
     "work-folder", "xid",
 ))  # fmt: skip
 """The failures of which it is worth knowing whether they were on the same node before."""
+
+SETUP = frozenset(("environment", "module", "shell-file", "work-folder"))
+"""The failures before the program began, of which a missing module or command is the consequence."""
 
 _BY_ID = {row.id: row for row in ROWS}
 

@@ -55,6 +55,38 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "gpu-memory-share",
+        "less than desired GPU memory utilization",
+        r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+ GiB)\) on startup is less than desired GPU memory "
+        r"utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+ GiB)\)",
+        "Free memory on device: {free} of {total}, and vLLM wants {wanted} (gpu_memory_utilization {share})",
+        "a lower --gpu-memory-utilization, or end what else fills this GPU: slurmgpu doctor --on-gpu sees it",
+        where="exception",
+    ),
+    Row(
+        "gpu-memory",
+        "Failed to CUDA calloc|Failed to CUDA malloc|NCCL WARN Cuda failure 2|NCCL WARN Cuda failure 'out of memory'",
+        r"(?:Failed to CUDA [cm]alloc(?: async)? (?P<wanted>\d+ bytes)|NCCL WARN Cuda failure (?:2 )?'out of memory')",
+        "the GPU is out of memory: NCCL had no room left<: {wanted} more were wanted>",
+        _LESS + "; slurmgpu doctor --on-gpu sees whether a process of somebody else fills it",
+    ),
+    Row(
+        "gpu-not-ready",
+        "system not yet initialized|Error 802|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
+        r"(?:Error (?P<number>80\d): )?(?P<message>system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY"
+        r"|cudaErrorSystemNotReady)",
+        "the GPUs of the node are not ready: <error {number}, >{message}",
+        "the node's fabric manager most often does not run: start it again without this node (exclude:), and tell the site",
+        where="exception",
+    ),
+    Row(
+        "driver-mismatch",
+        "Driver/library version mismatch|system has unsupported display driver|API mismatch: the",
+        r"(?P<message>Driver/library version mismatch[^\n]*|system has unsupported display driver[^\n]*|API mismatch: the[^\n]*)",
+        "the node's NVIDIA driver and its libraries are of different versions: {message}",
+        "start it again without this node (exclude:), and tell the site: it must be rebooted or its driver loaded again",
+    ),
+    Row(
         "device-assert",
         "device-side assert triggered",
         r"(?:CUDA|HIP) error: device-side assert triggered",

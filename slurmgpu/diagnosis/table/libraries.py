@@ -53,6 +53,15 @@ ROWS = (
     ),
     Row(
         "not-finite",
+        "nan|NaN|inf",
+        r"(?P<message>\b[Ll]oss(?: is| =|:|=)? ?(?:nan|NaN|inf)\b[^\n]*)",
+        "numbers became NaN or infinite: {message}",
+        "a smaller learning rate, a warm-up, clipping, or bf16 in place of fp16; look at the batch of that step",
+        "symptom",
+        "line",
+    ),
+    Row(
+        "not-finite",
         "values, but found NaN|is not finite|Function '|returned nan values|Loss is nan|loss is nan|nan loss",
         r"(?:Function '(?P<name>\w+)' returned nan values"
         r"|(?P<message>[^\n]*(?:is not finite|[Ll]oss is nan|nan loss|found NaN)[^\n]*))",
@@ -139,6 +148,23 @@ ROWS = (
     ),
     Row(
         "wandb",
+        "wandb_manager.py|sock_client.py|wandb service failed|wandb/sdk",
+        r"(?P<message>Connection to wandb service failed[^\n]*|(?:BrokenPipe|ConnectionRefused"
+        r"|ConnectionReset)Error[^\n]*(?=[\s\S]*wandb/sdk))",
+        "wandb's own process is gone: {message}",
+        "write to disk alone, and upload later: WANDB_MODE=offline, wandb sync",
+        where="exception",
+    ),
+    Row(
+        "lightning-tasks",
+        "in your SLURM bash script, but|number of tasks per node configured in SLURM",
+        r"(?P<message>You set `(?:--ntasks|devices|num_nodes)=[^\n]*)",
+        "{message}",
+        "ask for as many tasks a node as GPUs a node, and give Lightning the same: --ntasks-per-node=N (launch: srun), devices=N",
+        where="exception",
+    ),
+    Row(
+        "wandb",
         "wandb.errors|wandb: ERROR",
         r"(?P<message>(?:wandb\.errors[\w.]*|wandb: ERROR).*)",
         "wandb: {message}",
@@ -147,8 +173,10 @@ ROWS = (
     ),
     Row(
         "compiler",
-        "Ninja is required|Error building extension|BackendCompilerFailed|InductorError|Failed to find C compiler|CUDA_HOME",
-        r"(?P<message>Ninja is required[^\n]*|Error building extension '[^']+'|Failed to find C compiler[^\n]*"
+        "Ninja is required|Error building extension|BackendCompilerFailed|InductorError|non-zero exit status|cannot "
+        "find -l|Failed to find C compiler|CUDA_HOME",
+        r"(?P<message>Ninja is required[^\n]*|InductorError: CalledProcessError[^\n]*|cannot find -l\w+|Error building "
+        r"extension '[^']+'|Failed to find C compiler[^\n]*"
         r"|CUDA_HOME environment variable is not set[^\n]*|backend='\w+' raised:[^\n]*\n?[^\n]*)",
         "something could not be compiled: {message}",
         "load a compiler and CUDA (modules: gcc, cuda), as where it was built; TORCHINDUCTOR_CACHE_DIR on a node's own disk "

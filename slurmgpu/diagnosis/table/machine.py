@@ -68,6 +68,15 @@ ROWS = (
         "write to scratch or to a folder that the container binds; many sites mount home read-only on compute nodes",
     ),
     Row(
+        "shared-cache",
+        ".triton/cache|torchinductor_|triton/runtime/cache.py",
+        r"(?P<folder>/[^\s:']*(?:\.triton/cache|torchinductor_\w+))[^\n]*(?P<why>Stale file handle|No such file or "
+        r"directory|cannot open)",
+        "processes on several nodes disturbed each other in {folder}: {why}",
+        "a cache on each node's own disk: TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR below $TMPDIR",
+        where="exception",
+    ),
+    Row(
         "stale-file",
         "Stale file handle|Errno 116|Transport endpoint is not connected|Errno 107|Cannot send after transport endpoint"
         "|Remote I/O error|Errno 121",
@@ -82,6 +91,16 @@ ROWS = (
         r"Input/output error(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
         "a disk failed to read or write<: {file}>",
         "start it again without this node (exclude:), and tell the site",
+    ),
+    Row(
+        "file-lock",
+        "Function not implemented|No locks available|unable to lock file|does not appear to support flock|unable to open file",
+        r"(?P<message>FileSystem does not appear to support flock|No locks available|[Uu]nable to lock file[^\n]*"
+        r"|Errno 3[78]\][^\n]*)",
+        "a file could not be locked: {message}",
+        "put caches (HF_HOME, TORCH_HOME, TRITON_CACHE_DIR) on a file system that has locks, such as scratch or a node's local "
+        "disk; HDF5: HDF5_USE_FILE_LOCKING=FALSE, or close the other writer",
+        where="exception",
     ),
     Row(
         "open-files",
@@ -139,8 +158,8 @@ ROWS = (
     ),
     Row(
         "segfault",
-        "Segmentation fault|Signal 11 (SIGSEGV)",
-        r"(?:Segmentation fault|Signal 11 \(SIGSEGV\))",
+        "Segmentation fault|Speicherzugriffsfehler|Erreur de segmentation|Signal 11 (SIGSEGV)",
+        r"(?:Segmentation fault|Speicherzugriffsfehler|Erreur de segmentation|Signal 11 \(SIGSEGV\))",
         "the process crashed (segmentation fault)",
         "PYTHONFAULTHANDLER=1 or --debug shows the line of Python; most often a compiled extension, or libraries that do not "
         "fit each other",
@@ -153,6 +172,16 @@ ROWS = (
         r"(?:Bus error|Signal 7 \(SIGBUS\))",
         "the process crashed (bus error)",
         "most often /dev/shm or a disk behind a memory map is full, or a mapped file was cut",
+        "host",
+        "line",
+    ),
+    Row(
+        "aborted",
+        "free(): |munmap_chunk(): |malloc(): |double free or corruption|realloc(): |corrupted ",
+        r"(?P<name>(?:free|munmap_chunk|malloc|realloc)\(\): [\w ,().!-]+|double free or corruption[\w ().!]*|corrupted "
+        r"(?:size|double)[^\n]*)$",
+        "the process ended itself: memory was written that is not its own ({name})",
+        "most often a compiled extension, or two versions of a library; PYTHONFAULTHANDLER=1 or --debug shows the line of Python",
         "host",
         "line",
     ),

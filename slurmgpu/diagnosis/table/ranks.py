@@ -49,6 +49,14 @@ ROWS = (
         "waiting",
     ),
     Row(
+        "too-many-processes",
+        "worker_count=",
+        r"\(world_size=(?P<world>\d+), worker_count=(?P<count>(?!(?P=world),)\d+)",
+        "more processes than the world size: {count} came for {world}",
+        "each task of srun starts processes itself: one task a node (ntasks_per_node), or one process a task without mp.spawn",
+        where="exception",
+    ),
+    Row(
         "store-timeout",
         "Timed out after|store barrier|wait timeout after|Timed out waiting for clients|Timed out initializing process group",
         r"(?:Timed out after (?P<s>\d+) seconds waiting for clients. (?P<have>\d+)/(?P<want>\d+) clients joined"
@@ -58,6 +66,15 @@ ROWS = (
         "the first error of a process that did not come says why; else MASTER_ADDR, MASTER_PORT or a firewall: "
         "slurmgpu doctor --on-gpu looks at the network",
         "waiting",
+    ),
+    Row(
+        "rendezvous-closed",
+        "RendezvousClosedError|RendezvousGracefulExitError",
+        r"Rendezvous(?:Closed|GracefulExit)Error",
+        "torchrun's rendezvous was closed: another agent had ended before",
+        "look at the node whose processes ended first",
+        "symptom",
+        "exception",
     ),
     Row(
         "rendezvous-timeout",
@@ -102,10 +119,34 @@ ROWS = (
         "set the device by the local rank: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
     ),
     Row(
+        "nccl-timeout",
+        "watchdog got stuck",
+        r"(?:Rank (?P<rank>\d+)\] )?ProcessGroupNCCL's watchdog got stuck for (?P<s>\d+) seconds",
+        "NCCL's watchdog was stuck for {s} s: a call of NCCL or CUDA hung",
+        _SAME_STEPS + "; a process that only waits may need a longer TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+        "waiting",
+    ),
+    Row(
+        "nccl-interface",
+        "no socket interface found",
+        r"no socket interface found",
+        "NCCL: no socket interface found on the node",
+        "NCCL_SOCKET_IFNAME must name an interface that the node has (ip -br link), or be unset; slurmgpu doctor "
+        "--on-gpu shows them",
+    ),
+    Row(
+        "nvls",
+        "NVLink SHARP|NVLS",
+        r"(?P<message>Failed to bind NVLink SHARP \(NVLS\)[^\n]*)",
+        "NCCL: {message}",
+        "NCCL_NVLS_ENABLE=0 goes without it; tell the site: the node's fabric manager or NVSwitches are not well",
+        where="line",
+    ),
+    Row(
         "nccl-system",
         "NCCL WARN",
-        r"NCCL WARN (?P<message>.*(?:Bootstrap : no socket interface found|NET/IB : Got completion|transport retry|"
-        r"ibv_\w+ failed|Could not find any local path|failed to find reverse path|No such device|Cuda failure.*))",
+        r"NCCL WARN (?P<message>.*(?:NET/IB : Got completion|NET/OFI Request completed with error|transport retry|"
+        r"ibv_\w+ failed|Could not find any local path|failed to find reverse path|No such device|Cuda failure).*)",
         "NCCL: {message}",
         "slurmgpu doctor --on-gpu tries the network; --debug writes NCCL's own report; NCCL_SOCKET_IFNAME names the interface",
         where="line",
@@ -156,11 +197,31 @@ ROWS = (
         "consequence",
     ),
     Row(
+        "actor-died",
+        "ActorDiedError: |Worker PID: ",
+        r"(?:ActorDiedError: [\s\S]*?pid: (?P<pid>\d+)[\s\S]*?ip: (?P<ip>[\d.]+)|Worker IP address: (?P<ip2>\S+) "
+        r".*Worker PID: (?P<pid2>\d+))",
+        "process <{pid}><{pid2}> on <{ip}><{ip2}>, a worker of Ray, ended without a word",
+        "most often its memory was full, or it crashed: look at the logs of that worker (ray logs worker)",
+        "symptom",
+    ),
+    Row(
+        "process-failed",
+        "ProcessRaisedException|ProcessExitedException|CheckpointException|RayTaskError(|ExceptionGroup|root cause"
+        "|stack trace for",
+        r"(?:Process(?:Raised|Exited)Exception|CheckpointException|RayTaskError\(|ExceptionGroup: "
+        r"|[Ss]ee (?:the )?(?:root cause|stack trace))",
+        "a process that it had started failed",
+        "look at the process that failed",
+        "consequence",
+        "exception",
+    ),
+    Row(
         "interrupted",
         "KeyboardInterrupt",
         r"KeyboardInterrupt",
         "it was interrupted (SIGINT)",
         "look at what failed before",
-        "consequence",
+        "symptom",
     ),
 )

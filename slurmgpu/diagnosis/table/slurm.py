@@ -96,6 +96,15 @@ ROWS = (
         "line",
     ),
     Row(
+        "host-memory",
+        "node running low on memory",
+        r"node running low on memory[\s\S]*?IP: (?P<ip>[\d.]+)[\s\S]*? was (?P<used>[\d.]+ ?[KMGT]?B) / "
+        r"(?P<limit>[\d.]+ ?[KMGT]?B)",
+        "the memory of {ip} was nearly full ({used} of {limit}), and Ray ended the worker that began last",
+        "ask for more memory (memory:), or fewer workers on a node; RAY_memory_usage_threshold moves Ray's own limit",
+        where="exception",
+    ),
+    Row(
         "no-launch",
         "task launch failed|Task launch for|Unable to confirm allocation",
         r"(?P<message>(?:task launch failed|Task launch for|Unable to confirm allocation).*)",
@@ -104,11 +113,39 @@ ROWS = (
         where="line",
     ),
     Row(
+        "inherited",
+        "are mutually exclusive",
+        r"(?P<message>SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU,? and SLURM_MEM_PER_NODE are mutually exclusive)",
+        "srun refused what it was asked for: {message}",
+        "sbatch was called within another job, whose variables came over: submit from a login node, or unset SLURM_MEM_PER_CPU "
+        "SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE first (slurmgpu submit does so)",
+        where="line",
+    ),
+    Row(
         "step-request",
-        "srun: error: Unable to create step|srun: fatal: |More processors requested|Requested node configuration",
+        "srun: error: Unable to create step|srun: fatal: |srun: error: Unable to allocate|More processors requested"
+        "|Requested node configuration",
         r"srun: (?:error|fatal): (?P<message>.*)",
         "srun refused what it was asked for: {message}",
         "the step asks for more than the job has: compare srun's options with those of #SBATCH",
+        where="line",
+    ),
+    Row(
+        "mpi-type",
+        "Invalid MPI type|cannot find mpi plugin|MPI: Unable to load any plugin|Cannot create context for mpi",
+        r"(?:Invalid MPI type '(?P<name>[^']+)'|mpi plugin for (?P<name2>\S+)|Cannot create context for (?P<name3>\S+))",
+        "srun has no MPI type <{name}><{name2}><{name3}> here",
+        "srun --mpi=list shows the types of this Slurm; without --mpi it takes the site's default",
+        where="line",
+    ),
+    Row(
+        "module",
+        "Lmod has detected the following error|The following module(s) are unknown|Unable to locate a modulefile"
+        "|module(s) exist but",
+        r"(?:module\(s\) (?:are unknown|exist but)[^\"]*(?:\"(?P<name>[^\"]+)\")?|Unable to locate a modulefile for "
+        r"'(?P<name2>[^']+)')",
+        "the module <{name}><{name2}><{detail}> could not be loaded",
+        "module spider NAME shows the exact name, and what must be loaded before",
         where="line",
     ),
     Row(
@@ -117,6 +154,23 @@ ROWS = (
         r"slurmgpu: (?P<message>(?:module .* (?:did not load|failed)|no module command).* on (?P<host>\S+))$",
         "{message}",
         "module spider NAME shows the exact name, and what must be loaded before; the module system's words stand above it",
+        where="line",
+    ),
+    Row(
+        "work-folder",
+        "chdir to",
+        r"(?:couldn't|could not) chdir to [`'](?P<folder>[^']+)'",
+        "the work folder {folder} is not there on the node",
+        "use a folder that the nodes see (scratch, a project's); sbatch --chdir does not make it",
+        "symptom",
+        where="line",
+    ),
+    Row(
+        "prolog",
+        "TaskProlog|task_prolog|task prolog|Prolog ",
+        r"(?P<message>(?:TaskProlog|task[ _]prolog)[^\n]*(?:failed|exit|status)[^\n]*)",
+        "the site's prolog failed before the program began: {message}",
+        "start it again without this node (exclude:), and tell the site",
         where="line",
     ),
     Row(
