@@ -137,10 +137,12 @@ class _Word(NamedTuple):
 _SEPARATORS = ("hetjob", "packjob")
 _OPTION = r"(?=\s*(?:--?[A-Za-z]|hetjob\b))"
 _DISABLED = rf"##+\s*SBATCH\b{_OPTION}"
-_BLANK = rf"#\s+SBATCH\b{_OPTION}"
+# Prose names options, too: "# SBATCH --job-name, the folder and the command follow."
+_BLANK = rf"#\s+SBATCH\b(?!.*--[\w-]+,\s)(?!.*[a-z]\.\s*$){_OPTION}"
 _INDENTED = rf"\s+#SBATCH\b{_OPTION}"
 _SPELLING = (
-    rf"#\s*(?!SBATCH\b)(?:(?i:s\s?batch)|BATCH|SBTACH|SBACTH|SABTCH|SBATHC|SBATH|SBTCH|SBACH|SLRUM){_OPTION}"
+    r"#(?!\s+sbatch\s)\s*(?!SBATCH\b)"
+    rf"(?:(?i:s\s?batch)|BATCH|SBTACH|SBACTH|SABTCH|SBATHC|SBATH|SBTCH|SBACH|SLRUM){_OPTION}"
 )
 # One of these stands in every line that one of the patterns above finds.
 _OF_SPELLINGS = ("BATCH", "BATH", "SBT", "SBA", "SABT", "SLRUM")

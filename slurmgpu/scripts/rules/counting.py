@@ -91,6 +91,17 @@ def step_over_job(view: View) -> Iterator[Hit]:
                 "error",
             )
             continue
+        cpus, had = _count(own.get("cpus-per-task")), asked.number("cpus-per-task")
+        most_cpus = had * (asked.tasks_per_node or 1) if had else None
+        if cpus and most_cpus and cpus > most_cpus + most_cpus % 2 and not _whole(view) and _said(view):
+            yield Hit(
+                call.line,
+                f"srun --cpus-per-task={cpus}: a task wants {cpus} CPUs of a node, and the job has {most_cpus} there: "
+                "Slurm refuses the step",
+                f"ask for #SBATCH --cpus-per-task={cpus}, or start it with {had}",
+                "error",
+            )
+            continue
         tasks, has = _tasks(view, own), asked.tasks
         if not tasks or not has or tasks <= has or not _said(view) or _whole(view):
             continue
@@ -237,6 +248,23 @@ def more_processes_than_gpus(view: View) -> Iterator[Hit]:
             f"{told.name} {option} makes {number} processes on a node, and the job has {has} there: the others find none",
             f"start {gpus}, or ask for {number} GPUs on each node",
         )
+
+
+@rule("warning")
+def mpirun_in_each_task(view: View) -> Iterator[Hit]:
+    """srun starts mpirun in each of several tasks, and each of them starts all processes."""
+    tasks = view.asked.tasks
+    for call in view.calls:
+        if call.srun is None or call.open_options or call.nested or call.name not in {"mpirun", "mpiexec"}:
+            continue
+        count = _tasks(view, call.srun) or tasks
+        if count and count > 1 and view.script.components == 1:
+            yield Hit(
+                call.line,
+                f"srun starts {call.name} {count} times, and each starts all processes of the program",
+                f"start the program by one of them: srun {' '.join(call.words[-2:])}, or {call.name} without srun",
+            )
+            return
 
 
 @rule("warning")

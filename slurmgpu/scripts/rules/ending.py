@@ -88,6 +88,28 @@ def signal_misses_trap(view: View) -> Iterator[Hit]:
 
 
 @rule("warning")
+def signal_to_nobody(view: View) -> Iterator[Hit]:
+    """The signal goes to the steps, and the script starts none."""
+    value = view.asked.value("signal")
+    if (
+        not value
+        or re.match(r"[BR]+:", value.upper())
+        or _traps(view)
+        or not view.sure
+        or view.script.components > 1
+    ):
+        return
+    work = [call for call in _work(view) if call.trains]
+    steps = any(call.srun is not None or call.name in {"srun", "mpirun", "mpiexec"} for call in view.calls)
+    if work and not steps:
+        yield Hit(
+            view.asked.line("signal"),
+            "without B: Slurm signals the steps of srun, and this script starts none: nobody gets the signal",
+            f"start the program with srun (line {work[0].line}), or write --signal=B:{value} and a trap that passes it on",
+        )
+
+
+@rule("warning")
 def signal_without_trap(view: View) -> Iterator[Hit]:
     """The signal goes to the batch shell, which has no trap: the job ends there."""
     value = (view.asked.value("signal") or "").upper()
@@ -99,7 +121,9 @@ def signal_without_trap(view: View) -> Iterator[Hit]:
         return
     execs = any(simple.words[:1] == ("exec",) and len(simple.words) > 1 for simple in view.simple)
     sources = any(
-        simple.name in {"source", "."} and simple.words[1:2] != ("activate",) for simple in view.simple
+        simple.name in {"source", "."}
+        and not re.search(r"(?:^|/)activate$|conda\.sh$|\.bashrc$", " ".join(simple.words[1:2]))
+        for simple in view.simple
     )
     if not _traps(view) and not execs and not sources:
         yield Hit(

@@ -364,6 +364,26 @@ _FREE = {
 }
 
 
+@rule("error", taken=True)
+def export_without_all(view: View) -> Iterator[Hit]:
+    """srun --export with a list and without ALL: the tasks have no PATH."""
+    for call in view.calls:
+        value = (call.srun or {}).get("export")
+        if not value or call.open_options or call.nested or call.name.startswith("/") or call.words[:1] == ():
+            continue
+        names = {one.partition("=")[0] for one in value.split(",")}
+        if (
+            not names & {"ALL", "NONE", "NIL", "PATH"}
+            and "$" not in value.split("=")[0]
+            and "/" not in call.words[0]
+        ):
+            yield Hit(
+                call.line,
+                f"with --export={value} the tasks get these variables alone, and no PATH: {call.name} is not found",
+                f"write --export=ALL,{value}",
+            )
+
+
 @rule("hint")
 def fixed_interface(view: View) -> Iterator[Hit]:
     """NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that the profile does not."""
@@ -399,9 +419,28 @@ def _is_named(known: str, value: str, *, by_start: bool) -> bool:
 
 
 @rule("warning")
+def image_without_slash(view: View) -> Iterator[Hit]:
+    """A squashfs file for pyxis without a folder: it is taken for an image of a registry."""
+    values = [(one.line, one.value or "") for one in view.script.directives if one.name == "container-image"]
+    values += [(call.line, (call.srun or {}).get("container-image") or "") for call in view.calls]
+    for line, value in values:
+        if re.fullmatch(r"[\w.-]+\.(?:sqsh|squashfs|sqfs)", value):
+            yield Hit(
+                line,
+                f"--container-image={value} has no slash, so pyxis asks a registry for it",
+                f"write --container-image=./{value}, or its whole path",
+            )
+
+
+@rule("warning")
 def nccl_variable(view: View) -> Iterator[Hit]:
     """A variable that NCCL does not read: misspelled, given up, or called something else by now."""
     for line, name, _ in _settings(view, "(NCCL_[A-Z0-9_]+)"):
+        alone = re.fullmatch(rf"\s*{name}=(?:\"[^\"]*\"|'[^']*'|\S*)\s*(?:#.*)?", view.script.lines[line - 1])
+        if alone and not re.search(
+            rf"(?:export|declare -x)\b.*\b{name}\b|set -a|set -o allexport", view.body
+        ):
+            continue  # a variable of the script's own
         former = FORMER.get(name)
         if former is not None:
             yield Hit(

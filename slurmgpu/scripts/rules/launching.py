@@ -102,7 +102,13 @@ def rank_too_early(view: View) -> Iterator[Hit]:
     for call in view.calls:
         if call.srun is None or call.nested:
             continue
-        early = sorted(set().union(*(expanded(word) for word in call.simple.raw)) & _TASK_VARIABLES)
+        raw = call.simple.raw
+        if call.torchrun is not None and re.search(
+            r"rdzv[-_]backend[= ]c10d", " ".join(raw)
+        ):  # it gives the ranks itself
+            of_rank = [at for at, word in enumerate(raw) if re.match(r"--?node[-_]rank\b", word)]
+            raw = tuple(word for at, word in enumerate(raw) if not {at, at - 1} & set(of_rank))
+        early = sorted(set().union(*(expanded(word) for word in raw)) & _TASK_VARIABLES)
         if early:
             yield Hit(
                 call.line,

@@ -149,7 +149,8 @@ _SRUN_ONLY = {
 }  # fmt: skip
 # An empty value is none to these (seen on 22.05).
 _MAY_BE_EMPTY = {
-    "array", "comment", "constraint", "dependency", "exclude", "export", "gpus", "job-name", "nodelist", "output",
+    "array", "comment", "constraint", "dependency", "exclude", "export", "gpus", "job-name", "licenses", "nodelist",
+    "output", "reservation",
 }  # fmt: skip
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _UNUSUAL = rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
@@ -276,10 +277,15 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
                 and view.script.lines[one.line - 1].rstrip().endswith(one.spelling + "=")
             )
         ):
+            empty = view.script.lines[one.line - 1].rstrip().endswith(one.spelling + "=")
             yield Hit(
                 one.line,
-                f"the blank parts {one.spelling} from its value",
-                f"write {one.spelling}=VALUE without blanks",
+                f"{one.spelling}= has an empty value"
+                if empty
+                else f"the blank parts {one.spelling} from its value",
+                f"write a value, or leave {one.spelling} out"
+                if empty
+                else f"write {one.spelling}=VALUE without blanks",
             )
 
 

@@ -148,13 +148,30 @@ def fewer_tasks_than_nodes(view: View) -> Iterator[Hit]:
 
 @rule("warning")
 def tasks_disagree(view: View) -> Iterator[Hit]:
-    """--ntasks is more than --nodes x --ntasks-per-node."""
+    """--ntasks says another number of tasks than --nodes x --ntasks-per-node, or than the GPUs do."""
     for asked in view.components:
+        total, of_task = asked.gpus_in("gpus"), asked.gpus_in("gpus-per-task")
+        named = asked.number("ntasks")
+        if "gpus" in asked.options and named and total and of_task and total != of_task * named:
+            yield Hit(
+                asked.line("gpus"),
+                f"--gpus={total} with --gpus-per-task={of_task} makes {total / of_task:g} tasks, and --ntasks={named}: "
+                "sbatch refuses it",
+                "leave out one of the three",
+                "error",
+            )
         tasks, nodes, each = asked.number("ntasks"), asked.nodes, asked.number("ntasks-per-node")
         if tasks and nodes and each and tasks > nodes * each and "-" not in (asked.value("nodes") or ""):
             yield Hit(
                 _last_line(asked, "ntasks", "nodes", "ntasks-per-node"),
                 f"--ntasks={tasks} is more than {nodes} nodes x {each} tasks: Slurm starts {tasks}",
+                "drop --ntasks",
+            )
+        elif tasks and nodes and each and tasks < nodes * each and asked.value("nodes") == str(nodes):
+            yield Hit(
+                _last_line(asked, "ntasks", "ntasks-per-node"),
+                f"--ntasks={tasks} counts: {nodes * each - tasks} of {nodes} x {each} tasks do not start, and programs that read "
+                "SLURM_NTASKS_PER_NODE wait for them",
                 "drop --ntasks",
             )
 
