@@ -141,15 +141,24 @@ def _tasks(view: View, own: Mapping[str, str | None]) -> int | None:
 @rule("warning")
 def steps_in_turn(view: View) -> Iterator[Hit]:
     """Steps side by side on a node, each of which takes all CPUs: one waits for the other."""
-    if view.script.components > 1 or (view.asked.nodes or 1) > 1:
+    if view.script.components > 1:
         return
     if re.search(r"\bSLURM_(?:EXACT|OVERLAP|EXCLUSIVE)=|\bSRUN_CPUS_PER_TASK=", view.body):
         return
     steps = [call for call in view.calls if call.srun is not None and not call.nested]
-    alone = [call for call in steps if not call.open_options and not _SHARES & set(call.srun or ())]
+    several = (view.asked.nodes or 1) > 1
+    shares = _SHARES - {"nodelist"} if several else _SHARES
+    alone = [call for call in steps if not call.open_options and not shares & set(call.srun or ())]
+    if several:  # what meets there is known where both name the same node
+        named = [call for call in alone if (call.srun or {}).get("nodelist")]
+        alone = [call for call in named if sum(one.srun == call.srun for one in named) > 1]
     for call in alone:
         if call.simple.ender != "&":
             continue
+        if several:
+            alone = [
+                one for one in alone if (one.srun or {}).get("nodelist") == (call.srun or {}).get("nodelist")
+            ]
         waits = next((one.line for one in view.simple if one.name == "wait" and one.line > call.line), None)
         beside = [one for one in alone if one.line > call.line and (waits is None or one.line < waits)]
         if beside or (_repeated(view, call) and not _waits_within(view, call)):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.lines.launch_line import read_launch_line
+from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.planning.request import SHARED
 from slurmgpu.scripts.rules.base import Hit, View, rule
@@ -41,6 +42,12 @@ def _tasks_on_a_node(view: View, call: Call) -> int | None:
     return view.asked.tasks_per_node
 
 
+def _stays_here(call: Call) -> bool:
+    """Whether a launcher starts its processes on its own node alone: deepspeed and ray may reach others."""
+    own = call.torchrun is not None or "accelerate" in {word.rsplit("/", 1)[-1] for word in call.words}
+    return own and not re.search(r"hostfile|multinode_launcher", " ".join(call.words))
+
+
 @rule("warning")
 def nodes_unused(view: View) -> Iterator[Hit]:
     """Several nodes, and nothing starts a process on the others."""
@@ -48,7 +55,7 @@ def nodes_unused(view: View) -> Iterator[Hit]:
     if view.script.components > 1 or not nodes or nodes < 2 or not view.sure:
         return
     for call in _trainings(view):
-        if any(one.srun is not None or (one.by_launcher and one.torchrun is None) for one in view.calls):
+        if any(one.srun is not None or (one.by_launcher and not _stays_here(one)) for one in view.calls):
             return
         yield Hit(
             call.line,
@@ -116,6 +123,47 @@ def rank_too_early(view: View) -> Iterator[Hit]:
                 f"let the task's own shell expand it: srun bash -c '... ${early[0]} ...'",
             )
     yield from _exported_ranks(view)
+    yield from _ranks_in_text(view)
+
+
+def _ranks_in_text(view: View) -> Iterator[Hit]:
+    """A rank's option in a variable, an array or a here-document, which the batch shell has expanded before srun uses it."""
+    lines = view.script.lines
+    ends = ""
+    for number, text in enumerate(lines[view.script.body_start - 1 :], view.script.body_start):
+        if ends:
+            ends = "" if text.strip() == ends else ends
+        opened = re.search(r"<<-?\s*(\w+)\s*$", text)
+        early = re.search(r"rank[= ]+\"?(?<!\\)\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b", text)
+        rest = "\n".join(lines[number:])
+        if early and not text.lstrip().startswith("#") and not re.search(r"rdzv[-_]backend[= ]c10d", text):
+            set_here = re.match(r"\s*(?:export\s+|declare\s+\S+\s+)?([A-Za-z_]\w*)\+?=[\"(]", text)
+            name = set_here[1] if set_here else ""
+            if (ends and re.search(r"\bsrun\b", rest)) or (
+                name and re.search(rf"\bsrun\b.*\$\{{?{name}\b", rest)
+            ):
+                yield Hit(
+                    number,
+                    f"${early[1]} is expanded here, by the batch shell, and not in the task: it is 0 for all of them",
+                    f"write it in the task: \\${early[1]} in a here-document, or srun bash -c '... ${early[1]} ...'",
+                )
+                return
+        if opened and not text.lstrip().startswith("#"):
+            ends = opened[1]
+
+
+@rule("error")
+def random_in_each_task(view: View) -> Iterator[Hit]:
+    """$RANDOM within the tasks: each of them draws another number, and they do not meet."""
+    for call in view.calls:
+        if call.nested and call.srun is not None and call.trains:
+            drawn = [word for word in call.raw if re.search(r"\$\{?RANDOM\b", word)]
+            if drawn and re.search(r"rdzv[-_]|master[-_]|MASTER_|main_process", " ".join(call.raw)):
+                yield Hit(
+                    call.line,
+                    "$RANDOM is another number in each task, so that the processes do not meet",
+                    "take what all tasks know: $SLURM_JOB_ID, or a variable that is set before srun",
+                )
 
 
 def _exported_ranks(view: View) -> Iterator[Hit]:
@@ -226,7 +274,10 @@ def _is_meeting_point(view: View, word: str) -> bool:
 def no_rendezvous(view: View) -> Iterator[Hit]:
     """torchrun over several nodes without an address where its processes meet."""
     nodes = view.asked.nodes
-    if view.script.components > 1 or not nodes or nodes < 2 or re.search(_RENDEZVOUS, view.script.text):
+    if view.script.components > 1 or not nodes or nodes < 2:
+        return
+    if re.search(_RENDEZVOUS, view.script.text):
+        yield from _static_without_rank(view)
         return
     for call in view.calls:
         if call.torchrun is None:
@@ -241,6 +292,47 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
                 "add --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
             )
             return
+
+
+def _static_without_rank(view: View) -> Iterator[Hit]:
+    """torchrun's own rendezvous is static, and there each node must be told its number (torch/distributed/run.py)."""
+    if re.search(r"rdzv[-_]backend|RDZV_BACKEND|node[-_]rank|NODE_RANK", view.script.text):
+        return
+    for call in view.calls:
+        if call.torchrun is None or call.srun is None or call.srun.get("nodes") == "1":
+            continue
+        line, hidden = TORCHRUN.read_unexpanded(call.words, call.torchrun)
+        if hidden or "standalone" in line.given or line.given.get("nnodes") == "1":
+            continue  # options may stand in a variable that we cannot follow
+        yield Hit(
+            call.line,
+            "without --rdzv-backend=c10d torchrun's rendezvous is static, and every node is node 0: --node-rank is missing",
+            "add --rdzv-backend=c10d, with --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+        )
+        return
+
+
+@rule("error")
+def address_never_set(view: View) -> Iterator[Hit]:
+    """MASTER_ADDR is used, and nothing sets it."""
+    if view.script.components > 1 or (view.asked.nodes or 1) < 2:
+        return
+    body = "\n".join("" if line.lstrip().startswith("#") else line for line in view.script.lines)
+    used = re.search(r"(?:endpoint|master[-_]addr|main_process_ip)[= ]\S*\$\{?MASTER_ADDR\b(?!:-)", body)
+    sets = [
+        word
+        for simple in view.simple
+        for word in (*simple.assignments, *simple.raw)
+        if word.startswith("MASTER_ADDR=")
+    ]
+    others = [word for word in sets if "MASTER_ADDR" not in expanded(word.partition("=")[2])]
+    sources = any(simple.name in {"source", ".", "eval"} for simple in view.simple)
+    if used and not others and not sources and "read MASTER_ADDR" not in body:
+        yield Hit(
+            body[: used.start()].count("\n") + 1,
+            "MASTER_ADDR is used here, and nothing in the script sets it",
+            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        )
 
 
 @rule("warning")
