@@ -20,7 +20,7 @@ READ = YAML(typ="safe").load(Path(__file__).parent / "data" / "check_faults.yaml
 def found(text: str, rule: str) -> list[Finding]:
     for name, head in READ["heads"].items():
         text = text.replace(f"<{name}>", head)
-    facts = Facts("/data", PATHS, PYTHON, modules=MODULES)
+    facts = Facts("/data", PATHS, PYTHON, modules=MODULES, shells=READ["shells"])
     return [one for one in check_script(parse_batch_script(script(text)), facts) if one.rule == rule]
 
 

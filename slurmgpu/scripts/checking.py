@@ -10,7 +10,7 @@ from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts, Finding, Severity, View
 from slurmgpu.scripts.rules.logs import paths_to_look_at
 
-__all__ = ["check_script", "paths_of", "python_scripts"]
+__all__ = ["check_script", "paths_of", "python_scripts", "shell_scripts"]
 
 _IGNORE = r"#\s*slurmgpu:\s*ignore[ =]+([\w, -]+)"
 
@@ -23,6 +23,11 @@ def paths_of(script: Script, folder: str) -> set[str]:
 def python_scripts(script: Script) -> set[str]:
     """The Python scripts that the script starts, as it writes them."""
     return {call.script for call in View(script, Facts()).calls if call.script and "$" not in call.script}
+
+
+def shell_scripts(script: Script) -> set[str]:
+    """The shell scripts that the script starts, as it writes them."""
+    return {call.shell_script for call in View(script, Facts()).calls} - {""}
 
 
 def check_script(

@@ -16,7 +16,7 @@ from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.scripts.batch_script import Directive, Script, parse_batch_script
-from slurmgpu.scripts.checking import check_script, paths_of, python_scripts
+from slurmgpu.scripts.checking import check_script, paths_of, python_scripts, shell_scripts
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
 from slurmgpu.submission.preparing import Prepared
@@ -94,7 +94,19 @@ def facts_here(
         facts = read_python([name], folder)
         if facts is not None:
             python[name] = facts
-    return Facts(str(folder), paths, python, cluster, modules=modules)
+    shells = {name: text for name in shell_scripts(script) if (text := _text_of(folder / name))}
+    return Facts(str(folder), paths, python, cluster, modules=modules, shells=shells)
+
+
+def _text_of(path: Path) -> str:
+    """The beginning of a shell script; empty where it cannot be read."""
+    try:
+        if not path.is_file():
+            return ""
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return ""
 
 
 def _kind(path: Path) -> Literal["folder", "file", "missing"]:

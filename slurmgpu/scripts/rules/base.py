@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from slurmgpu.models.units import Duration
 from slurmgpu.scripts.batch_script import Directive, Script
 from slurmgpu.scripts.rules.calls import Call, calls_of
-from slurmgpu.scripts.shell import Simple
+from slurmgpu.scripts.shell import Simple, read_shell, simple_commands
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
@@ -173,6 +174,8 @@ class Facts(NamedTuple):
     """Whether the script is all that sbatch will be told: no environment, no command line adds to it."""
     modules: frozenset[str] = frozenset()
     """The modules of this machine, with their versions and without; none: not asked, or none that are known."""
+    shells: Mapping[str, str] = MappingProxyType({})
+    """The texts of the shell scripts that the script starts, by the words that it starts them with."""
 
 
 class Hit(NamedTuple):
@@ -245,13 +248,23 @@ class View:
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
-        """The programs that the body starts, those within ``bash -c`` texts after the one that holds them."""
-        return _calls(self.simple)
+        """The programs that the body starts; those in ``bash -c`` texts and in scripts beside it after what runs these."""
+        found: list[Call] = []
+        for call in _calls(self.simple):
+            found.append(call)
+            for command in read_shell(self.facts.shells.get(call.shell_script, ""), call.line):
+                inner = (one for simple in simple_commands(command) for one in calls_of(simple, call))
+                found += (replace(one, line=call.line) for one in inner)
+        return tuple(found)
 
     @cached_property
     def sure(self) -> bool:
         """Whether every command is one that we know: no other script or program could start processes."""
-        return all(call.housekeeping or call.trains or call.srun is not None for call in self.calls)
+        known = set(self.facts.shells)
+        return all(
+            call.housekeeping or call.trains or call.srun is not None or call.shell_script in known
+            for call in self.calls
+        )
 
     @property
     def launches(self) -> bool:

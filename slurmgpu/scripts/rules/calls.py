@@ -74,6 +74,13 @@ class Call:
         return next((word for word in words if word.endswith(".py")), None)
 
     @property
+    def shell_script(self) -> str:
+        """The shell script that it runs, as written: ``bash run.sh``, ``./run.sh``; empty where it runs none."""
+        words = self.words[1:] if self.name in {"bash", "sh"} else self.words[:1]
+        first = next((word for word in words if not word.startswith("-")), "")
+        return first if first.endswith(".sh") and "$" not in first else ""
+
+    @property
     def trains(self) -> bool:
         """Whether it starts a Python program, or one of the launchers of PyTorch."""
         return self.python is not None or self.torchrun is not None or self.by_launcher
