@@ -245,15 +245,8 @@ def test_the_last_lines_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> 
 
 
 def test_ranks_that_have_files_of_their_own_are_found_and_those_of_others_are_not(tmp_path: Path) -> None:
-    for name in (
-        "7.out",
-        "7-rank0.out",
-        "7-rank1.err",
-        "7_task-11.log",
-        "17-rank2.out",
-        "x7rank3x",
-        "rank4-7.out",
-    ):
+    ours = ("7.out", "7-rank0.out", "7-rank1.err", "7_task-11.log", "7_5_log.err", "x7rank3x")
+    for name in (*ours, "17-rank2.out", "17_6_log.out", "rank4-7.out"):
         (tmp_path / name).write_text("x\n")
     (tmp_path / "7-rank9.out").symlink_to("/etc/hostname")
     job = JobStatus(
@@ -265,6 +258,7 @@ def test_ranks_that_have_files_of_their_own_are_found_and_those_of_others_are_no
         ("7-rank0.out", "rank 0", 0),
         ("7-rank1.err", "rank 1", 1),
         ("x7rank3x", "rank 3", 3),
+        ("7_5_log.err", "rank 5", 5),
         ("7_task-11.log", "rank 11", 11),
     ]
 

@@ -84,6 +84,12 @@ def by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choi
         )
     if seen.lost or first is not None:
         return None
+    if facts.state == "FAILED" and not code and facts.signal in _ASKED:
+        name = signal_name(facts.signal)
+        what = f"{name} ended the batch shell, which had no trap for it, and nobody cancelled the job"
+        what += ": most likely its own --signal=B:"
+        fix = "set a trap for it, or drop B:, so that the steps get the signal: slurmgpu check says so of a script"
+        return Choice(None, None, None, False, "own-signal", what, fix)
     if code == 127:
         row = row_of("command-missing")
         return Choice(None, None, None, False, row.id, "a command was not found", row.fix)
@@ -96,5 +102,7 @@ def by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choi
     return None
 
 
+_ASKED = (1, 2, 10, 12, 15)
+"""Signals that ask for an end, or for a checkpoint."""
 _BY_ITSELF = (4, 6, 7, 8, 9, 11)
 """Signals that nobody sends to ask for an end."""

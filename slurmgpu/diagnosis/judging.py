@@ -13,7 +13,7 @@ from typing import Optional
 
 from .endings import by_facts, of_end, of_memory
 from .ends import End, ends
-from .facts import Cause, Facts
+from .facts import BY_SLURM, Cause, Facts
 from .reading import Found, Reading, read_logs
 from .table import GENERIC, row_of
 from .telling import Choice, told, unknown
@@ -156,7 +156,7 @@ def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
     if seen.job:
         one = seen.job[0]
         quoted = facts.state in _BY_ITSELF if facts.state else seen.went_on(one.at)
-        if quoted and one.values.get("part") == "JOB":
+        if quoted and one.row.id in BY_SLURM and one.values.get("part", "JOB") == "JOB":
             return None  # what Slurm says of the job itself outweighs a line that quotes another's end
         if one.row.id != "cancelled" or facts.state in ("", "CANCELLED") or facts.state not in _STATES:
             values = {**one.values, "by": facts.cancelled_by}

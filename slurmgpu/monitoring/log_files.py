@@ -71,7 +71,7 @@ def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
     error = _expanded(job.stderr, run.stderr if run else None, job)
     tasks = [] if run is None or job.raw_id is None else tasks_of(run, job.raw_id, job.job_id)
     tasks += [] if run is None else logs_of_steps(run, out, job.job_id)
-    tasks += [log for log in ranks_of(run, out, job) if log.path not in {one.path for one in tasks}]
+    tasks += [log for log in ranks_of(run, out, job) if log.path not in {error, *(one.path for one in tasks)}]
     part = "batch script" if tasks else ""
     if error is None or error == out:
         return [Log(job.job_id, out, part=part, why=why), *tasks]
@@ -135,7 +135,7 @@ def _why_not_there(job: JobStatus) -> str:
 
 
 def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
-    """The logs that single ranks have in files of their own: `srun -o %j-rank%t.out`, `torchrun --log-dir`.
+    """The logs that single ranks have in files of their own: `srun -o %j-rank%t.out`, `%j_%t_log.out`, `torchrun --log-dir`.
 
     Beside the job's log only files of the job's user with its id in their name; torchrun's, in the run directory, where
     they have changed since the job began.
@@ -146,6 +146,9 @@ def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
     ids = {str(number.number), str(job.raw_id)}
     found: dict[Path, Log] = {}
     for path in _some_of(out.parent):
+        task = _TASK_FILE.fullmatch(path.name)
+        if task and path != out and task[1] in ids:
+            found[path] = Log(job.job_id, path, _NAMES[task[3]], f"rank {int(task[2])}")
         match = _RANK_FILE.search(path.name)
         if match and path != out and ids & set(re.findall(r"\d+", path.name[: match.start()])):
             stream = _NAMES.get(path.suffix.removeprefix("."), "both")
@@ -160,6 +163,7 @@ def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
 
 
 _RANK_FILE = re.compile(r"(?:rank|task|proc)[-_.]?(\d{1,6})(?=\D|$)", re.ASCII)
+_TASK_FILE = re.compile(r"(\d+)_(\d{1,6})_log\.(out|err)", re.ASCII)  # submitit's
 _MOST_LOOKED_AT = 20_000
 
 
