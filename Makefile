@@ -14,7 +14,7 @@ COMPILED = env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
-	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about eight minutes"
+	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about seven minutes"
 	@echo "make test-chosen  the long tests that every change must pass: a few minutes more"
 	@echo "make test-long  all tests that train in many processes, or for long: about 25 minutes"
 	@echo "make test-all   every test there is, with one summary: hours; AGAIN=1 goes on, ONLY=training chooses"
@@ -95,7 +95,7 @@ $(VENV)/.compiled.done: $(VENV)/.test $(shell find tests -name '*.py')
 PARALLEL := --dist loadfile --no-loadscope-reorder
 QUICK_TESTS := -m "not long and not inside"
 test: $(VENV)/.test slurm-packages
-	@echo "some 8,500 tests, on a real Slurm too: about eight minutes on 2 cores" >&2
+	@echo "some 8,500 tests, on a real Slurm too: about seven minutes on 2 cores" >&2
 	@log=$$(mktemp); $(MAKE) --no-print-directory check >"$$log" 2>&1 & check=$$!; rc=0; \
 	    $(MAKE) --no-print-directory $(VENV)/.compiled.done; \
 	    $(COMPILED) $(PYTEST) -n 4 $(PARALLEL) $(QUICK_TESTS) || rc=$$?; \
