@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from slurmgpu.diagnosis.facts import BY_SLURM, UNKNOWN, Cause, Facts
 from slurmgpu.diagnosis.judging import diagnose
 from slurmgpu.diagnosis.table import GENERIC, NODE_MATTERS, ROWS
+from slurmgpu.models.run import JobState
 
 DATA = Path(__file__).parent / "data" / "failures.yaml"
 CASES: list[dict[str, Any]] = YAML(typ="safe").load(DATA.read_text(encoding="utf-8"))
@@ -72,6 +73,14 @@ def test_there_are_many_rows_and_those_of_nodes_are_among_them() -> None:
     assert NODE_MATTERS - {row.id for row in ROWS} == {"killed"}
     assert BY_SLURM | {"memory-error"} == {row.id for row in ROWS if row.role == "job"}
     assert all(row.fix and row.what and (row.seen or row.id == GENERIC) for row in ROWS)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_of_slurm_is_told_whatever_the_exit_code(state: JobState, tmp_path: Path) -> None:
+    kinds = {said(tmp_path, "hello\n", state=state.value, exit_code=code, signal=15).kind for code in (0, 1)}
+    ends = {"TIMEOUT": "time-limit", "CANCELLED": "cancelled", "PREEMPTED": "preempted", "NODE_FAIL": "node-failure",
+            "BOOT_FAIL": "boot-failure", "DEADLINE": "deadline", "OUT_OF_MEMORY": "host-memory"}  # fmt: skip
+    assert kinds <= {ends.get(state.value, UNKNOWN), *(["own-signal"] if state.value == "FAILED" else [])}
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.role == "consequence"], ids=lambda row: row.id)
