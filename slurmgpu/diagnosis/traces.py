@@ -88,6 +88,7 @@ def is_noise(text: str) -> bool:
 
 _REMARK = re.compile(
     r"\bNCCL INFO\b|^(?:\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} |\b\w*Warning: |^wandb: (?!ERROR)"
+    r"|\(sitecustomize\.py, line \d+\)$"  # Python goes on without it
     r"|^\S+ +\d\d:\d\d:\d\d[.,\d]* +(?:\S+ +)?(?:DEBUG|INFO|WARN(?:ING)?)\b"
     r"|^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ |-]+(?:\S+ [|-] )?\[?(?:DEBUG|INFO|WARN(?:ING)?)\b"
 )

@@ -92,7 +92,7 @@ ROWS = (
         "module",
         "command not found",
         r"(?P<name>module|ml|conda|mamba|micromamba): command not found",
-        "there is no command {name} in this shell",
+        "{name}: command not found: this shell does not define it",
         "begin the script with #!/bin/bash -l, or source what defines {name} (/etc/profile.d/*.sh, etc/profile.d/conda.sh)",
         where="line",
     ),
