@@ -18,7 +18,7 @@ from .reading import Found, Reading, read_logs
 from .table import GENERIC, row_of
 from .telling import Choice, told, unknown
 from .text import Piece
-from .waiting import missing_rank, recorded, recorder_files
+from .waiting import missing_rank, recorded, recorder_files, world_size
 
 __all__ = ["diagnose", "first_cause"]
 
@@ -98,10 +98,10 @@ def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choic
 
 def _left(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:
     """The one process that all others lost, and that nobody saw ending badly: it ended early, without an error."""
-    count = facts.processes or (facts.tasks if not any(end.by == "torchrun" for end in ended) else 0) or 0
+    count = world_size(ended, facts) or 0
     lost = {one.rank for one in seen.lost if one.rank is not None}
-    missing = set(range(count)) - lost
-    if len(missing) != 1 or not lost or count > 100_000:
+    missing = set(range(count)) - lost if lost and count <= 100_000 else set()
+    if len(missing) != 1:
         return None
     (rank,) = missing
     what = f"rank {rank} ended early, without an error, and the others lost it"

@@ -46,7 +46,7 @@ class Found(NamedTuple):
     trace: bool
     """Whether a process ended with it, as an exception that nobody caught."""
     final: bool = True
-    """Of an exception: whether its program did not go on afterwards."""
+    """Of an exception: whether its program did not go on afterwards; of a line: whether it stands where it counts."""
     frame: str = ""
 
     @property
@@ -123,8 +123,9 @@ class Reading:
             for sign in (b"[rank", b"[1,")
             for at in piece.where(sign, 3)
         )
+        self._traces = list(traces(pieces))
         found = [*self._of_traces(), *self._of_lines()]
-        dead = (self._of_trace(one, True) for one in traces(pieces) if one.of_thread)
+        dead = (self._of_trace(one, True) for one in self._traces if one.of_thread)
         self.threads = [one for one in dead if one is not None]
         """Threads that ended with an error, while their processes went on."""
         found = [one for one in found if one.row.role == "job" or not self.went_on(one.at)]
@@ -172,7 +173,7 @@ class Reading:
 
     def _of_traces(self) -> list[Found]:
         """One for each process whose traceback is known to be its own, and those at the end of what has no rank."""
-        everything = [one for one in traces(self.pieces) if not one.ignored]
+        everything = [one for one in self._traces if not one.ignored]
         own: dict[Optional[int], list[Trace]] = {}
         for one in everything:
             own.setdefault(one.rank, []).append(one)
@@ -291,9 +292,7 @@ class Reading:
 
     def _inside_traces(self, number: int) -> set[int]:
         return {
-            at
-            for trace in traces(self.pieces[number : number + 1])
-            for at in range(trace.at[1], trace.end[1])
+            at for trace in self._traces if trace.at[0] == number for at in range(trace.at[1], trace.end[1])
         }
 
     def _of_sign(
@@ -305,8 +304,8 @@ class Reading:
                 continue
             line = piece[at]
             match = None if is_remark(line.text) else row.match(line.text)
-            late = not row.must_be_last or self._among_last(number, at)
-            if match is None or not (late or row.id in SETUP):
+            counts = not row.must_be_last or self._among_last(number, at)
+            if match is None or not (counts or row.id in SETUP):
                 continue  # a program may say so, and go on
             taken.add(at)
             values = {**match.groupdict(), **self._detail_below(row, piece, at)}
@@ -314,7 +313,7 @@ class Reading:
             if rank is None and (values.get("rank") or "").isdigit():
                 rank = int(values["rank"] or 0)
             host = line.host or values.get("host") or ""
-            found.append(Found(row, values, (number, at), rank, host, (line.text,), False, late))
+            found.append(Found(row, values, (number, at), rank, host, (line.text,), False, counts))
         return found
 
     def _detail_below(self, row: Row, piece: Piece, at: int) -> dict[str, Optional[str]]:

@@ -272,13 +272,8 @@ def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
         line = piece[number]
         if line.stream.strip() != first.stream.strip() and line.text.strip():
             continue
-        linked = (
-            linked
-            or line.text.startswith(_CHAINED)
-            or _WORKERS in line.text
-            or bool(_OF_ANOTHER.match(line.text))
-        )
-        linked = linked or bool(_OF_RANK.search(line.text))
+        said_so = line.text.startswith(_CHAINED) or _WORKERS in line.text
+        linked = linked or said_so or bool(_OF_ANOTHER.match(line.text) or _OF_RANK.search(line.text))
         if linked and number >= at - 2 and _BEGIN in line.text:
             return number
     return None

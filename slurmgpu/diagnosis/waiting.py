@@ -12,7 +12,7 @@ from .facts import Facts
 from .flight import Stuck, read_dumps, stuck
 from .reading import Reading
 
-__all__ = ["missing_rank", "recorded", "recorder_files"]
+__all__ = ["missing_rank", "recorded", "recorder_files", "world_size"]
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<last>-?\d+)")
 
@@ -98,10 +98,15 @@ def _everyone(seen: Reading, told: Sequence[End], facts: Facts) -> set[int]:
         if end.rank is not None and (end.by == "torchrun" or not _under_torchrun(told))
     }
     known |= {one.rank for one in (*seen.waiting, *seen.lost, *seen.causes) if one.rank is not None}
-    count = facts.processes or (None if _under_torchrun(told) else facts.tasks)
+    count = world_size(told, facts)
     if count and count > max(known, default=0):
         return set(range(count))
     return set(range(max(known) + 1)) if known else set()
+
+
+def world_size(told: Sequence[End], facts: Facts) -> Optional[int]:
+    """Return how many ranks there are, as far as the job knows: tasks that run torchrun are none."""
+    return facts.processes or (None if _under_torchrun(told) else facts.tasks)
 
 
 def _under_torchrun(told: Sequence[End]) -> bool:

@@ -369,14 +369,10 @@ def export_without_all(view: View) -> Iterator[Hit]:
     """srun --export with a list and without ALL: the tasks have no PATH."""
     for call in view.calls:
         value = (call.srun or {}).get("export")
-        if not value or call.open_options or call.nested or call.name.startswith("/") or call.words[:1] == ():
-            continue
+        if not value or call.open_options or call.nested or not call.words or "/" in call.words[0]:
+            continue  # a program with a path needs no PATH
         names = {one.partition("=")[0] for one in value.split(",")}
-        if (
-            not names & {"ALL", "NONE", "NIL", "PATH"}
-            and "$" not in value.split("=")[0]
-            and "/" not in call.words[0]
-        ):
+        if not names & {"ALL", "NONE", "NIL", "PATH"} and "$" not in value.split("=")[0]:
             yield Hit(
                 call.line,
                 f"with --export={value} the tasks get these variables alone, and no PATH: {call.name} is not found",

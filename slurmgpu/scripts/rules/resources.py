@@ -150,17 +150,16 @@ def fewer_tasks_than_nodes(view: View) -> Iterator[Hit]:
 def tasks_disagree(view: View) -> Iterator[Hit]:
     """--ntasks says another number of tasks than --nodes x --ntasks-per-node, or than the GPUs do."""
     for asked in view.components:
+        tasks, nodes, each = asked.number("ntasks"), asked.nodes, asked.number("ntasks-per-node")
         total, of_task = asked.gpus_in("gpus"), asked.gpus_in("gpus-per-task")
-        named = asked.number("ntasks")
-        if "gpus" in asked.options and named and total and of_task and total != of_task * named:
+        if "gpus" in asked.options and tasks and total and of_task and total != of_task * tasks:
             yield Hit(
                 asked.line("gpus"),
-                f"--gpus={total} with --gpus-per-task={of_task} makes {total / of_task:g} tasks, and --ntasks={named}: "
+                f"--gpus={total} with --gpus-per-task={of_task} makes {total / of_task:g} tasks, and --ntasks={tasks}: "
                 "sbatch refuses it",
                 "leave out one of the three",
                 "error",
             )
-        tasks, nodes, each = asked.number("ntasks"), asked.nodes, asked.number("ntasks-per-node")
         if tasks and nodes and each and tasks > nodes * each and "-" not in (asked.value("nodes") or ""):
             yield Hit(
                 _last_line(asked, "ntasks", "nodes", "ntasks-per-node"),
