@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.planning.checklist import check_training_loop
 from slurmgpu.planning.python_script import parse_python_script as read_python
 
 
@@ -43,6 +44,7 @@ partitions:
   old: {nodes: [{count: 2, cpus: 16, features: [hdd]}], state: drain}
 qos: {normal: {}, long: {}}
 associations: [{account: mine, qos: [normal]}]
+licenses: {matlab: 2}
 dialect: {required: [account, time], forbidden: [mincpus], login_shell: true, account: {pattern: "theirs|lab_.+", example: lab_a}}
 slurm: {release: 24.11.5, enforces: [associations, limits, qos]}
 """,
@@ -52,11 +54,25 @@ slurm: {release: 24.11.5, enforces: [associations, limits, qos]}
 )
 """What the rules that know a cluster are tried on."""
 
+CHECKLIST = YAML(typ="safe").load(Path(__file__).parent / "data" / "checklist.yaml")
+
+
+def loop_with(changes: list[dict[str, str]]) -> str:
+    """The checklist's healthy loop with some words replaced."""
+    text: str = CHECKLIST["healthy"]
+    for one in changes:
+        assert text.count(one["out"]) == 1, one["out"]
+        text = text.replace(one["out"], one.get("in", ""))
+    return text
+
+
 PYTHON = {
-    name: read_python(name, text)
+    name: read_python(name, text)._replace(slips=check_training_loop([(name, text)]))
     for name, text in {
         "spawning.py": "import torch.multiprocessing as mp\nmp.spawn(print)\n",
         "ddp.py": "import torch.distributed as dist\ndist.init_process_group()\n",
+        "healthy.py": CHECKLIST["healthy"],
+        **{f"{name}.py": loop_with(changes) for name, changes in CHECKLIST["faults"].items()},
     }.items()
 }
 """Python scripts that the examples start."""

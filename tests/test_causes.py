@@ -145,9 +145,12 @@ def test_a_script_that_fails_says_at_its_end_what_failed_first(run_dir: Path) ->
         (printing("slurmgpu: stopped by time at step 9; requeueing, restart 1 of at most 3\n", 143), 143),
         (printing("slurmgpu: stopped by time at step 9; not requeued: x; to go on: y\n", 143), 143),
         (printing("slurmgpu: ended by SIGTERM; preempted: Slurm starts it again\n", 143), 143),
+        ("# torchrun\n" + printing(TRACE, 1), 1),
     ],
 )
 def test_a_job_that_ends_or_stops_well_says_nothing(run_dir: Path, body: str, code: int) -> None:
+    if "torchrun" in body:
+        stop(run_dir)
     ended = Ended(run_dir, body)
     assert (ended.code, ended.cause, ended.said) == (code, None, [])
     assert (run_dir / "exit_code.71").read_text() == f"{code}\n"
@@ -244,6 +247,39 @@ def test_only_a_whole_file_of_its_owners_is_believed(run_dir: Path) -> None:
         file.unlink()
         file.write_text(text)
         assert read_cause(run_dir, 71) is None
+
+
+def stop(run_dir: Path, **values: Any) -> None:
+    """The mark that a training leaves which has stopped and saved everything."""
+    known = {"schema": "slurmgpu.stop/1", "reason": "time", "step": 90, "gained": 40, "requeue": True, "job_id": "71",
+             "restart": 0, "time": 1.0}  # fmt: skip
+    (run_dir / "state").mkdir(exist_ok=True)
+    (run_dir / "state" / "stop.json").write_text(json.dumps(known | values, indent=2))
+
+
+@pytest.mark.parametrize(
+    ("mark", "ended", "says"),
+    [
+        ({}, {"exit_code": 75}, "stopped by its time limit at step 90; slurmgpu resume 71 continues it"),
+        ({}, {"exit_code": 1}, "stopped by its time limit at step 90; slurmgpu resume 71 continues it"),  # by torchrun
+        ({"reason": "SIGUSR1"}, {}, "stopped by SIGUSR1 at step 90; slurmgpu resume 71 continues it"),
+        ({"reason": "SIGTERM"}, {"state": "TIMEOUT"}, "stopped by its time limit at step 90; slurmgpu resume 71 continues it"),
+        ({"reason": "SIGTERM"}, {"state": "PREEMPTED"}, "stopped for a job that comes first at step 90; slurmgpu resume 71 "
+         "continues it"),
+        ({"gained": 0}, {}, "stopped by its time limit before it gained a step (it is at step 90): give it more time"),
+        ({"reason": "hang"}, {}, "the command failed (exit code 1)"),
+        ({"job_id": "70"}, {}, "the command failed (exit code 1)"),
+        ({}, {"restarts": 1}, "the command failed (exit code 1)"),
+        ({"step": None}, {}, "the command failed (exit code 1)"),
+    ],
+)  # fmt: skip
+def test_a_training_that_stopped_in_good_order_is_told_as_such(
+    run_dir: Path, mark: dict[str, Any], ended: dict[str, Any], says: str
+) -> None:
+    stop(run_dir, **mark)
+    run = record(run_dir)
+    assert reason(with_cause(failed(**ended), lambda _: run)) == says
+    assert (cause_of(failed(**ended), run) is None) == says.startswith("stopped")
 
 
 def test_the_reason_of_a_failed_job_is_its_first_cause_where_that_is_certain(run_dir: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.files.clusters import load_cluster
+from slurmgpu.planning.checklist import CHECKS, check_training_loop
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script, paths_of
 from slurmgpu.scripts.nccl import FORMER, READ
@@ -56,11 +57,15 @@ def test_a_rule_finds_its_fault_in_whole_sentences_and_leaves_what_is_right_alon
 def test_the_documentation_of_a_rule_is_true(name: str) -> None:
     section = sections()[name]
     assert section.lstrip().startswith(f"*{RULES[name].severity}*")
+    assert re.search(r"^Fix: ", section, flags=re.MULTILINE)
+    if name in CHECKS:
+        (loop,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+        assert name in {one.check for one in check_training_loop([("train.py", f"{loop}\nloss.backward()")])}
+        return
     (example,) = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)
     example = example.replace("^M\n", "\r\n")
     hits = [one for one in found(example, cluster=RULES[name].needs_cluster) if one.rule == name]
     assert [one.severity for one in hits] == [RULES[name].severity]
-    assert re.search(r"^Fix: ", section, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.discovery.login_node import look_around, relevant_modules
+from slurmgpu.lines.hostlist import abbreviate, expand
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import sacctmgr, scontrol
 from slurmgpu.slurm.commands import Answer
@@ -17,7 +18,6 @@ from slurmgpu.slurm.describing.gpu_types import gpu_types_of
 from slurmgpu.slurm.describing.gres import memory_in_name, read_gres, well_known_memory
 from slurmgpu.slurm.describing.nodes import Kind, groups_of, kinds_of
 from slurmgpu.slurm.describing.partitions import partition_of, preemptible_partitions
-from slurmgpu.slurm.hostlist import abbreviate, expand
 from tests.recorded import Replay, said
 
 # Host lists

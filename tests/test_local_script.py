@@ -10,7 +10,6 @@ from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.local.script import expand, read_needs
-from slurmgpu.local.standins.commands import expand_hosts
 from slurmgpu.local.standins.fitting import StepShape, fit_agent, is_pretended_host, shape_step
 from slurmgpu.local.standins.srun_output import output_file
 
@@ -151,19 +150,6 @@ def test_pretended_hosts_are_told_from_real_ones() -> None:
     nodes = ["node1", "node2"]
     assert all(is_pretended_host(name, nodes) for name in ("node1", "node2i", "node1.cluster", "node1-ib"))
     assert not any(is_pretended_host(name, nodes) for name in ("node10", "node3", "mynode1", "", "gpu1"))
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "hosts"),
-    [
-        ("node1", "node1"),
-        ("node[1-2]", "node1 node2"),
-        ("gpu[01-03,7],login", "gpu01 gpu02 gpu03 gpu7 login"),
-        ("r[1-2]n[1-2]i", "r1n1i r1n2i r2n1i r2n2i"),
-    ],
-)
-def test_host_ranges_expand_as_slurm_writes_them(nodelist: str, hosts: str) -> None:
-    assert expand_hosts(nodelist) == hosts.split()
 
 
 def test_container_options_end_at_the_image() -> None:

@@ -225,6 +225,20 @@ def test_a_requeued_job_is_one_job_and_its_earlier_starts_count(state: str) -> N
     assert "time" not in proposed(found)
 
 
+@pytest.mark.parametrize(
+    ("code", "training", "hours"),
+    [
+        ("1:0", None, 2.0), ("75:0", None, 0.0), ("1:0", Training(stopped=True, saved_seconds=1800.0), 0.0),
+        ("1:0", Training(saved_seconds=1800.0), 1.0), ("1:0", Training(saved_seconds=9000.0), 0.0),
+    ],
+)  # fmt: skip
+def test_time_whose_steps_are_saved_is_not_wasted(code: str, training: Training | None, hours: float) -> None:
+    assert (
+        figures(row("7", State="FAILED", ExitCode=code), steps("7"), training=training).wasted_gpu_hours
+        == hours
+    )
+
+
 def test_an_id_that_is_used_again_is_another_job() -> None:
     old = row("7", begin=BEGIN - timedelta(days=900), User="bob")
     assert [len(history.starts) for history in histories(old, steps("7"), row("7"), steps("7"))] == [1, 1]

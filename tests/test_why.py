@@ -623,6 +623,41 @@ def test_a_failed_job_is_told_with_what_failed_first_by_its_log(here: Path) -> N
     assert json.loads(run(Whole(healthy).slurm(), "8", "--json").stdout)["jobs"][0]["cause"] is None
 
 
+ORDERLY = "slurmgpu: stopped by time at step 90, saved in checkpoints/step-90: start it again to continue\n"
+
+
+def test_a_stop_in_good_order_is_no_failure(here: Path) -> None:
+    log = here / "job.out"
+    row = status_row(6, State="FAILED", exit_code=str(75 << 8), StdOut=str(log), WorkDir=str(here))
+    shown = run(Whole(row).slurm(), "6").stdout
+    assert "job 6 (digits) stopped in good order\n  stopped, and can go on: slurmgpu resume 6\n" in shown
+    root = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-01_00:00:00\n  host      : n1\n"
+    root += "  rank      : 0 (local_rank: 0)\n  exitcode  : 75 (pid: 5)\n"
+    log.write_text(ORDERLY + root + "srun: error: n1: task 0: Exited with exit code 1\n")
+    torchrun = status_row(6, State="FAILED", exit_code="256", StdOut=str(log), WorkDir=str(here))
+    shown = run(Whole(torchrun).slurm(), "6").stdout
+    assert (
+        "job 6 (digits) stopped in good order\n  the training stopped in good order at step 90 (time), saved in"
+        in shown
+    )
+    assert "first cause" not in shown
+    log.write_text(ORDERLY + root.replace("75", "1"))
+    assert "job 6 (digits) failed" in run(Whole(torchrun).slurm(), "6").stdout
+
+
+def test_without_a_job_the_newest_is_meant(here: Path) -> None:
+    rows = [
+        status_row(5, SubmitTime="1795550000", State="FAILED"),
+        status_row(4, SubmitTime="1795560000", State="RUNNING"),
+    ]
+    shown = run(Whole(*rows).slurm())
+    assert "job 4 (digits), your newest\n" in shown.stderr
+    assert "job 4 (digits) is running" in shown.stdout
+    assert "job 5" not in shown.stdout
+    nothing = CliRunner().invoke(command, [], obj=Whole().slurm())
+    assert "you have had none since yesterday" in str(nothing.exception)
+
+
 def test_shapes_are_asked_of_slurm_and_not_against_a_sites_will(here: Path) -> None:
     number = jobs_of("22.05")["Resources"]
     replay = Whole(status_row(number, Reason="Resources"))

@@ -37,6 +37,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "tool.py": "print(4)\n",
         "dos.py": "#!/usr/bin/env python3\r\nprint(5)\r\n",
         "batch.slurm": "#!/bin/bash\n#SBATCH --gpus=1\npython train.py\n",
+        "late.slurm": "#!/bin/bash\n#SBATCH --gpus=1\necho hello\n#SBATCH --time=1:00:00\npython train.py\n",
         "notes.ipynb": '{"cells": []}\n',
         "first.yaml": "resources: {gpus: 1}\ncommand: [python3, train.py]\n",
         "other.yaml": "resources: {gpus: 1}\ncommand: [python3, evaluate.py]\n",

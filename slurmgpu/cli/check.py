@@ -37,7 +37,7 @@ def command(**given: Any) -> None:
     """Find what is wrong with any batch scripts, before Slurm does; `-` reads standard input.
 
     Of a folder all batch scripts are checked that are in it and in its folders: files that start with `#!` and have an
-    `#SBATCH` line.
+    `#SBATCH` line. Of a Python script (`.py`) the training loop is read.
 
     An error: Slurm will not do what is written there. A warning: likely wrong. A hint: works, and could be better.
     Ends with exit code 1 where a script has errors, 2 where one cannot be read. The comment `# slurmgpu: ignore RULE` on

@@ -104,6 +104,8 @@ class _Commands(click.Group):
                 formatter.write_dl([(name.ljust(width), about) for name, about in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         if not args and not ctx.resilient_parsing:
             click.echo(_first_steps(ctx), err=True)
             ctx.exit(2)

@@ -44,6 +44,14 @@ class Source(NamedTuple):
 def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str]) -> Source:
     """The job file or batch script of a request: as named, after ``--``, or job.yaml where nothing is named."""
     named, command = given.get("job__file"), given.get("command") or ()
+    notebook = next((one for one in (named, *command[:1]) if one and one.endswith(".ipynb")), None)
+    if notebook is not None:
+        script = Path(notebook).with_suffix(".py").name
+        raise InvalidInput(
+            f"{notebook}: a notebook, and a job runs without a person at it",
+            hint=f"make a script of it: jupyter nbconvert --to script {shlex.quote(notebook)}, then slurmgpu submit --gpus 1 "
+            f"-- python {shlex.quote(script)}; or work in it on a GPU node: slurmgpu shell --jupyter --gpus 1",
+        )
     if named:
         return Source(batch=_batch(named, (), environ)) if _is_batch(named) else Source(find_job_file(named))
     if command and _is_batch(command[0]):

@@ -13,7 +13,7 @@ from slurmgpu.cli.interrupting import as_interrupts
 
 
 @click.command("logs")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=jobs_by_tab)
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=jobs_by_tab)
 @gathered(
     "lines",
     Lines,
@@ -40,8 +40,8 @@ from slurmgpu.cli.interrupting import as_interrupts
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Show the logs of a job.
 
-    JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory. Where a job has several
-    logs (standard error apart, tasks of an array, ranks), a header comes above each.
+    JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory; without one, your newest
+    job. Where a job has several logs (standard error apart, tasks of an array, ranks), a header comes above each.
     """
     from slurmgpu.cli.actions.logs import act
 

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -31,6 +31,9 @@ from slurmgpu.models.options import ROWS
 from slurmgpu.models.units import parse_gres_list
 from slurmgpu.submission import preparing
 from slurmgpu.submission.preparing import Prepared
+
+if TYPE_CHECKING:
+    from slurmgpu.submission.slips.command import Command
 
 __all__ = ["check_whose", "load", "note", "plan_given", "prepare", "put_any", "tell_of_image"]
 
@@ -57,9 +60,10 @@ def prepare(
     """
     cwd = Path.cwd()
     prepared = plan_given(given, change)
-    _judge(prepared, cwd, starts)
+    command = _judge(prepared, cwd, starts)
     if starts == "submit" or not renders:
         _mention_module(prepared)
+        _mention_imports(command)
     text = None if renders else prepared.outline()
     if text is None:
         text = prepared.render()
@@ -170,8 +174,8 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
     return load_job(None, options, cwd=cwd, environ=os.environ, script=source.batch.layer)
 
 
-def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> None:
-    """Say what is wrong with the command; PlanError for what cannot work, where the job starts now."""
+def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> Command:
+    """Say what is wrong with the command, and return it; PlanError for what cannot work, where the job starts now."""
     from slurmgpu.submission.preflight import check_task, command_of
     from slurmgpu.submission.slips.judging import each_slip
 
@@ -191,6 +195,7 @@ def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> None:
             check_task(plan, command.folder)
         except PlanError as error:
             note(f"warning: {error.message}; {error.hint}")
+    return command
 
 
 def _mention_others(loaded: LoadedJob) -> None:
@@ -215,6 +220,17 @@ def _mention_module(prepared: Prepared) -> None:
     from slurmgpu.submission.slips.modules import missing_module
 
     slip = missing_module(prepared.plan, prepared.templates(), prepared.folder, os.environ)
+    if slip is not None:
+        note(f"warning: {slip.message}; {slip.hint}")
+
+
+def _mention_imports(command: Command) -> None:
+    """Say what the script imports and its Python does not have, before the job waits in the queue for it."""
+    if not command.words:
+        return
+    from slurmgpu.submission.slips.imports import missing_imports
+
+    slip = missing_imports(command)
     if slip is not None:
         note(f"warning: {slip.message}; {slip.hint}")
 

@@ -17,18 +17,32 @@ ARGUMENTS = "slurmgpu.arguments"
 
 # What others call them.
 _COMMANDS = {
+    "delete": "cancel",
+    "explain": "why",
+    "gpus": "cluster gpus",
+    "history": "status --since 7d",
+    "jupyter": "shell --jupyter",
     "kill": "cancel",
     "launch": "submit",
     "list": "status",
     "log": "logs",
     "ls": "status",
     "monitor": "status",
+    "notebook": "shell --jupyter",
+    "ps": "status",
     "queue": "status",
+    "requeue": "resume",
+    "rerun": "resume",
+    "restart": "resume",
+    "rm": "cancel",
+    "sacct": "status --since 7d",
+    "salloc": "shell",
     "sbatch": "submit",
     "scancel": "cancel",
     "script": "render",
     "settings": "config",
     "show": "plan",
+    "sinfo": "cluster gpus",
     "squeue": "status",
     "srun": "run",
     "start": "submit",
@@ -61,7 +75,10 @@ def meant_command(word: str, commands: Iterable[str]) -> str:
         )
         return f"a command of slurmgpu comes first: slurmgpu submit {given}"
     meant = _COMMANDS.get(word.lower()) or nearest(word.lower(), known)
-    return f"did you mean {meant}? slurmgpu {meant} --help" if meant else "slurmgpu --help lists the commands"
+    if not meant:
+        return "slurmgpu --help lists the commands"
+    about = meant.partition(" --")[0]
+    return f"did you mean {meant}? slurmgpu {about} --help"
 
 
 # Settings of a training that are mappings, and one of each.

@@ -11,7 +11,7 @@ from slurmgpu.cli.interrupting import as_interrupts
 
 
 @click.command("why")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=jobs_by_tab)
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=jobs_by_tab)
 @click.option(
     "--shapes", is_flag=True, help="Ask Slurm what would start sooner: fewer GPUs, less time, elsewhere."
 )
@@ -25,8 +25,8 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     to start, and what would let it start. For one that failed: which rank failed first, on which node, its own error, and
     the fix. For one that runs: since when, until when, and how far its training is.
 
-    JOB is a job id (112, 112_3), a job name, or a run directory. Exit code 1 when Slurm does not know a job, 3 when the
-    queue could not be asked for it.
+    JOB is a job id (112, 112_3), a job name, or a run directory; without one, your newest job. Exit code
+    1 when Slurm does not know a job, 3 when the queue could not be asked for it.
     """
     from slurmgpu.cli.actions.why import act
 

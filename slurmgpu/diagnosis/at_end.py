@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
-from .facts import CAUSE_FILE, Cause, Facts
+from .facts import CAUSE_FILE, ORDERLY_STOP, Cause, Facts
 from .flight import dumps_in
 from .hiding import secrets_here, without_secrets
 from .judging import diagnose
@@ -40,7 +40,7 @@ def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
         return
     facts = facts_here(environment, run_dir, code)
     cause = diagnose(logs, facts, _SECONDS)
-    if cause is None:
+    if cause is None or cause.kind == ORDERLY_STOP:
         return
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     cause = cause._replace(job_id=job_id, restart=facts.restarts, time=now)
@@ -73,6 +73,7 @@ def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Fact
         tasks=int(tasks) if tasks.isdigit() else None,
         processes=processes_of(run_dir),
         restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
+        job_id=environment["SLURM_JOB_ID"],
         dumps=tuple(
             dumps_in(run_dir, environment["SLURM_JOB_ID"], int(environment.get("SLURM_RESTART_COUNT") or 0))
         ),

@@ -52,6 +52,12 @@ if [ "$end" != completed ]; then
         *) end=requeued ;;
     esac
 fi
+# torchrun ends with 1 where its processes stopped in good order: their mark of this start tells.
+stop="$SLURMGPU_RUN_DIR/state/stop.json"
+if [ "$end" = failed ] && grep -q "\"job_id\": \"$SLURM_JOB_ID\"" "$stop" &&
+    grep -q '"reason": "\(time\|SIG[A-Z0-9]*\)"' "$stop"; then
+    end=stopped
+fi
 here=$(cd "$(dirname "$0")" && pwd) || exit 0
 
 by_python() { # by_python_once, again where TERM came before it was ignored: it comes once

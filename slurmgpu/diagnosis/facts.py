@@ -12,6 +12,7 @@ __all__ = [
     "CAUSE_FILE",
     "CAUSE_SCHEMA",
     "NOTIFY_SCHEMA",
+    "ORDERLY_STOP",
     "UNKNOWN",
     "Cause",
     "Facts",
@@ -24,6 +25,8 @@ CAUSE_FILE = "cause."
 """With the job's plain number and ``.json`` behind it: the first cause's file in a run directory."""
 NOTIFY_SCHEMA = "slurmgpu.notify/1"
 """Of the file of a run directory that says which webhook its script writes to."""
+ORDERLY_STOP = "stopped"
+"""The kind of an orderly end, which is no failure: everything is saved."""
 UNKNOWN = "not-known"
 """The kind of a cause where nothing in the logs tells one."""
 BY_SLURM = frozenset(("cancelled", "node-failure", "preempted", "requeued", "time-limit"))
@@ -52,6 +55,8 @@ class Facts(NamedTuple):
     """The node of a job that has only one."""
     restarts: int = 0
     """How often it was started before; an appended log then begins with earlier starts."""
+    job_id: str = ""
+    """Its plain number, by which a line about another job is told apart."""
 
     @property
     def went_well(self) -> bool:

@@ -66,6 +66,8 @@ def _failed(seen: Reading, ended: Sequence[End]) -> bool:
 
 def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:
     first = _first_end(ended)
+    if seen.stops and _is_orderly(ended, facts):
+        return Choice(seen.stops[-1], first, None, True)
     event = _event(seen, facts)
     memory = next((one for one in seen.host if one.row.id == "host-memory"), None)
     if event is not None and not _failed_before(event, first, seen) and not _is_by_memory(event, memory):
@@ -94,6 +96,18 @@ def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choic
     if silent is not None:
         return of_end(silent, seen, None)
     return by_facts(first, seen, facts)
+
+
+_TRY_AGAIN = 75
+"""EX_TEMPFAIL of sysexits.h, with which a training ends that has stopped and saved everything."""
+
+
+def _is_orderly(ended: Sequence[End], facts: Facts) -> bool:
+    """Return whether every process that ended by itself did so with exit code 75; torchrun itself then ends with 1."""
+    own = [end for end in ended if not end.told_to]
+    own = [end for end in own if end.by == "torchrun"] or own
+    codes = {end.code for end in own} if own else {facts.exit_code}
+    return codes == {_TRY_AGAIN}
 
 
 def _left(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:

@@ -136,10 +136,16 @@ class Reading:
         causes = [one for one in causes if one.trace or one.final]
         self.causes = [one for one in causes if not one.is_guess] or causes
         self.symptoms = [one for one in found if one.row.role == "symptom" and (one.trace or one.final)]
-        self.job = [one for one in found if one.row.role == "job"]
+        self.job = [one for one in found if one.row.role == "job" and not self._is_of_another_job(one)]
+        self.stops = [one for one in found if one.row.role == "stop"]
         self.host = [one for one in found if one.row.role == "host"]
         self.waiting = [one for one in found if one.row.role == "waiting"]
         self.lost = [one for one in found if one.row.role == "consequence"]
+
+    def _is_of_another_job(self, found: Found) -> bool:
+        """Return whether a line of Slurm's is about another job, whose log this one prints."""
+        number = (found.values.get("id") or "").partition(".")[0]
+        return number.isdecimal() and self._facts.job_id.isdecimal() and number != self._facts.job_id
 
     def line(self, at: Place) -> str:
         """The text of a line."""

@@ -14,6 +14,7 @@ ROLES = {
     "host": "what the node did to a process: a cause that its own messages do not name",
     "waiting": "ranks that waited for another: the one that did not come is looked for",
     "symptom": "most often the consequence of another process's end: told as likely where nothing else is known",
+    "stop": "an orderly end, everything saved: no failure, where all processes ended with exit code 75",
     "consequence": "only a consequence of another rank's end; never the first cause",
 }
 """What a row may be, in words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -242,14 +243,18 @@ def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:
     for name in names:
         text = _read_text(folder / name)
         if text is not None:
+            from slurmgpu.planning.checklist import check_training_loop
             from slurmgpu.planning.python_script import parse_python_script
 
             roots = [(folder / name).parent, folder]
             direct = _imported([(folder / name, text)], roots)
             deeper = _imported(direct, roots, deeper=True)
-            return parse_python_script(
+            facts = parse_python_script(
                 name, text, [inner for _, inner in direct], [inner for _, inner in deeper]
             )
+            others = dict([*direct, *deeper])
+            beside = [(os.path.relpath(path, folder), inner) for path, inner in others.items()]
+            return facts._replace(slips=check_training_loop([(name, text), *beside]))
     return None
 
 

@@ -154,6 +154,11 @@ class Dependency(_FromText, Model):
             )
         return {"text": value.strip()}
 
+    @property
+    def job_ids(self) -> list[str]:
+        """Return the plain numbers of the jobs that it names, each once."""
+        return list(dict.fromkeys(re.findall(r":(\d+)", self.text)))
+
     def __str__(self) -> str:
         return self.text
 

@@ -1,7 +1,8 @@
-"""The first causes that scripts have written into run directories at their ends."""
+"""What a job leaves in its run directory at its end: the first cause that its script found, and the mark of an orderly stop."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.printable import printable
 
-__all__ = ["cause_file", "in_one_line", "read_cause", "with_cause", "written_cause"]
+__all__ = ["cause_file", "in_one_line", "orderly_stop", "read_cause", "with_cause", "written_cause"]
 
 _MOST_BYTES = 1 << 20
 
@@ -34,14 +35,54 @@ def read_cause(run_dir: Path | str, job_id: int | str, owner: int | None = None)
 def cause_file(path: Path, owner: int) -> Cause | None:
     """What such a file says; None where it is none, or is not this owner's."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            there = os.fstat(descriptor)
-            if there.st_uid != owner or not stat.S_ISREG(there.st_mode) or there.st_size > _MOST_BYTES:
-                return None
-            return Cause.from_json(file.read(_MOST_BYTES))
+        return Cause.from_json(_read_file_of(owner, path))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def _read_file_of(owner: int, path: Path) -> bytes:
+    """Return a file's bytes; OSError where it is no plain, small file of this user's."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        there = os.fstat(descriptor)
+        if there.st_uid != owner or not stat.S_ISREG(there.st_mode) or there.st_size > _MOST_BYTES:
+            raise OSError(f"{path} is not a file of user {owner}'s, or is too large")
+        return file.read(_MOST_BYTES)
+
+
+def orderly_stop(job: JobStatus, run: Run | None) -> str | None:
+    """Return how a training of slurmgpu's stopped in good order at the end of this start, and how it continues.
+
+    By state/stop.json, which it leaves once all is saved: torchrun ends with 1 whatever the exit code of its processes.
+    """
+    owner = user_number(job.user)
+    if run is None or job.raw_id is None or owner is None:
+        return None
+    folder = Path(run.run_dir)
+    task = job.job_id.partition("_")[2]
+    try:
+        stop = json.loads(_read_file_of(owner, (folder / task if task.isdigit() else folder) / STOP_FILE))
+        number, step, reason = str(stop["job_id"]), int(stop["step"]), str(stop["reason"])
+        of_this_start = number == str(job.raw_id) and int(stop["restart"]) >= (job.restarts or 0)
+        gained = int(stop["gained"]) > 0
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not of_this_start or reason not in ORDERLY:
+        return None
+    if job.state is JobState.PREEMPTED:
+        by = "for a job that comes first"
+    elif reason == "time" or job.state is JobState.TIMEOUT:
+        by = "by its time limit"
+    else:
+        by = f"by {reason}"
+    if not gained:
+        return f"stopped {by} before it gained a step (it is at step {step}): give it more time"
+    return f"stopped {by} at step {step}; slurmgpu resume {job.job_id} continues it"
+
+
+ORDERLY = frozenset({"time", "SIGTERM", "SIGUSR1", "SIGUSR2"})
+"""Why a training stops in good order, in its own words (docs/metrics.md)."""
+STOP_FILE = Path("state", "stop.json")
 
 
 def written_cause(job: JobStatus, run: Run | None) -> Cause | None:
@@ -60,13 +101,17 @@ def in_one_line(cause: Cause) -> str:
 
 
 def with_cause(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> JobStatus:
-    """A failed job with the first cause that its script has written down, where it names one for certain."""
+    """A failed job with how it stopped in good order, else with the first cause that its script is certain of."""
     if not job.state.is_final or job.state is JobState.COMPLETED or job.raw_id is None:
         return job
     try:
-        cause = written_cause(job, run_for(job))
+        run = run_for(job)
     except InvalidInput:  # a record or settings that cannot be read
         return job
+    stop = orderly_stop(job, run)
+    if stop is not None:
+        return job.model_copy(update={"cause": stop})
+    cause = written_cause(job, run)
     if cause is None or not cause.known or not cause.certain or cause.kind in BY_SLURM:
         return job
     return job.model_copy(update={"cause": in_one_line(cause)})

@@ -9,15 +9,15 @@ from itertools import islice
 from pathlib import Path
 
 from slurmgpu.diagnosis.at_end import processes_of
-from slurmgpu.diagnosis.facts import CAUSE_FILE, Cause, Facts, code_in_words
+from slurmgpu.diagnosis.facts import CAUSE_FILE, ORDERLY_STOP, UNKNOWN, Cause, Facts, code_in_words
 from slurmgpu.diagnosis.flight import dumps_in
 from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.diagnosis.judging import diagnose
 from slurmgpu.diagnosis.table import NODE_MATTERS
 from slurmgpu.models.run import JobState, JobStatus, Run
-from slurmgpu.monitoring.cause_files import cause_file, in_one_line, read_cause, written_cause
+from slurmgpu.monitoring.cause_files import cause_file, in_one_line, orderly_stop, read_cause, written_cause
 from slurmgpu.monitoring.log_files import logs_of
-from slurmgpu.monitoring.reasons import LAUNCH_FAILED, canceller, is_refused, reason
+from slurmgpu.monitoring.reasons import LAUNCH_FAILED, STOPPED, canceller, is_refused, reason
 from slurmgpu.monitoring.runs import run_directories
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.printable import printable
@@ -37,10 +37,14 @@ def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
     """
     if not job.state.is_final or job.state is JobState.COMPLETED or is_refused(job):
         return None
+    if orderly_stop(job, run) is not None:
+        return None
     written = written_cause(job, run)
     if written is not None and written.known and written.certain:
         return _with_canceller(written, job)
     read = _by_logs(job, run)
+    if read is not None and job.exit_code == STOPPED and read.kind in (UNKNOWN, "exit-code"):
+        return None  # a program says so by its exit code, and needs no words
     if read is None or (written is not None and written.known and not read.known):
         return written
     return read
@@ -65,6 +69,7 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
         processes=processes_of(Path(run.run_dir)) if run is not None else None,
         cancelled_by=canceller(job),
         restarts=job.restarts or 0,
+        job_id=str(job.raw_id or ""),
         dumps=_dumps(job, run),
         owner=user_number(job.user),
         host=(job.node_list or "") if job.nodes == 1 else "",
@@ -156,7 +161,7 @@ def is_own_doing(job: JobStatus, cause: Cause) -> bool:
 def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
     """The lines of ``slurmgpu why``: what, where and when, the fix, how it ended, and the lines that show it."""
     doubt = "" if cause.certain or not cause.known else " (likely, not certain)"
-    lines = [f"first cause: {in_one_line(cause)}{doubt}"]
+    lines = [f"{'' if cause.kind == ORDERLY_STOP else 'first cause: '}{in_one_line(cause)}{doubt}"]
     if cause.fix:
         lines.append(f"fix: {printable(cause.fix)}")
     if cause.moment:

@@ -12,7 +12,7 @@ from slurmgpu.monitoring.waits import WORDS, each_waits, waits, word_of
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
 
-__all__ = ["LAUNCH_FAILED", "canceller", "is_refused", "reason"]
+__all__ = ["LAUNCH_FAILED", "STOPPED", "canceller", "is_refused", "reason"]
 
 STOPPED = 75
 """EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""

@@ -11,6 +11,7 @@ from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Reason
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.binding import Starting, asked_again, bound, without
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
@@ -18,7 +19,8 @@ from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.nodes import as_spelled, gres_type
 from slurmgpu.planning.options import Layouted, options_of
-from slurmgpu.planning.remarks import other_types_seen, reasons, same_in_all_tasks, warnings
+from slurmgpu.planning.passed_options import passed_problems, unjudged
+from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, warnings
 from slurmgpu.planning.request import SHARED, Layout, count
 from slurmgpu.planning.settled import (
     Settled,
@@ -74,9 +76,20 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     starting = Starting(launching.launcher, environment, tasks, size.processes_per_node)
     own_gpus = _own_gpus(cluster, starting.by_srun, draft.layout, tasks)
     binding = bound(job, cluster, draft, starting)
+    options = options_of(job, cluster, made)
+    given = {option.name: option.value for option in options}
+    partitions = [draft.partition] if draft.partition in cluster.partitions else []
+    refused = [str(problem) for problem in passed_problems(cluster, partitions, given)]
+    if refused and not around.force:
+        raise PlanError(
+            f"Slurm would refuse the job: {'; '.join(refused)}", hint="change the option, or leave it out"
+        )
+    only_slurm = ", ".join(f"--{name}" for name in unjudged(cluster, partitions, given))
+    why = "only Slurm can: slurmgpu submit --dry-run asks it"
+    not_judged = (Reason.of("not judged", only_slurm, why),) if only_slurm else ()
     return Settled(
         name=made.name,
-        options=options_of(job, cluster, made),
+        options=options,
         size=size,
         launching=launching,
         environment_name=name,
@@ -90,8 +103,10 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         reasons=(
             *reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus),
             *binding.reasons,
+            *not_judged,
         ),
         warnings=(
+            *refused,
             *launching.warnings,
             *binding.warnings,
             *_likely_not_meant(job, cluster, around, starting, chosen),
@@ -111,7 +126,7 @@ def _likely_not_meant(
 ) -> tuple[str, ...]:
     return (
         *(() if job.train is None else job.train.without_effect()),
-        *same_in_all_tasks(job, around.script),
+        *array_remarks(job, around.script),
         *outside_the_container(starting.environment),
         *_judged_precision(job, chosen.draft, around.force),
         *warnings(cluster, chosen, job.resources),

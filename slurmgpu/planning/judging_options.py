@@ -11,6 +11,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 from slurmgpu.planning.guesses import without_guesses
 from slurmgpu.planning.nodes import cpus_with_each_gpu
+from slurmgpu.planning.passed_options import passed_problems
 from slurmgpu.planning.request import Ask, Problem
 from slurmgpu.planning.site_rules import against_the_rules
 from slurmgpu.planning.verdict import problems
@@ -39,6 +40,7 @@ def judge_options(cluster: Cluster, options: Options) -> list[Problem]:
     if not names:
         return []
     found = min((_least(cluster, one, names) for one in _spread(cluster, options)), key=len)
+    found = [*found, *passed_problems(cluster, names, options)]
     return found if cluster.complete else [one for one in found if _is_known(cluster, options, names, one)]
 
 

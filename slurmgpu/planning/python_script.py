@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from slurmgpu.planning.checklist import Slip
+
 __all__ = ["OUR_RUN", "Finding", "ScriptFacts", "Signs", "local_imports", "parse_python_script", "signs_of"]
 
 
@@ -238,6 +240,8 @@ class ScriptFacts(NamedTuple):
     """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
     same_in_all_tasks: bool = False
     """All of it was read, and nothing in it takes a variable of Slurm: the tasks of an array would do the same."""
+    slips: tuple[Slip, ...] = ()
+    """What its training loop misses of the checklist."""
     parsed: bool = True
     """False: its syntax could not be read by this Python; it was searched as text."""
 

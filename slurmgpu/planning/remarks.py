@@ -20,7 +20,7 @@ from slurmgpu.planning.request import SHARED, Layout, count
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
 
-__all__ = ["other_types_seen", "reasons", "same_in_all_tasks", "warnings"]
+__all__ = ["array_remarks", "other_types_seen", "reasons", "warnings"]
 
 
 def reasons(
@@ -179,8 +179,11 @@ def _loose_types(cluster: Cluster, draft: Draft) -> list[str]:
     return []
 
 
-def same_in_all_tasks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:
-    """A warning where the tasks of an array have nothing to tell them apart."""
+def array_remarks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:
+    """Return a warning where an array has one task alone, or tasks that nothing tells apart."""
+    if job.array is not None and job.array.indices.isdecimal() and int(job.array.indices) > 1:
+        number = int(job.array.indices)
+        return (f"array {number} is one task, number {number}; 0-{number - 1} makes {number} tasks",)
     if job.array is None or job.array.tasks < 2 or script is None or not script.same_in_all_tasks:
         return ()
     told = (*(job.command or ()), *job.variables.values())

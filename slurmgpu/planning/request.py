@@ -159,7 +159,7 @@ class Ask(NamedTuple):
 
 About = Literal[
     "partition", "account", "qos", "time", "nodes", "gpus", "gpu_type", "cpus", "memory", "gres", "constraint",
-    "refused", "required", "advised",
+    "licenses", "refused", "required", "advised",
 ]  # fmt: skip
 """What of a request something is about."""
 

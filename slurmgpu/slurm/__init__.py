@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from slurmgpu.lines.hostlist import expand
 from slurmgpu.slurm import (
     cluster,
     control,
@@ -26,7 +27,6 @@ from slurmgpu.slurm.commands import Answer, Commands, Runner, call, current_user
 from slurmgpu.slurm.control import Verb
 from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Start
-from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 
+from slurmgpu.errors import InvalidInput
 from slurmgpu.files.settings import Settings, load_settings
-from slurmgpu.slurm import Slurm, shelf_here
+from slurmgpu.models.run import JobStatus
+from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm, current_user, shelf_here
+
+__all__ = ["ago", "named_or_newest", "shared"]
 
 # An answer that another process has asked for is as good as one's own for so many seconds.
 _YOUNG = 5.0
@@ -19,6 +25,32 @@ def shared(settings: Settings | None = None) -> Slurm:
     """
     settings = load_settings(Path.cwd(), os.environ).settings if settings is None else settings
     return Slurm(shelf=shelf_here(max(settings.poll_floor, settings.policy.poll_floor or 0)))
+
+
+def named_or_newest(slurm: Slurm, jobs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the jobs that are named; where none is, the one that this user submitted last, and say which.
+
+    Raises InvalidInput where there has been none since yesterday.
+    """
+    if jobs:
+        return jobs
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.monitoring.status import status
+
+    known = [job for job in status(slurm, user=current_user()).jobs if job.raw_id is not None]
+    if not known:
+        raise InvalidInput(
+            "no job is named, and you have had none since yesterday",
+            hint="slurmgpu status --since 7d lists older ones",
+        )
+    newest = max(known, key=_submitted)
+    word = newest.job_id.partition("_")[0]  # an array as a whole
+    note(f"job {word}{f' ({printable(newest.name)})' if newest.name else ''}, your newest")
+    return (word,)
+
+
+def _submitted(job: JobStatus) -> tuple[datetime, int]:
+    return job.submit or datetime.min.replace(tzinfo=timezone.utc), job.raw_id or 0
 
 
 def ago(age: float) -> str:

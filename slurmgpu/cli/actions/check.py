@@ -14,13 +14,15 @@ import click
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.batch import batch_scripts_in, read_batch_script
 from slurmgpu.files.clusters import choose_cluster
+from slurmgpu.files.jobs import read_python
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.planning.checklist import CHECKS
 from slurmgpu.printable import printable
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import Finding, Severity
+from slurmgpu.scripts.rules.base import SEVERITIES, Finding, Severity
 from slurmgpu.submission.judging import facts_here
 from slurmgpu.submission.slips.modules import known_modules
 
@@ -60,6 +62,10 @@ def act(
     unread: list[InvalidInput] = []
     modules: frozenset[str] | None = None
     for script in _each(scripts, unread):
+        if script.endswith(".py"):
+            loop = _findings_of_loop(script, severity, ignore, unread)
+            checked += [] if loop is None else [_Checked(printable(script), loop)]
+            continue
         try:
             text = _text(script)
         except InvalidInput as fault:
@@ -94,6 +100,26 @@ def _findings(
     read = parse_batch_script(text)
     facts = facts_here(read, Path.cwd(), cluster, modules=modules)
     return check_script(read, facts, ignore=ignore, least=severity)
+
+
+def _findings_of_loop(
+    script: str, severity: Severity, ignore: tuple[str, ...], unread: list[InvalidInput]
+) -> list[Finding] | None:
+    """Return what the training loop of a Python script misses of the checklist; None where it cannot be read."""
+    facts = read_python([Path(script).name], Path(script).absolute().parent)
+    if facts is None or not facts.parsed:
+        why = "there is no such file, or it is not text" if facts is None else "its syntax is not Python's"
+        unread.append(InvalidInput(f"{script}: {why}", hint="name a batch script, or a Python script"))
+        return None
+    found = []
+    for slip in facts.slips:
+        check = CHECKS[slip.check]
+        if slip.check in ignore or SEVERITIES.index(check.severity) > SEVERITIES.index(severity):
+            continue
+        where = "" if slip.file == Path(script).name else f"{slip.file}:{slip.line}: "
+        line = 1 if where else slip.line
+        found.append(Finding(line, slip.check, check.severity, where + check.message, check.fix))
+    return sorted(found)
 
 
 def _each(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.actions.asking import named_or_newest, shared
 from slurmgpu.cli.actions.awaiting import wait_at_terminal, written
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
@@ -63,6 +63,7 @@ def act(
             hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
         )
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
+    jobs = named_or_newest(slurm, jobs)
     selections = select(jobs)
     runs_of = runs_by_settings(Path.cwd(), os.environ)
 

@@ -14,8 +14,11 @@ import click
 from slurmgpu.cli.actions.plan import plan_text, terminal_columns
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, prepare
-from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.errors import InvalidInput, PlanError, SlurmGpuError, SlurmUnreachable
+from slurmgpu.models.job import Dependency
 from slurmgpu.models.run import Run
+from slurmgpu.monitoring.select import select
+from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.images import Making
 from slurmgpu.submission.preflight import check_before_submission, doubts
@@ -33,6 +36,8 @@ def act(
         )
     prepared, making = with_image(prepare(given, starts="submit"), pull=bool(given["pull"]), now=not dry_run)
     slurm = Slurm()
+    if not given.get("job__force"):
+        check_dependency(slurm, prepared.loaded.job.dependency)
     packed = None
     if via == "submitit":
         from slurmgpu.submission.by_submitit import attach, pack_command
@@ -52,6 +57,25 @@ def act(
         from slurmgpu.cli.actions.awaiting import wait_for_job
 
         click.get_current_context().exit(wait_for_job(run, follow))
+
+
+def check_dependency(slurm: Slurm, dependency: Dependency | None) -> None:
+    """PlanError for a dependency on a job that neither the queue nor accounting knows.
+
+    sbatch takes it, and depending on its release starts the job at once or never (seen on 22.05 and 26.05).
+    """
+    ids = dependency.job_ids if dependency is not None else []
+    if not ids:
+        return
+    try:
+        unknown = status(slurm, user=None, selections=select(ids), detail="sparing").missing
+    except SlurmUnreachable:  # sbatch may answer all the same
+        return
+    if unknown:
+        raise PlanError(
+            f"dependency {dependency}: Slurm knows no job {', '.join(unknown)}",
+            hint="slurmgpu status --since 7d lists your jobs; --force submits it all the same",
+        )
 
 
 def with_image(prepared: Prepared, *, pull: bool, now: bool) -> tuple[Prepared, Making | None]:

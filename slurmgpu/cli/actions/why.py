@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.asking import ago, shared
-from slurmgpu.diagnosis.facts import CAUSE_SCHEMA
+from slurmgpu.cli.actions.asking import ago, named_or_newest, shared
+from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.cause_files import orderly_stop
 from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
+from slurmgpu.monitoring.reasons import STOPPED
 from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.monitoring.why.answer import Shape, Start, Why, document
+from slurmgpu.monitoring.why.answer import Mend, Shape, Start, Why, document
 from slurmgpu.monitoring.why.explain import explain
 from slurmgpu.monitoring.why.shapes import shapes_of
 from slurmgpu.monitoring.why.words import clock, listed, span
@@ -42,7 +44,7 @@ MOST_JOBS = 10
 
 _VERDICTS = {
     "waits": "is waiting", "held": "is held", "never": "is waiting, and will never start as it is", "runs": "is running",
-    "unknown": "is unknown",
+    "stopped": "stopped in good order", "unknown": "is unknown",
 }  # fmt: skip
 _ENDS = {
     JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled",
@@ -60,7 +62,7 @@ def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool
             "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
             hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
         )
-    selections = select(jobs)
+    selections = select(named_or_newest(slurm, jobs))
     report = status(slurm, user=None if all_users else current_user(), selections=selections)
     present = slurm.present()
     told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
@@ -98,8 +100,14 @@ def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes:
 def _tell_end(why: Why) -> None:
     """What failed first, by what the job's script left, or by its logs; and whether its node did so before."""
     runs_of = runs_by_settings(Path.cwd(), os.environ)
-    cause = cause_of(why.job, run_of_job(why.job, runs_of=runs_of))
-    if cause is not None:
+    run = run_of_job(why.job, runs_of=runs_of)
+    cause = cause_of(why.job, run)
+    by_exit_code = why.job.state is JobState.FAILED and why.job.exit_code == STOPPED and cause is None
+    if by_exit_code or orderly_stop(why.job, run) is not None:
+        why.verdict = "stopped"
+    elif cause is not None and cause.kind == ORDERLY_STOP:
+        why.verdict, why.sentence, why.mends = "stopped", cause.what, [Mend(cause.fix)]
+    elif cause is not None:
         why.cause = {"schema": CAUSE_SCHEMA, **cause._asdict()}
         if not is_own_doing(why.job, cause):
             why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))

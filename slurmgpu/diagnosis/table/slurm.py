@@ -244,6 +244,15 @@ ROWS = (
         "line",
     ),
     Row(
+        "stopped",
+        ": start it again to continue",
+        r"stopped by (?P<reason>\w+) at step (?P<step>\d+), saved in (?P<folder>\S+): start it again to continue",
+        "the training stopped in good order at step {step} ({reason}), saved in {folder}",
+        "start it again, and it continues at step {step}: slurmgpu resume, for a job of slurmgpu's",
+        "stop",
+        "line",
+    ),
+    Row(
         "training",
         "error: ",
         r"^error: (?P<message>\S.*)$",

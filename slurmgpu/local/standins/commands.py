@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from pathlib import Path
 from typing import NoReturn
 
+from ...lines.hostlist import expand
 from .fitting import fit_agent, is_pretended_host
 from .job import PretendedJob, node_names, say, say_once
 
-__all__ = ["expand_hosts", "main"]
-
-
-def expand_hosts(nodelist: str) -> list[str]:
-    """Expand Slurm's host ranges: ``gpu[01-03,7],login`` is gpu01 gpu02 gpu03 gpu7 login."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodelist):
-        head, bracket, tail = part.partition("[")
-        if not bracket:
-            hosts.append(part)
-            continue
-        ranges, _, suffix = tail.partition("]")
-        for span in ranges.split(","):
-            low, _, high = span.partition("-")
-            for number in range(int(low), int(high or low) + 1):
-                hosts += expand_hosts(f"{head}{number:0{len(low)}}{suffix}")
-    return hosts
+__all__ = ["main"]
 
 
 def _execute(command: list[str]) -> NoReturn:
@@ -40,7 +24,7 @@ def _scontrol(_folder: str, job: PretendedJob, arguments: list[str]) -> int:
     match words:
         case ["show", kind, *rest] if "hostnames".startswith(kind) and len(kind) > 4:
             nodelist = rest[0] if rest else os.environ.get("SLURM_JOB_NODELIST", "")
-            print("\n".join(expand_hosts(nodelist)))
+            print("\n".join(expand(nodelist)))
         case ["show", "hostlist" | "hostlistsorted", names]:
             print(names)
         case ["show", "node" | "nodes", *rest]:

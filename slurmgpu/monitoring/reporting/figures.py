@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.reasons import STOPPED
 from slurmgpu.monitoring.reporting.training import Training
 from slurmgpu.slurm import History, Sampling, Start, Step
 
@@ -191,10 +192,12 @@ def figures_of(
 
 def _wasted(found: Figures) -> float:
     """GPU-hours; a job at its time limit, or one that was cancelled, may have left what it was for."""
-    gpus, elapsed = found.job.gpus or 0, found.job.elapsed or 0
-    if found.job.state in LOST:
-        return gpus * found.held_seconds / 3600
-    lost = found.seconds_before if found.training is None else found.training.repeated_seconds
+    gpus, elapsed, training = found.job.gpus or 0, found.job.elapsed or 0, found.training
+    stopped = found.job.exit_code == STOPPED or (training is not None and training.stopped)
+    if found.job.state in LOST and not stopped:
+        kept = 0.0 if training is None else training.saved_seconds
+        return gpus * max(0.0, found.held_seconds - kept) / 3600
+    lost = found.seconds_before if training is None else training.repeated_seconds
     return (gpus * lost + len(found.idle_gpus) * elapsed) / 3600
 
 

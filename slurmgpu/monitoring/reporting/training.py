@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurmgpu.monitoring.cause_files import ORDERLY
 from slurmgpu.monitoring.json_rows import Row, number, opened, part, rows_in, whole
 from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
 
@@ -38,6 +39,10 @@ class Training:
     """Loader workers of each process, where the settings name a number."""
     finished: bool = False
     """Whether it has come to its own end."""
+    stopped: bool = False
+    """Whether it stopped in good order, with everything saved."""
+    saved_seconds: float = 0.0
+    """Time of the steps that count and that the newest checkpoint has."""
     whole: bool = True
     """Whether all of it was read, and is the job's alone."""
 
@@ -73,20 +78,24 @@ class _Interval:
     def steps(self) -> int:
         return self.last - self.first
 
+    def share_up_to(self, step: int) -> float:
+        """Return which part of its steps a checkpoint of this step has."""
+        return min(max(step - self.first, 0), self.steps) / self.steps
+
 
 def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Training | None:
     """Add the rows up."""
     intervals: list[_Interval] = []
     total: int | None = None
-    finished = False
-    restart, at = -1, 0
+    finished = stopped = False
+    restart, at, saved = -1, 0, 0
     first_time = last_time = None
     resumed = 0
     begun: Row = {}
     for row in rows:
         if row.restart > restart:
             restart, first_time, resumed, at = row.restart, row.time, row.step, row.step
-        last_time, finished = row.time, False
+        last_time, finished, stopped = row.time, False, False
         if row.kind == "start":
             at, resumed, begun = row.step, row.step, row.values
             total = whole(row.values.get("total_steps")) or total
@@ -95,6 +104,9 @@ def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Train
             at = row.step
         elif row.kind == "end":
             finished = row.values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
+            stopped = row.values.get("reason") in ORDERLY
+        elif row.kind == "checkpoint":
+            saved = row.step
     if restart < 0:
         return None
     kept = _kept(intervals)
@@ -114,6 +126,8 @@ def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Train
         world_size=whole(begun.get("world_size")),
         workers=whole(part(begun, "settings").get("workers")),
         finished=finished,
+        stopped=stopped,
+        saved_seconds=sum(one.seconds * one.share_up_to(saved) for one in kept),
         whole=whole_file,
     )
 

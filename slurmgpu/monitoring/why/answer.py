@@ -11,8 +11,8 @@ from slurmgpu.models.run import JobStatus
 
 __all__ = ["Fact", "Mend", "Shape", "Start", "Verdict", "Why", "document"]
 
-Verdict = Literal["waits", "held", "never", "runs", "ended", "unknown"]
-"""``never``: it will not start as it is; ``held``: not before somebody releases it."""
+Verdict = Literal["waits", "held", "never", "runs", "ended", "stopped", "unknown"]
+"""``never``: it will not start as it is; ``held``: not before somebody releases it; ``stopped``: ended with all saved."""
 
 
 class Fact(NamedTuple):

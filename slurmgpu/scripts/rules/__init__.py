@@ -15,6 +15,7 @@ from slurmgpu.scripts.rules import (
     reading,
     resources,
     spelling,
+    training,
     values,
 )
 from slurmgpu.scripts.rules.base import Rule
@@ -28,6 +29,18 @@ def _rules(module: ModuleType) -> Iterator[Rule]:
         yield from (each for each in (one if isinstance(one, list) else [one]) if isinstance(each, Rule))
 
 
-_MODULES = (reading, spelling, values, resources, logs, environment, launching, counting, ending, cluster)
+_MODULES = (
+    reading,
+    spelling,
+    values,
+    resources,
+    logs,
+    environment,
+    launching,
+    counting,
+    ending,
+    training,
+    cluster,
+)
 RULES = {rule.name: rule for module in _MODULES for rule in _rules(module)}
 """By name, in the order of the documentation."""

@@ -146,6 +146,8 @@ JUDGED = list(starmap(_rule_about, (
     ("unknown-feature", "constraint", "constraint",
      "A constraint that none of the nodes meets.", "leave it out, or name another"),
     ("too-much-gres", "gres", "gres", "More of a generic resource than a node has.", "ask for less of it"),
+    ("licence-not-there", "licenses", "licenses",
+     "A licence that the cluster does not have, or not as many.", "ask for one that is there"),
     ("qos-not-allowed", "qos", "qos partition",
      "A QOS that is not there, or not legal for the partition or account.", "name another QOS"),
     ("account-not-allowed", "account", "account partition",

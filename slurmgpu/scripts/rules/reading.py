@@ -26,7 +26,7 @@ def _option_in(text: str) -> str:
     return SBATCH.canonical(found[0]) if len(found) == 1 else match[1]
 
 
-@rule("error", taken=True)
+@rule("error")
 def after_command(view: View) -> Iterator[Hit]:
     """An option after the first command: sbatch stops reading there."""
     for line, text, _ in _passed(view, "after-command"):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from slurmgpu.lines.hostlist import expand
 from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.discovered import Discovered, LoginNode
 from slurmgpu.models.site import Dialect, Reservation, SlurmSetup, Source
@@ -17,7 +18,6 @@ from slurmgpu.slurm.describing.gpu_types import gpu_types_of
 from slurmgpu.slurm.describing.nodes import Kind, groups_of, kinds_of
 from slurmgpu.slurm.describing.partitions import partition_of, preemptible_partitions
 from slurmgpu.slurm.describing.words import sound, words
-from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.text import known, moment, whole
 
 __all__ = ["build"]

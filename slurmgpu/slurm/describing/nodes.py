@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from slurmgpu.lines.hostlist import abbreviate, expand
 from slurmgpu.models.cluster import NodeGroup
 from slurmgpu.models.units import Memory
 from slurmgpu.slurm.describing.asking import Record
 from slurmgpu.slurm.describing.gres import read_gres
 from slurmgpu.slurm.describing.words import words
-from slurmgpu.slurm.hostlist import abbreviate, expand
 from slurmgpu.slurm.text import known, whole
 
 __all__ = ["Groups", "Kind", "groups_of", "kinds_of", "state_words"]

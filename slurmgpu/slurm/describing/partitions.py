@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from slurmgpu.lines.hostlist import expand
 from slurmgpu.models.cluster import NodeGroup, Partition
 from slurmgpu.models.limits import Billing, Limits
 from slurmgpu.models.units import Memory
 from slurmgpu.slurm.describing.accounting import duration
 from slurmgpu.slurm.describing.asking import Record
 from slurmgpu.slurm.describing.words import sound, words
-from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.text import known, whole
 
 __all__ = ["partition_of", "preemptible_partitions"]

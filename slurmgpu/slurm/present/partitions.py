@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from slurmgpu.lines.hostlist import expand
 from slurmgpu.slurm.describing.asking import Record
 from slurmgpu.slurm.describing.partitions import partition_of
 from slurmgpu.slurm.describing.words import words
-from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.text import known, moment, whole
 
 if TYPE_CHECKING:

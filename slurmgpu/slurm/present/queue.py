@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 
-from slurmgpu.slurm.hostlist import expand
+from slurmgpu.lines.hostlist import expand
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
 from slurmgpu.slurm.tres import GpuCount, gpus_of_job, read_gpus
 
