@@ -352,3 +352,41 @@ def test_a_time_beyond_the_calendar_is_none(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+SENDS_ELSEWHERE = """#!/bin/bash
+OUT=out/$SLURM_JOB_ID
+srun --output=out/%x-%j-%t.log --error "out/err-%N.txt" python train.py
+cd sub
+python eval.py > eval.log 2>&1
+python x.py 2> "$OUT/x err.txt" | tee -a all.txt
+srun bash -c 'python y.py > y.$SLURM_PROCID.log 2>&1'
+nvidia-smi > smi.txt
+torchrun t.py &> ../torch_$(date +%F).log &
+python z.py > /dev/null
+"""
+
+
+def test_files_that_the_scripts_commands_write_to_are_logs(tmp_path: Path) -> None:
+    named = ["out/tr-7-0.log", "out/tr-7-1.log", "out/err-n1.txt", "sub/eval.log", "sub/out/7/x err.txt", "sub/all.txt",
+             "sub/y.0.log", "torch_2026-01-01.log"]  # fmt: skip
+    for name in (*named, "out/tr-8-0.log", "sub/smi.txt", "slurm-7.out"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / "job.sh").write_text(SENDS_ELSEWHERE)
+    start = datetime.now(timezone.utc)
+    where: Any = {
+        "name": "tr",
+        "work_dir": str(tmp_path),
+        "script": f"{tmp_path}/job.sh arg",
+        "start": start,
+        "user": None,
+    }
+    ended = JobStatus(
+        job_id="7", raw_id=7, state=JobState.FAILED, source="sacct", stdout=f"{tmp_path}/slurm-7.out", **where
+    )
+    first, *others = logs_of(None, ended)
+    assert first.part == "batch script"
+    assert sorted(str(log.path) for log in others) == sorted(f"{tmp_path}/{name}" for name in named)
+    later = ended.model_copy(update={"start": start + timedelta(hours=1)})
+    assert len(logs_of(None, later)) == 1  # they are an earlier job's

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from slurmgpu.files.regular import open_regular
 from slurmgpu.models.run import SUBMITIT_FOLDER, JobStatus, Run
+from slurmgpu.monitoring.script_logs import files_named_by_script
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm import JobId, expand_pattern
 
@@ -72,6 +73,12 @@ def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
     tasks = [] if run is None or job.raw_id is None else tasks_of(run, job.raw_id, job.job_id)
     tasks += [] if run is None else logs_of_steps(run, out, job.job_id)
     tasks += [log for log in ranks_of(run, out, job) if log.path not in {error, *(one.path for one in tasks)}]
+    known = {out, error, *(log.path for log in tasks)}
+    tasks += [
+        Log(job.job_id, path, part=f"file {path.name}")
+        for path in files_named_by_script(run, job)
+        if path not in known
+    ]
     part = "batch script" if tasks else ""
     if error is None or error == out:
         return [Log(job.job_id, out, part=part, why=why), *tasks]

@@ -82,7 +82,8 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     refused = [str(problem) for problem in passed_problems(cluster, partitions, given)]
     if refused and not around.force:
         raise PlanError(
-            f"Slurm would refuse the job: {'; '.join(refused)}", hint="change the option, or leave it out; --force submits the job all the same"
+            f"Slurm would refuse the job: {'; '.join(refused)}",
+            hint="change the option, or leave it out; --force submits the job all the same",
         )
     only_slurm = ", ".join(f"--{name}" for name in unjudged(cluster, partitions, given))
     why = "only Slurm can: slurmgpu submit --dry-run asks it"

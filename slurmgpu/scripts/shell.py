@@ -76,6 +76,8 @@ class Simple(NamedTuple):
     """What follows it: ``&``, ``|``, ``&&``, ``;``, or nothing at the line's end."""
     redirected: bool = False
     """Whether its input or output goes elsewhere."""
+    outputs: tuple[str, ...] = ()
+    """The files that its output or errors go to, without their quotes."""
 
     @property
     def name(self) -> str:
@@ -352,28 +354,39 @@ def simple_commands(command: Command) -> Iterator[Simple]:
 def _simple(part: list[tuple[str, int]], ender: str) -> Iterator[Simple]:
     while part and part[0][0] in _KEYWORDS:
         part = part[1:]
-    kept, redirected = _without_redirections(part)
+    kept, redirected, outputs = _without_redirections(part)
     if not kept:
         return
     line = kept[0][1]
     raw = [word for word, _ in kept]
     count = next((index for index, word in enumerate(raw) if not _ASSIGNMENT.match(word)), len(raw))
     yield Simple(
-        line, tuple(raw[:count]), tuple(raw[count:]), tuple(map(unquoted, raw[count:])), ender, redirected
+        line,
+        tuple(raw[:count]),
+        tuple(raw[count:]),
+        tuple(map(unquoted, raw[count:])),
+        ender,
+        redirected,
+        outputs,
     )
 
 
-def _without_redirections(part: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], bool]:
+def _without_redirections(
+    part: list[tuple[str, int]],
+) -> tuple[list[tuple[str, int]], bool, tuple[str, ...]]:
     kept: list[tuple[str, int]] = []
-    skip = found = False
+    outputs: list[str] = []
+    operator, found = "", False
     for word, line in part:
-        if skip:
-            skip = False
+        if operator:
+            if operator in (">", ">>", "&>", "&>>", ">|", ">&") and not re.fullmatch(r"\d+|-", word):
+                outputs.append(unquoted(word))
+            operator = ""
         elif word in _REDIRECTIONS:
-            skip = found = True
+            operator, found = word, True
             # The descriptor before it; a word of digits apart is rare enough.
             if kept and kept[-1][0].isdigit() and len(kept[-1][0]) == 1 and len(kept) > 1:
                 kept.pop()
         else:
             kept.append((word, line))
-    return kept, found
+    return kept, found, tuple(outputs)
