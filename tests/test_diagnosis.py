@@ -34,7 +34,7 @@ def said(folder: Path, text: str | bytes, **facts: Any) -> Cause:
 
 
 def facts_of(case: dict[str, Any]) -> dict[str, Any]:
-    names = ("exit_code", "signal", "state", "cancelled_by", "processes")
+    names = ("exit_code", "signal", "state", "cancelled_by", "processes", "job_id")
     return {name: case[name] for name in names if name in case}
 
 

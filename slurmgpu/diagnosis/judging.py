@@ -242,14 +242,9 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
             chosen = others[0]
     elif others:
         chosen = min(others, key=lambda one: (not one.trace, one.at))
-        if (
-            chosen.row.id == "command-missing"
-            and not chosen.values.get("name3")
-            and 127
-            not in (
-                facts.exit_code or 127,
-                *(end.code for end in ended),
-            )
+        if chosen.row.id == "command-missing" and 127 not in (
+            facts.exit_code or 127,
+            *(end.code for end in ended),
         ):
             return None  # it was missing, and the script went on
     else:
@@ -271,6 +266,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     if chosen.row.id in (
         "module-missing",
         "command-missing",
+        "program-missing",
         "import-error",
         "shared-library",
         "script-missing",

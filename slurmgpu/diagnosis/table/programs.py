@@ -97,10 +97,10 @@ ROWS = (
         where="line",
     ),
     Row(
-        "command-missing",
+        "program-missing",
         "execve():|error: execve",
-        r"execve\(\): (?P<name3>[^\s:]+): No such file or directory",
-        "there is no command {name3}, or not the interpreter that its first line names (execve: No such file or directory)",
+        r"execve\(\): (?P<name>[^\s:]+): No such file or directory",
+        "there is no command {name}, or not the interpreter that its first line names (execve: No such file or directory)",
         "load the module or activate the environment that has it (environment:), or give its path",
         where="line",
     ),

@@ -88,7 +88,7 @@ def signal_misses_trap(view: View) -> Iterator[Hit]:
 
 
 @rule("warning")
-def signal_to_nobody(view: View) -> Iterator[Hit]:
+def signal_without_step(view: View) -> Iterator[Hit]:
     """The signal goes to the steps, and the script starts none."""
     value = view.asked.value("signal")
     if (
@@ -104,7 +104,7 @@ def signal_to_nobody(view: View) -> Iterator[Hit]:
     if work and not steps:
         yield Hit(
             view.asked.line("signal"),
-            "without B: Slurm signals the steps of srun, and this script starts none: nobody gets the signal",
+            "without B: Slurm signals the steps of srun, and this script starts none: no process gets it",
             f"start the program with srun (line {work[0].line}), or write --signal=B:{value} and a trap that passes it on",
         )
 
