@@ -10,7 +10,7 @@ from .reading import Found, Reading, last_lines
 from .row import filled
 from .table import row_of
 from .telling import Choice
-from .traces import is_progress
+from .traces import is_progress, is_remark
 
 __all__ = ["by_facts", "of_end", "of_memory"]
 
@@ -36,9 +36,13 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
     if end.signal:
         return _of_signal(end.signal, end, seen)
     what = f"the process ended itself with exit code {end.code}, without an error that slurmgpu knows"
-    said = [line for line in last_lines(seen.pieces, 1, outside=True) if not is_progress(line)]
+    said = [line for line in last_lines(seen.pieces, 5, outside=True) if not is_progress(line)]
+    said = [line for line in said if not is_remark(line)]
     if said:
-        what += f"; the last line before it: {said[0].strip()[:200]}"
+        what += f"; the last line before it: {said[-1].strip()[:200]}"
+    elif seen.handled:
+        error = seen.handled[-1]
+        what += f"; the last error that it printed, and survived: {filled(error.row.what, error.values)[:200]}"
     return Choice(
         None,
         end,

@@ -128,6 +128,8 @@ class Reading:
         dead = (self._of_trace(one, True) for one in self._traces if one.of_thread)
         self.threads = [one for one in dead if one is not None]
         """Threads that ended with an error, while their processes went on."""
+        self.handled = [one for one in found if one.trace and self.went_on(one.at)]
+        """Exceptions after which the training made progress."""
         found = [one for one in found if one.row.role == "job" or not self.went_on(one.at)]
         found.sort(key=lambda one: one.at)
         causes = [one for one in found if one.row.role == "cause"]

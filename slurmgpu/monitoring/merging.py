@@ -46,7 +46,10 @@ def merge(
             continue  # The queue already lists these tasks, in parts that accounting has not heard of yet.
         if not job.state.is_final and _is_among(job, arrays.get((key[0], job.array_job_id), ())):
             continue  # A task that was released, or requeued, is by itself in accounting, and squeue shows it with the others.
-        if queued is not None and not job.state.is_final and user in (None, job.user):
+        if queued is not None and job.state is JobState.REQUEUED and user in (None, job.user):
+            # Cancelled before it was back in the queue, a job has no further row (seen on 22.05 and 26.05).
+            job = job.model_copy(update={"state": JobState.CANCELLED})
+        elif queued is not None and not job.state.is_final and user in (None, job.user):
             lost = job.model_copy(update={"state": JobState.UNKNOWN})
             said = job.state_text or "nothing"
             notes.append((f"job {job.job_id}: accounting says {said}, but the queue has no such job", lost))

@@ -97,6 +97,8 @@ def canceller(job: JobStatus) -> str:
 
 
 def _cancelled(job: JobStatus) -> str:
+    if job.state_text == JobState.REQUEUED.value:
+        return "cancelled while it was put back into the queue"
     by = canceller(job)
     who = f" by {by}" if by else ""
     return f"cancelled{who}{'' if job.node_list or job.elapsed else ', before it started'}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +14,12 @@ from click.testing import CliRunner
 from slurmgpu.cli.cancel import command as cancel_command
 from slurmgpu.cli.status import command as status_command
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm, sbatch
+from slurmgpu.slurm.commands import Answer, call
+from tests.recorded import said
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 
@@ -50,6 +54,24 @@ def watch(client: Slurm, word: str, done: Callable[[JobStatus], bool]) -> JobSta
 
 def is_running(job: JobStatus) -> bool:
     return job.state is JobState.RUNNING
+
+
+def test_a_job_that_is_cancelled_while_it_is_put_back_stays_cancelled(
+    slurm: ThrowawaySlurm, tmp_path: Path
+) -> None:
+    """Accounting then has no row but that of the start that was put back, and the queue forgets the job."""
+    client = Slurm(env=slurm.env)
+    job_id = submit(client, tmp_path, "--requeue", "--time=5")
+    watch(client, str(job_id), is_running)
+    slurm.run(["sh", "-c", f"scontrol requeue {job_id} && scancel {job_id}"]).check_returncode()
+
+    def forgetful(argv: Sequence[str], **how: Any) -> Answer:
+        return said("") if argv[0] == "squeue" else call(argv, **how)
+
+    later = Slurm(forgetful, slurm.env)
+    found = watch(later, str(job_id), lambda job: job.end is not None)
+    assert (found.source, found.state) == ("sacct", JobState.CANCELLED)
+    assert str(reason(found)).startswith("cancelled")
 
 
 def test_a_jobs_name_cannot_hold_another_job(client: Slurm, tmp_path: Path) -> None:
