@@ -166,11 +166,21 @@ ROWS = (
         where="line",
     ),
     Row(
+        "work-folder",
+        "getcwd",
+        r"getcwd(?:\(\))? failed: No such file or directory|getcwd: cannot access parent directories",
+        "the folder that the script is in is not there any more",
+        "do not remove or move the work folder while the job runs; a script that makes a folder of its own must not leave it",
+        "symptom",
+        where="line",
+    ),
+    Row(
         "prolog",
-        "TaskProlog|task_prolog|task prolog|Prolog ",
-        r"(?P<message>(?:TaskProlog|task[ _]prolog)[^\n]*(?:failed|exit|status)[^\n]*)",
-        "the site's prolog failed before the program began: {message}",
-        "start it again without this node (exclude:), and tell the site",
+        "TaskProlog|task_prolog|task prolog|task-prolog|Prolog ",
+        r"(?P<message>(?:TaskProlog|(?:--)?task[ _-]prolog)[^\n]*(?:failed|exit|status)[^\n]*)",
+        "a prolog failed before the program began: {message}",
+        "if it is the site's, start the job again without this node (exclude:), and tell the site; if it is your own "
+        "(--task-prolog), see what it wrote",
         where="line",
     ),
     Row(
