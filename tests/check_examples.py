@@ -36,9 +36,9 @@ CLUSTER = validate(
 name: site
 default_partition: standard
 partitions:
-  standard: {nodes: [{count: 10, cpus: 40}], limits: {max_time: 7-00:00:00}}
+  standard: {nodes: [{count: 10, names: "c[1-10]", cpus: 40}], limits: {max_time: 7-00:00:00}}
   gpu:
-    nodes: [{count: 4, gpus: 4, gpu_type: a100, cpus: 64, memory: 500G, features: [nvme], gres: {lscratch: 800}}]
+    nodes: [{count: 4, names: "g[1-4]", gpus: 4, gpu_type: a100, cpus: 64, memory: 500G, features: [nvme], gres: {lscratch: 800}}]
     limits: {max_time: 3-00:00:00, max_nodes: 2}
     requires_gpu: true
   old: {nodes: [{count: 2, cpus: 16, features: [hdd]}], state: drain}

@@ -332,75 +332,7 @@ def verdict(tmp_path: Path, *found: dict[str, object]) -> tuple[str, dict[str, o
     return "; ".join(judged.sentences), {one.key: one.value for one in judged.proposals}
 
 
-# What was tried: `what rate key=value ...`, `w` for waits_for_data, or `what key=value ... failed: why`. What is proposed of it,
-# and what is said (with `not:`, what is not).
-VERDICTS: dict[str, tuple[str, dict[str, object], str]] = {
-    "a loader that is the limit gets the workers with which it is none":
-        ("base 100 w=0.6; workers 60 workers=0 w=0.8; workers 100 workers=1 w=0.6; workers 195 workers=2 w=0.05; "
-         "workers 200 workers=4",
-         {"train.workers": 2}, "2 data-loader workers are enough"),
-    "a loader that no number of workers helps":
-        ("base 100 w=0.6; workers 99 workers=0 w=0.6; workers 101 workers=4 w=0.5",
-         {}, "the loader is the limit"),
-    "the workers that a training has, faster at the second try":
-        ("base 100 workers=0 w=0.5; workers 120 workers=0; workers 60 workers=1; workers 122 workers=2",
-         {}, ""),
-    "more workers than a training has, which pay":
-        ("base 100 workers=0 w=0.5; workers 120 workers=0; workers 60 workers=1; workers 190 workers=2",
-         {"train.workers": 2}, ""),
-    "a gain that no waiting explains":
-        ("base 100; workers 101 workers=0; workers 250 workers=1",
-         {}, "2.50 times as fast as now, although it waits only 1 % of its time for data"),
-    "another try waits":
-        ("base 100 workers=0 w=0.009; workers 98 workers=1 w=0.15",
-         {}, "the workers that it has are enough: it waits 0.9 % of its time for data"),
-    "fewer workers are enough":
-        ("base 100 workers=8; workers 70 workers=1 w=0.3; workers 99 workers=2; workers 100 workers=8",
-         {}, "2 data-loader workers are enough"),
-    "no number of workers reaches what the job has":
-        ("base 100 w=0.4; workers 60 workers=4",
-         {}, "not:enough"),
-    "a tiny network gains from larger micro-batches":
-        ("base 100; batch 199 batch_size=64; batch 390 batch_size=128; batch 395 batch_size=256",
-         {}, "128 samples at a time are 3.90 times as fast as 32"),
-    "a smaller micro-batch that is much faster":
-        ("base 100; batch 436 batch_size=1; batch 110 batch_size=64",
-         {}, "1 sample at a time is 4.36 times as fast as 32: something else slowed down one of the two tries"),
-    "larger micro-batches that do not run":
-        ("base 100; batch 60 batch_size=16; batch batch_size=64 failed: error: too many",
-         {}, "with 64 samples at a time it does not run: error: too many"),
-    "of them nothing else is said":
-        ("base 100; batch 60 batch_size=16; batch batch_size=64 failed: error",
-         {}, "not:larger"),
-    "a full memory":
-        ("base 100; batch batch_size=64 failed: out of memory",
-         {}, "memory is full with 64 samples at a time"),
-    "what waits for other processes is asked for one":
-        ("base 100; scaling 100 how=each; scaling 110 how=each processes=2 batch_size=64; "
-         "scaling 120 how=each processes=4 batch_size=128",
-         {"resources.gpus": 1},
-         "2 processes do 1.10 times as much as one (55 % of what they could) with 64 samples a step in all"),
-    "what scales well is asked for as many as were tried":
-        ("base 100; scaling 196 how=each processes=2; scaling 370 how=each processes=4",
-         {"resources.gpus": 4}, ""),
-    "GPUs that pay only with a larger batch":
-        ("base 100; scaling 195 how=each processes=2 batch_size=64; scaling 105 how=whole processes=2 batch_size=32",
-         {"resources.gpus": 1}, "2 GPUs are worth what they cost only with train.batch_size: 64"),
-    "processes that do not run":
-        ("base 100; scaling how=each processes=2 batch_size=64 failed: error: no port",
-         {}, "2 processes do not run with 64 samples a step: error: no port"),
-    "channels_last beside bf16, which it has already":
-        ("base 190; precision 100 precision=fp32 tf32=false; precision 191 precision=bf16; "
-         "precision 195 channels_last=true",
-         {}, "with channels_last, it is 1.03 times as fast as now"),
-    "the fastest precision is proposed and compile only told":
-        ("base 100; precision 100 precision=fp32 tf32=false; precision 190 precision=bf16; precision 300 compile=true",
-         {"train.precision": "bf16"},
-         "with bf16, it is 1.90 times as fast as with fp32; with compile, it is 3.00 times as fast as now"),
-    "a training that does not run":
-        ("base failed: error: there is no task.py",
-         {}, "the training does not run here: error: there is no task.py"),
-}  # fmt: skip
+VERDICTS = YAML(typ="safe").load(Path(__file__).parent / "data" / "bench_verdicts.yaml")
 
 
 def tries_in(text: str) -> Iterator[dict[str, object]]:
@@ -415,7 +347,7 @@ def tries_in(text: str) -> Iterator[dict[str, object]]:
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_what_was_tried_is_judged_and_what_pays_is_proposed(name: str, tmp_path: Path) -> None:
-    text, expected, words = VERDICTS[name]
+    text, expected, words = (VERDICTS[name][key] for key in ("tried", "proposed", "says"))
     said, proposed = verdict(tmp_path, *tries_in(text))
     assert proposed == expected
     assert words.removeprefix("not:") not in said if words.startswith("not:") else words in said

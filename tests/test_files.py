@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster, profiles
@@ -15,6 +16,8 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings, write_user_setting
 from slurmgpu.files.yaml import read_file, read_yaml, validate
 from slurmgpu.models.job import Job
+
+MISTAKES = YAML(typ="safe").load(Path(__file__).parent / "data" / "job_file_mistakes.yaml")
 
 
 def job_error(text: str) -> str:
@@ -32,56 +35,7 @@ def test_yaml_1_2_keeps_no_and_times_as_they_are() -> None:
     assert layered.data == {"a": "no", "b": "12:30:00", "c": "2-12", "d": "60:30"}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("resources: {time: soon}", "job.yaml:1: resources.time: 'soon' is not a time"),
-        ("resources: {time: 1h}", "'1h' is not a time; did you mean 01:00:00?"),
-        ("resources: {time: 2 days}", "'2 days' is not a time; did you mean 2-00:00:00?"),
-        (
-            "resources: {nodes: 0}",
-            "job.yaml:1: resources.nodes: 0: input should be greater than or equal to 1",
-        ),
-        ("resources: {nodes: '2'}", "job.yaml:1: resources.nodes: '2': input should be a valid integer"),
-        ("resources: {gpus: true}", "job.yaml:1: resources.gpus: True is not a GPU request"),
-        (
-            "resources:\n  memory: 1G\n  memory_per_gpu: 1G",
-            "job.yaml:1: resources: memory and memory_per_gpu exclude each other",
-        ),
-        ('command: [python, "a\\0b"]', "word 2 contains a NUL byte"),
-        ('name: "a\\nb"', "job.yaml:1: name: contains a newline"),
-        ("sbatch: {Nice: 5}", "'Nice' is not a long option of sbatch"),
-        (
-            "array: '1,0-99999999999'",
-            "0-99999999999 goes beyond 4000000, the largest index that any Slurm has",
-        ),
-        (
-            "resources: {constraint: a&&b}",
-            "resources.constraint: 'a&&b': a feature is missing beside an operator",
-        ),
-        ("resources: {constraint: 'a&'}", "a feature is missing beside an operator"),
-        ("resources: {constraint: '[]'}", "a feature is missing beside an operator or in brackets"),
-        ("resources: {constraint: '(a|b'}", "the brackets do not match"),
-        ("resources: {constraint: 'a*0'}", "the * wants a number of nodes, 1 or more"),
-        ("resources: {constraint: 'a(b)'}", "an operator, & or |, is missing"),
-        ("resources: {gpus: 1, gpu_memory: 0}", "gpu_memory: 0 is not an amount of memory"),
-        ("name: !foo bar", "job.yaml:1: the YAML tag !foo means nothing here; write the value without it"),
-        ("name: x\nresources:\n  time: !minutes 60", "job.yaml:3: the YAML tag !minutes means nothing here"),
-        (
-            "command: !!python/object/apply:os.system [id]",
-            "the YAML tag !!python/object/apply:os.system means nothing",
-        ),
-        ("!foo bar", "job.yaml:1: the YAML tag !foo means nothing here"),
-        ("name: x\nsecrets: [!env A]", "job.yaml:2: the YAML tag !env means nothing here"),
-        ("name: !!binary aGVsbG8=", "job.yaml:1: the YAML tag !!binary means nothing here"),
-        ("!foo name: x", "job.yaml:1: the YAML tag !foo means nothing here"),
-        ("variables: {MY-VAR: x}", "is not a variable name"),
-        ("a: 1\na: 2", "job.yaml:2: the key 'a' is there twice"),
-        ("resources: {gres: ['gpu:2']}", "write them as gpus or gpus_per_node"),
-        ("resources: {gpus: a100:2, gpu_type: h100}", "two types of GPU"),
-        ("resources: {gpus: 4, gpus_per_node: 4, nodes: 2}", "gpus: 4 is not nodes: 2 x gpus_per_node: 4"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), MISTAKES["each"])
 def test_each_mistake_is_named_with_its_place_and_what_is_valid(text: str, expected: str) -> None:
     assert expected in job_error(text)
 

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.passed_options import passed_problems, unjudged
-
-CLUSTER = validate(
-    Cluster,
-    read_yaml(
-        """
-name: site
-default_partition: gpu
-partitions:
-  gpu: {nodes: [{count: 4, names: "g[1-4]", gpus: 4, cpus: 64}]}
-  cpu: {nodes: [{count: 2, names: "c[1-2]", cpus: 32}]}
-licenses: {matlab: 2}
-slurm: {release: 24.11.5}
-""",
-        "the cluster of these tests",
-    ),
-    "cluster",
-)
+from tests.check_examples import CLUSTER
 
 
 @pytest.mark.parametrize(
@@ -46,7 +29,9 @@ slurm: {release: 24.11.5}
 )  # fmt: skip
 def test_what_slurm_would_refuse_is_said(options: dict[str, str | None], says: str) -> None:
     assert "; ".join(map(str, passed_problems(CLUSTER, ["gpu"], options))) == says
-    assert [str(one) for one in judge_options(CLUSTER, options)] == ([says] if says else [])
+    assert [str(one) for one in judge_options(CLUSTER, {"partition": "gpu", "gres": "gpu:1", **options})] == (
+        [says] if says else []
+    )
     typed = CLUSTER.model_copy(update={"slurm": CLUSTER.slurm.model_copy(update={"release": None})})
     assert not list(passed_problems(typed, ["gpu"], options))
 

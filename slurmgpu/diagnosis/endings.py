@@ -42,7 +42,9 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
         what += f"; the last line before it: {said[-1].strip()[:200]}"
     elif seen.handled:
         error = seen.handled[-1]
-        what += f"; the last error that it printed, and survived: {filled(error.row.what, error.values)[:200]}"
+        what += (
+            f"; the last error that it printed, and survived: {filled(error.row.what, error.values)[:200]}"
+        )
     return Choice(
         None,
         end,

@@ -25,9 +25,18 @@ _AFTER = 25  # lines that matter behind a traceback after which its program has 
 _NEAR_END = 4  # lines that matter behind a message that is a certain cause
 _NEAR = 400  # lines before an exception in which its details stand
 _ASSERTION = re.compile(r"([\w./-]+\.cuh?:\d+): .*Assertion `+(?P<assertion>[^`']+)['`]")
-_BELOW = {  # what stands in the lines below
-    "aborted": re.compile(r"^\s*what\(\):\s+(?P<detail>.+)"),
-    "module": re.compile(r'^\s*"(?P<detail>[^"]+)"'),
+# What stands in the lines below, or (a negative number) above.
+_NEARBY = {
+    "aborted": (3, re.compile(r"^\s*what\(\):\s+(?P<detail>.+)")),
+    "module": (3, re.compile(r'^\s*"(?P<detail>[^"]+)"')),
+    "mpi-abort": (-40, re.compile(r"^(?P<detail>(?:ERROR|FATAL|Error|Fatal error)\b.{4,})")),
+    "mpi-init": (9, re.compile(r"^\w+\(\d+\)\.*: (?P<detail>\S.*)")),
+    "image-missing": (
+        9,
+        re.compile(r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|(?<=\] )\S.*)"),
+    ),
+    "R": (-12, re.compile(r"^(?P<detail>Error(?: in .*)?: .*|Error in .*)")),
+    "program-error": (3, re.compile(r"^(?!note: )(?P<detail>[^\s-].*)")),
 }
 
 
@@ -316,7 +325,7 @@ class Reading:
             if match is None or not (counts or row.id in SETUP):
                 continue  # a program may say so, and go on
             taken.add(at)
-            values = {**match.groupdict(), **self._detail_below(row, piece, at)}
+            values = {**match.groupdict(), **self._detail_nearby(row, piece, at)}
             rank = line.rank
             if rank is None and (values.get("rank") or "").isdigit():
                 rank = int(values["rank"] or 0)
@@ -324,12 +333,17 @@ class Reading:
             found.append(Found(row, values, (number, at), rank, host, (line.text,), False, counts))
         return found
 
-    def _detail_below(self, row: Row, piece: Piece, at: int) -> dict[str, Optional[str]]:
-        pattern = _BELOW.get(row.id)
-        for below in range(at + 1, min(at + 4, len(piece))):
-            match = pattern.match(piece[below].text) if pattern else None
+    def _detail_nearby(self, row: Row, piece: Piece, at: int) -> dict[str, Optional[str]]:
+        most, pattern = _NEARBY.get("R" if "halted" in row.pattern else row.id, (0, None))
+        places = (
+            range(at + 1, min(at + 1 + most, len(piece)))
+            if most > 0
+            else range(at - 1, max(-1, at - 1 + most), -1)
+        )
+        for place in places:
+            match = pattern.match(piece[place].text) if pattern else None
             if match:
-                return {"detail": match["detail"]}
+                return match.groupdict()
         return {}
 
     def _among_last(self, number: int, at: int) -> bool:

@@ -36,7 +36,7 @@ _PREFIXES = (
     re.compile(r"\[rank(?P<rank>\d+)\]:? ?"),  # torch, of an exception and of its log
     re.compile(r"\[rank (?P<rank>\d+) on (?P<host>[\w.-]+)\] ?"),  # slurmgpu.training
     re.compile(r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
-    re.compile(r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?"),  # mpirun --tag-output
+    re.compile(r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?"),  # mpirun --tag-output
     re.compile(
         r"\[[A-Za-z_]\w*?(?P<local>\d+)(?:\|(?P<rank>\d+))?\]: ?"
     ),  # torchrun --tee: role and local rank
@@ -50,6 +50,30 @@ _IN_NAMES = (
     re.compile(r"^\d+_(?P<rank>\d+)_log\.(?:out|err)$"),  # submitit
     re.compile(r"(?:^|[._-])(?:rank|task|proc)[._-]?(?P<rank>\d+)(?:\D|$)"),
 )
+
+
+_IN_ENGLISH = tuple(
+    (foreign.encode(), english.encode())
+    for english, several in (
+        # strerror(3), glibc's and bash's own translations: German, French, Spanish, Chinese
+        ("No space left on device", ("Auf dem Gerät ist kein Speicherplatz mehr verfügbar", "Aucun espace disponible sur le périphérique",
+                                     "No queda espacio en el dispositivo", "设备上没有空间")),
+        ("Disk quota exceeded", ("Der zugewiesene Plattenplatz (Quota) ist überschritten", "Débordement du quota d'espace disque",
+                                 "Se ha excedido la cuota de disco", "超出磁盘限额")),
+        ("No such file or directory", ("Datei oder Verzeichnis nicht gefunden", "Aucun fichier ou dossier de ce type",
+                                       "Aucun fichier ou dossier de ce nom", "No existe el fichero o el directorio",
+                                       "No existe el archivo o el directorio", "没有那个文件或目录")),
+        ("Permission denied", ("Keine Berechtigung", "Permission non accordée", "Permiso denegado", "权限不够")),
+        ("command not found", ("Kommando nicht gefunden.", "Befehl nicht gefunden", "commande introuvable", "orden no encontrada",
+                               "未找到命令")),
+        ("Segmentation fault", ("Speicherzugriffsfehler", "Erreur de segmentation", "Violación de segmento", "段错误")),
+        ("Cannot allocate memory", ("Nicht genügend Hauptspeicher verfügbar", "Impossible d'allouer de la mémoire",
+                                    "No se pudo asignar memoria", "无法分配内存")),
+    )
+    for foreign in several
+)  # fmt: skip
+_HEADLINE = b"Traceback (most recent call last)"
+_KNOWN_PREFIX = re.compile(r"\[(?:rank:? ?)?\d+[\]:]|\[rank\d+\]|\[[A-Za-z_]\w*\d+\]:|(?:Original |Group )$")
 
 
 class Line(NamedTuple):
@@ -70,6 +94,9 @@ class Piece:
         self.path, self.rank, self.ends = path, rank, ends
         """``ends``: whether the log's end is this one's."""
         self.data = data.replace(b"\r", b"\n")
+        for foreign, english in _IN_ENGLISH:
+            if foreign in self.data:
+                self.data = self.data.replace(foreign, foreign + b" (" + english + b")")
         if b"Traceback (most recent call last):\\n" in self.data:
             self.data = b"\n".join(_without_json(raw) for raw in self.data.split(b"\n"))
         self._raw = self.data.split(b"\n")
@@ -77,15 +104,45 @@ class Piece:
         self._lines: dict[int, Line] = {}
         self._labels: Optional[re.Pattern[str]] = None
         self._looked_for_labels = False
+        self._unheard_of = self._learn_prefix()
 
     def __len__(self) -> int:
         return len(self._raw)
 
     def __getitem__(self, number: int) -> Line:
         if number not in self._lines:
-            text = cleaned(self._raw[number])
-            self._lines[number] = _split(text, self.rank, self._labelled_by())
+            text, before = cleaned(self._raw[number]), ""
+            unheard_of = self._unheard_of.match(text) if self._unheard_of is not None else None
+            if unheard_of:
+                before, text = unheard_of[0], text[unheard_of.end() :]
+            line = _split(text, self.rank, self._labelled_by())
+            self._lines[number] = (
+                line._replace(stream=re.sub(r"\d{2,}", "#", before) + line.stream) if before else line
+            )
         return self._lines[number]
+
+    def _learn_prefix(self) -> Optional[re.Pattern[str]]:
+        """Return what some other tool puts before lines, if it does so before a traceback: containers, torchx, Kubernetes."""
+        for at in self.where(_HEADLINE, 20):
+            text = cleaned(self._raw[at])
+            before = text[: text.index(_HEADLINE.decode())] if _HEADLINE.decode() in text else ""
+            known = _KNOWN_PREFIX.search(before)
+            before = before[: known.start()] if known else before
+            if _HOST_LABEL.fullmatch(before):
+                self._labels, self._looked_for_labels = _HOST_LABEL, True
+                return None
+            if (
+                not before.strip()
+                or len(before) > 100
+                or _split(before, None, None).text == ""
+                or re.search(r"[\"'%]", before)
+            ):
+                continue
+            pattern = re.compile(re.sub(r"\d+", r"\\d+", re.escape(before)))
+            frame = cleaned(self._raw[at + 1]) if at + 1 < len(self._raw) else ""
+            if pattern.match(frame):  # not only a progress bar without a newline
+                return pattern
+        return None
 
     def where(self, sign: bytes, most: int = 400, end: Optional[int] = None) -> Iterator[int]:
         """The numbers of the lines with this in them, of very many the first and the last; in the last ``end`` bytes."""

@@ -43,6 +43,11 @@ _NOISE = re.compile(
     r"|DeprecationWarning|warnings\.warn|^(?:root_|other_)?(?:Failures|NO_OTHER_FAILURES|Root Cause)|^\s*<NO_OTHER_FAILURES>"
     r"|^\[\d+\]:$|^\s+(?:time|host|rank|exitcode|error_file|traceback) *:"
 )
+# What a launcher raises for a process that failed; its other exceptions are refusals of its own.
+_OF_CHILD = re.compile(
+    r"(?:\w+\.)*(?:ChildFailedError|CalledProcessError|SignalException|ProcessExitedException|SystemExit|KeyboardInterrupt"
+    r"|Rendezvous\w+|DistStoreError)\b"
+)
 # Frames of a launcher's own: its exception says that a process failed, and no more.
 _LAUNCHERS = (
     "torch/distributed/run.py",
@@ -101,6 +106,7 @@ def is_remark(text: str) -> bool:
 
 _PROGRESS = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|round|update)s?\b[^\w\n]{0,3}\d|\bloss\b\W{0,3}[\d.]|\d+%\||\bit/s\b|s/it\b"
+    r"|\bTrial \d+ finished\b|\b(?:processed|finished|wrote|saved|loaded)\b.{0,60}\b\d+ ?(?:of|/) ?\d+"
 )
 
 
@@ -169,7 +175,8 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         _frame(frames),
         frames[-1] if frames else "",
         ignored,
-        any(name in frame for frame in frames for name in _LAUNCHERS),
+        any(name in frame for frame in frames for name in _LAUNCHERS)
+        and _OF_CHILD.match(exceptions[-1]) is not None,
         before.startswith("Exception in thread"),
     )
 
@@ -262,7 +269,15 @@ def _ends_message(text: str, blank: int) -> bool:
         is_noise(text)
         or (blank > 0 and not text.startswith((" ", "\t")))
         or _EXCEPTION.match(text) is not None
+        or _OTHER_OUTPUT.match(text) is not None
+        or is_progress(text)
     )
+
+
+# A JSON record, a time, another process's report, the end of an interpreter: no message goes on with these.
+_OTHER_OUTPUT = re.compile(
+    r"\{\"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|Exception ignored in|Process \S+:$|Exception in thread|During handling|\+ "
+)
 
 
 def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:

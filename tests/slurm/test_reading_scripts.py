@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from slurmgpu.models.units import Duration
 from slurmgpu.scripts.batch_script import Script, parse_batch_script
@@ -14,98 +15,9 @@ from tests.slurm.throwaway import ThrowawaySlurm
 
 pytestmark = pytest.mark.slurm
 
-HEADS = [
-    "#SBATCH -J plain",
-    "#SBATCH-t 10",
-    "#SBATCHX",
-    "#SBATCH foo -t 10",
-    "#SBATCH -J\n#SBATCH over-the-line",
-    "#SBATCH -J # nothing\n#SBATCH next",
-    "#SBATCH -t 10 -- -J b\n#SBATCH -J c",
-    "#SBATCH -J a -- ",
-    '#SBATCH -J a "" -t 10',
-    '#SBATCH -J "" -t 10',
-    "#SBATCH --job-name= -t 10",
-    "#SBATCH : -t 10",
-    "#SBATCH -J a : -t 10",
-    "#SBATCH -J a: -t 10",
-    "#SBATCH --job-name=a#b --nice=5",
-    '#SBATCH --job-name="a#b" --nice=5',
-    '#SBATCH -J a"#"b --nice=5',
-    "#SBATCH -J a\\#b --nice=5",
-    "#SBATCH --nice=5 # -J b",
-    "#SBATCH -J a\\ b --nice=5",
-    "#SBATCH -J a\\\tb --nice=5",
-    "#SBATCH -J 'a\\ b' --nice=5",
-    "#SBATCH -J 'a\\'b' --nice=5",
-    '#SBATCH -J a\\"b --nice=5',
-    '#SBATCH -J "a\\"b" --nice=5',
-    "#SBATCH -J a\\\\b",
-    "#SBATCH -J a\\\\ b",
-    "#SBATCH \\-t 10",
-    "#SBATCH -J don't",
-    '#SBATCH -J "a b',
-    "#SBATCH\t-J\ta\t--nice=5",
-    "#SBATCH -J\va\f--nice=5",
-    "#SBATCH -J a\r--nice=5",
-    "#SBATCH -J a\\\n#SBATCH -t 10",
-    "#SBATCH -J a \\\n#SBATCH -t 10",
-    "#SBATCH -J\u00a0a",
-    "#SBATCH\u00a0-J a",
-    "#SBATCH \u2013\u2013job-name=a",
-    "#SBATCH -J 'it\"s' --comment=\"it's\"",
-    '#SBATCH --comment="a  b" -J c"d"e',
-    "#SBATCH --comment=$HOME/~/$(id) -J %x%j",
-    "  #SBATCH -J a",
-    "# SBATCH -J a",
-    "##SBATCH -J a",
-    "#sbatch -J a",
-    "#SBATCh -J a",
-    "#BATCH -J a",
-    "#SLURM -J a",
-    "\n \t\n  # a comment\n#SBATCH -J a\n\n#SBATCH --nice=3",
-    "\u00a0\n#SBATCH -J a",
-    "#SBATCH -J a\ntrue\n#SBATCH --nice=3",
-    "#SBATCH -J a -J b\n#SBATCH --job-name=c",
-    "#SBATCH --nice=3 -J a\n#SBATCH --nice",
-    "#SBATCH -Jglued --nice 5",
-    "#SBATCH -J=a",
-    "#SBATCH -job=a",
-    "#SBATCH -HJheld",
-    "#SBATCH -kJ a",
-    "#SBATCH -k -J a",
-    "#SBATCH -J -n",
-    "#SBATCH --job a --comm b --tim 10",
-    "#SBATCH --Job-name=a",
-    "#SBATCH --no",
-    "#SBATCH --exc=a",
-    "#SBATCH --hold=1",
-    "#SBATCH --foo=1 -J a",
-    "#SBATCH -Z",
-    "#SBATCH -J",
-    "#SBATCH --job-name",
-    "#SBATCH --tasks-per-n 2 -J a",
-    "#SBATCH --exclusive user -J a",
-    "#SBATCH --exclusive=user -J a",
-    "#SBATCH --time = 10",
-    "#SBATCH --time=10 ; true",
-    "#SBATCH",
-    "#SBATCH  ",
-    "#SBATCH -t1-2 -J a\n#SBATCH -t 90",
-    "#SBATCH --constraint=a100 -C 'a100' -J a",
-]
+READ = YAML(typ="safe").load(Path(__file__).parent.parent / "data" / "sbatch_heads.yaml")
+HEADS, HETEROGENEOUS = READ["plain"], READ["heterogeneous"]
 DEFAULT_TIME = "01:00:00"
-# Components after the first inherit, and 20.11 reads these lines differently.
-HETEROGENEOUS = [
-    "#SBATCH -n 2\n#SBATCH hetjob\n#SBATCH -n 4 -c 2",
-    "#SBATCH -n 2\n#SBATCH \t packjob -n 3\n#SBATCH -c 2",
-    "#SBATCH -n 2 hetjob -c 3\n#SBATCH -N 1",
-    "#SBATCH -n 2\n#SBATCHhetjob\n#SBATCH -c 3\n#SBATCH hetjob\n#SBATCH -n 1",
-    "#SBATCH -n 2\n#SBATCH --comment='a hetjob' -t 3",
-    '#SBATCH -n 2\n#SBATCH -J "hetjob" -t 3',
-    "#SBATCH -n 2\n#SBATCH hetjobs -t 3",
-    "#SBATCH -n 2\n#SBATCH -J\n#SBATCH hetjob\n#SBATCH a",
-]
 
 
 def ids(value: str) -> str:

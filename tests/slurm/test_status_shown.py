@@ -17,12 +17,16 @@ pytestmark = pytest.mark.slurm
 
 @pytest.fixture
 def forgetful(tool: Tool, tmp_path: Path) -> dict[str, str]:
-    """An environment in which the queue has forgotten all jobs, as it does some minutes after their end."""
+    """An environment in which the queue has forgotten all jobs, as it does some minutes after their end.
+
+    Accounting is asked anew there: a shared answer may be from before the end, which a queue of minutes ago never meets.
+    """
     folder = tmp_path / "forgetful"
     folder.mkdir()
     (folder / "squeue").write_text("#!/bin/sh\nexit 0\n")
     (folder / "squeue").chmod(0o755)
-    return {"PATH": f"{folder}:{tool.env['PATH']}"}
+    (tmp_path / "answers").mkdir()
+    return {"PATH": f"{folder}:{tool.env['PATH']}", "XDG_RUNTIME_DIR": str(tmp_path / "answers")}
 
 
 def reason_of(tool: Tool, job: int, env: dict[str, str]) -> str:

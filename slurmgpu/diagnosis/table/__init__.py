@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ..row import Row
-from . import gpus, libraries, machine, programs, ranks, slurm
+from . import gpus, languages, libraries, machine, programs, ranks, slurm
 
 __all__ = ["GENERIC", "NODE_MATTERS", "ROWS", "SETUP", "row_of"]
 
-ROWS: tuple[Row, ...] = (*slurm.ROWS, *ranks.ROWS, *gpus.ROWS, *machine.ROWS, *libraries.ROWS, *programs.ROWS)
+ROWS: tuple[Row, ...] = tuple(
+    row for module in (slurm, ranks, gpus, machine, libraries, programs, languages) for row in module.ROWS
+)
 
 GENERIC = "python-exception"
 """The row of any other exception."""

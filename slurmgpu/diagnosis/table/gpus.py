@@ -122,6 +122,14 @@ ROWS = (
     ),
     Row(
         "illegal-access",
+        "Memory access fault by GPU",
+        r"Memory access fault by GPU node-(?P<gpu>\d+).* Reason: (?P<reason>[^.]*)",
+        "a kernel on GPU {gpu} used memory that is not the program's: {reason}",
+        "AMD_SERIALIZE_KERNEL=3 shows which call it was; most often an index beyond its tensor, or a library built for another GPU",
+        where="line",
+    ),
+    Row(
+        "illegal-access",
         "an illegal memory access was encountered|misaligned address|an illegal instruction was encountered"
         "|unspecified launch failure|CUDA error: hardware stack error|invalid program counter",
         r"(?:CUDA|HIP) error: (?P<message>an illegal memory access was encountered|misaligned address|an illegal instruction was "

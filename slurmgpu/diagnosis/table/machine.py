@@ -100,7 +100,6 @@ ROWS = (
         "a file could not be locked: {message}",
         "put caches (HF_HOME, TORCH_HOME, TRITON_CACHE_DIR) on a file system that has locks, such as scratch or a node's local "
         "disk; HDF5: HDF5_USE_FILE_LOCKING=FALSE, or close the other writer",
-        where="exception",
     ),
     Row(
         "open-files",
@@ -111,10 +110,10 @@ ROWS = (
     ),
     Row(
         "processes",
-        "fork: retry|fork: Resource temporarily|can't start new thread|pthread_create failed|Resource temporarily unavailable"
+        "fork: retry|fork: Resource temporarily|can't start new thread|pthread_create failed|BlockingIOError: [Errno 11]"
         "|libgomp: Thread creation failed|OpenBLAS blas_thread_init",
         r"(?:fork: (?:retry: )?(?:Resource temporarily unavailable|.*)|can't start new thread|pthread_create failed.*"
-        r"|BlockingIOError: \[Errno 11\].*|libgomp: Thread creation failed.*|Resource temporarily unavailable)",
+        r"|BlockingIOError: \[Errno 11\][^\n]*\n[^\n]*fork|libgomp: Thread creation failed.*|OpenBLAS blas_thread_init)",
         "no further process or thread could be started",
         "fewer data-loader workers, and OMP_NUM_THREADS as high as the CPUs of a process; ulimit -u shows the limit",
     ),

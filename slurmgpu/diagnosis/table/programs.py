@@ -177,7 +177,8 @@ ROWS = (
         r"|pyxis: (?P<message2>(?!container start failed|couldn't start).*(?:failed|No such file|not found|couldn't).*)"
         r"|(?P<message3>manifest unknown.*|No such image.*))",
         "the container's image could not be used: <{message}><{message2}><{message3}>",
-        "see that the file is there and on a file system of the nodes; slurmgpu submit pulls images that have an address",
+        "an image's file must be on a file system of the nodes; slurmgpu submit pulls images that have an address, once, before "
+        "the job",
         where="line",
     ),
     Row(

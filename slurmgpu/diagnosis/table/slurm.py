@@ -105,6 +105,15 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "host-memory",
+        "killed due to memory pressure (OOM)",
+        r"(?P<times>\d+) Workers? \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.*IP: (?P<ip>[\d.]+))?",
+        "memory<  of {ip}> was nearly full, and Ray ended {times} of its workers",
+        "ask for more memory (memory:), or fewer workers on a node; RAY_memory_usage_threshold moves Ray's own limit",
+        "host",
+        "line",
+    ),
+    Row(
         "no-launch",
         "task launch failed|Task launch for|Unable to confirm allocation",
         r"(?P<message>(?:task launch failed|Task launch for|Unable to confirm allocation).*)",

@@ -1,0 +1,70 @@
+"""Programs in other languages than Python, and MPI: the error that they end with, in their own words."""
+
+from __future__ import annotations
+
+from ..row import Row
+
+__all__ = ["ROWS"]
+
+_OWN = "this is the program's own message: its documentation, or its authors, say what it means"
+
+
+def _error(language: str, seen: str, pattern: str, what: str = "{message}") -> Row:
+    return Row("program-error", seen, pattern, f"an error in {language}: {what}", _OWN, where="line")
+
+
+ROWS = (
+    _error("R", "Execution halted", r"^(?P<halted>Execution halted)", "<{detail}>"),
+    _error("Julia", "ERROR: LoadError: ", r"^ERROR: LoadError: (?P<message>.*)"),
+    _error(
+        "Java",
+        'Exception in thread "',
+        r"^Exception in thread \"[^\"]*\" (?P<message>[\w.]+(?:Error|Exception).*)",
+    ),
+    _error(
+        "Rust",
+        "panicked at",
+        r"^thread '[^']*'.* panicked at (?P<place>[^\s,]+)",
+        "panicked at {place}<: {detail}>",
+    ),
+    _error("Go", "panic: ", r"^panic: (?P<message>.*)"),
+    _error("Perl", "Can't locate ", r"(?P<message>Can't locate \S+\.pm in @INC.*)"),
+    _error("Fortran", "Fortran runtime error", r"(?P<message>Fortran runtime error:.*)"),
+    _error(
+        "MATLAB",
+        "License checkout failed",
+        r"(?P<message>License checkout failed.*)",
+        "{message}<: {detail}>",
+    ),
+    _error(
+        "the workflow",
+        "Error in rule |Error executing process >",
+        r"(?P<message>Error in rule \w+|Error executing process >.*)",
+    ),
+    _error("the program", "Fatal error:", r"^Fatal error:$", "<{detail}>"),
+    Row(
+        "mpi-abort",
+        "MPI_ABORT was invoked on rank",
+        r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
+        "rank {rank} ended all processes by MPI_Abort<: {detail}>",
+        _OWN,
+        where="line",
+    ),
+    Row(
+        "mpi-slots",
+        "There are not enough slots available|--use-hwthread-cpus option.",
+        r"(?:There are not enough slots available|--use-hwthread-cpus option\.)",
+        "mpirun was to start more processes than the job has tasks (slots)",
+        "ask for as many tasks as there are processes (--ntasks, or tasks_per_node); mpirun --oversubscribe shares the CPUs",
+        where="line",
+    ),
+    Row(
+        "mpi-init",
+        "Fatal error in PMPI_|Fatal error in internal_|Fatal error in MPI",
+        r"(?:\(rank (?P<rank>\d+) in comm[^)]*\): )?Fatal error in (?P<name>\w+): (?P<message>[^,]*)",
+        "MPI failed in {name}<: {detail}>",
+        "start the program with the MPI that it was built with, and srun with the --mpi of it (srun --mpi=list); of the network, "
+        "FI_PROVIDER (Intel MPI, libfabric) or UCX_TLS names another way",
+        where="line",
+    ),
+)
