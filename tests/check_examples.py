@@ -41,7 +41,7 @@ partitions:
     nodes: [{count: 4, names: "g[1-4]", gpus: 4, gpu_type: a100, cpus: 64, memory: 500G, features: [nvme], gres: {lscratch: 800}}]
     limits: {max_time: 3-00:00:00, max_nodes: 2}
     requires_gpu: true
-  old: {nodes: [{count: 2, cpus: 16, features: [hdd]}], state: drain}
+  old: {nodes: [{count: 2, names: "o[1-2]", cpus: 16, features: [hdd]}], state: drain}
 qos: {normal: {}, long: {}}
 associations: [{account: mine, qos: [normal]}]
 licenses: {matlab: 2}

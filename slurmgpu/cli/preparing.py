@@ -63,6 +63,7 @@ def prepare(
     command = _judge(prepared, cwd, starts)
     if starts == "submit" or not renders:
         _mention_module(prepared)
+    if starts == "submit":
         _mention_imports(command)
     text = None if renders else prepared.outline()
     if text is None:

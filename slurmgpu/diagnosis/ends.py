@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple, Optional
 
 from .text import Piece
-from .traces import Place
+from .traces import Place, is_quoted
 
 __all__ = ["End", "ends", "first_host", "moment_in"]
 
@@ -90,7 +90,7 @@ def _of_srun(piece: Piece, number: int) -> Iterator[End]:
     given_up = next(piece.where(b"srun: First task exited ", 1), None)  # of --wait
     for at in piece.where(b"srun: error: "):
         match = _SRUN.search(piece[at].text)
-        if not match:
+        if not match or is_quoted(piece[at].text, match.start()):
             continue
         tasks = _numbers(match["tasks"])
         how = match["how"].partition("(")[0].strip()

@@ -40,6 +40,9 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
     ended = [
         end for end in ended if not seen.went_on(end.at)
     ] or ended  # a step that failed, and another one after it
+    tolerated = seen.after_last_tolerated(ended)
+    ended = [end for end in ended if end.at > tolerated]
+    seen.forget(tolerated)
     if (
         not facts.exit_code
         and not facts.signal
@@ -210,7 +213,8 @@ def _failed_before(event: Choice, first: Optional[End], seen: Reading) -> bool:
     if first is None or first.told_to or (event.found is None and seen.job):
         return False
     if event.found is not None:
-        return first.at < event.found.at
+        went_on = seen.output_between(first.at, event.found.at, progress=True) > 2
+        return first.at < event.found.at and not went_on
     return any(one.trace and one.final for one in seen.causes)
 
 
@@ -224,6 +228,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     """An error that a process has told itself."""
     ranked = [one for one in seen.causes if one.rank is not None]
     final = [one for one in seen.causes if one.trace and one.final]
+    final = [one for one in final if not _was_survived(one, final, first, seen)]
     others = final or [one for one in seen.causes if not one.trace]
     if ranked:
         roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]
@@ -294,6 +299,18 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     certain = chosen.rank is not None or bool(ended) or not chosen.trace or facts.exit_code in (None, 0, 1)
     certain = certain and (chosen.trace or seen.is_near_end(chosen.at))
     return Choice(chosen, first, rank, certain, also=also)
+
+
+def _was_survived(found: Found, final: Sequence[Found], first: Optional[End], seen: Reading) -> bool:
+    """Return whether a program made progress after an exception of no known rank, and ended otherwise."""
+    if found.rank is not None:
+        return False
+    later = [one.at for one in final if one.at > found.at and one.rank is None]
+    if (
+        first is not None and first.at > found.at and first.code not in (None, 1)
+    ):  # Python ends with 1 after an exception
+        later.append(first.at)
+    return any(seen.output_between(found.at, at, progress=True) > 1 for at in later)
 
 
 def _rank(first: Optional[End], ended: Sequence[End]) -> Optional[int]:

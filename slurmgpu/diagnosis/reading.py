@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from .ends import ends, first_host
+from .ends import End, ends, first_host
 from .facts import Facts
 from .row import Row
 from .table import GENERIC, ROWS, SETUP
 from .text import Piece, read
-from .traces import Place, Trace, is_noise, is_own_code, is_progress, is_remark, traces
+from .traces import Place, Trace, is_noise, is_own_code, is_progress, is_quoted, is_remark, traces
 
 __all__ = ["Found", "Reading", "last_lines", "read_logs"]
 
@@ -181,6 +181,50 @@ class Reading:
                     return True
         return False
 
+    def output_between(self, one: Place, other: Place, *, progress: bool = False) -> int:
+        """Return how many lines between two of a log a program wrote outside tracebacks; ``progress``: that tell of progress."""
+        if one[0] != other[0]:
+            return 0
+        inside = self._inside_traces(one[0])
+        texts = (
+            self.pieces[one[0]][at].text
+            for at in range(one[1] + 1, min(other[1], one[1] + 4000))
+            if at not in inside
+        )
+        return sum(
+            is_progress(text) if progress else bool(text.strip()) and not is_noise(text) for text in texts
+        )
+
+    def after_last_tolerated(self, ended: Sequence[End]) -> Place:
+        """Return where the last step was tolerated: srun reported its end, and the script went on to another end.
+
+        Such are an error that a program raises later, and an end with the job's own, other exit code.
+        """
+        by_srun = [end for end in ended if end.by == "srun" and not end.told_to]
+        code, tolerated = self._facts.exit_code, (-1, -1)
+        for end in by_srun:
+            later = any(
+                one.trace
+                and one.row.role == "cause"
+                and one.at > end.at
+                and self.output_between(end.at, one.at) > 1
+                for one in self.causes
+            )
+            later = later or any(
+                code
+                and other.code == code != end.code
+                and other.at > end.at
+                and self.output_between(end.at, other.at) > 1
+                for other in by_srun
+            )
+            tolerated = max(tolerated, end.at) if later else tolerated
+        return tolerated
+
+    def forget(self, until: Place) -> None:
+        """Drop what was found up to a line."""
+        for name in ("causes", "symptoms", "host", "waiting", "lost", "setup"):
+            setattr(self, name, [one for one in getattr(self, name) if one.at > until])
+
     def is_near_end(self, at: Place) -> bool:
         """Return whether next to nothing that matters stands behind a line."""
         return (
@@ -321,6 +365,8 @@ class Reading:
                 continue
             line = piece[at]
             match = None if is_remark(line.text) else row.match(line.text)
+            if match and row.role in ("job", "host") and is_quoted(line.text, match.start()):
+                continue
             counts = not row.must_be_last or self._among_last(number, at)
             if match is None or not (counts or row.id in SETUP):
                 continue  # a program may say so, and go on

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from .text import Line, Piece
 
-__all__ = ["Place", "Trace", "is_noise", "is_own_code", "is_progress", "is_remark", "traces"]
+__all__ = ["Place", "Trace", "is_noise", "is_own_code", "is_progress", "is_quoted", "is_remark", "traces"]
 
 Place = tuple[int, int]
 """A line: the number of its piece, and its own in it."""
@@ -102,6 +102,11 @@ _REMARK = re.compile(
 def is_remark(text: str) -> bool:
     """Return whether a program logged this line as information or a warning: it went on, so it is no cause."""
     return _REMARK.search(text) is not None
+
+
+def is_quoted(text: str, at: int) -> bool:
+    """Return whether what stands at a place of a line is quoted: behind a quotation mark, or in a line that is cited."""
+    return re.search(r"^\s*[>|]|['\"`]", text[:at]) is not None
 
 
 _PROGRESS = re.compile(

@@ -125,7 +125,7 @@ ROWS = (
         "Memory access fault by GPU",
         r"Memory access fault by GPU node-(?P<gpu>\d+).* Reason: (?P<reason>[^.]*)",
         "a kernel on GPU {gpu} used memory that is not the program's: {reason}",
-        "AMD_SERIALIZE_KERNEL=3 shows which call it was; most often an index beyond its tensor, or a library built for another GPU",
+        "AMD_SERIALIZE_KERNEL=3 shows which call it was; most often an index beyond its tensor, or code for another GPU",
         where="line",
     ),
     Row(

@@ -24,7 +24,7 @@ ROWS = (
     _error(
         "Rust",
         "panicked at",
-        r"^thread '[^']*'.* panicked at (?P<place>[^\s,]+)",
+        r"^thread '[^']*'.* panicked at (?P<place>\S+:\d+:\d+|.+)",
         "panicked at {place}<: {detail}>",
     ),
     _error("Go", "panic: ", r"^panic: (?P<message>.*)"),
