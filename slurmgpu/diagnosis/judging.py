@@ -272,6 +272,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
         "module-missing",
         "command-missing",
         "program-missing",
+        "compiler",
         "import-error",
         "shared-library",
         "script-missing",

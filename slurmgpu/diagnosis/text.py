@@ -96,7 +96,7 @@ class Piece:
         self.data = data.replace(b"\r", b"\n")
         for foreign, english in _IN_ENGLISH:
             if foreign in self.data:
-                self.data = self.data.replace(foreign, foreign + b" (" + english + b")")
+                self.data = self.data.replace(foreign, english + b" (" + foreign + b")")
         if b"Traceback (most recent call last):\\n" in self.data:
             self.data = b"\n".join(_without_json(raw) for raw in self.data.split(b"\n"))
         self._raw = self.data.split(b"\n")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -121,8 +122,6 @@ def call(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    if only_reads(argv):
-        _READING.add(process)
     try:
         out, err = _answer_of(process, argv[0], timeout, environment)
         rc = process.returncode if process.returncode >= 0 else None
@@ -141,11 +140,29 @@ _READING: set[subprocess.Popen[bytes]] = set()
 """Commands that nobody waits for once this process ends: those of its other threads, too."""
 
 
+class _ReadingCommand(subprocess.Popen[bytes]):
+    """A command that is registered before it is started: a signal may end this process at any moment after that."""
+
+    def __init__(self, argv: Sequence[str], **how: Any) -> None:
+        self.pid = 0
+        _READING.add(self)
+        try:
+            super().__init__(argv, **how)
+        except OSError:
+            _READING.discard(self)
+            raise
+
+
 @atexit.register
 def _end_reading() -> None:
     for process in list(_READING):
+        for _ in range(200):  # another thread is starting it this moment
+            if process.pid:
+                break
+            time.sleep(0.01)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if process.pid:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def start(argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> subprocess.Popen[bytes]:
@@ -160,7 +177,8 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> subproc
             hint="Run this on a login node of the cluster, or try the job on this machine with: slurmgpu run",
         )
     try:
-        return subprocess.Popen([program, *argv[1:]], env=dict(env), **how)
+        kind = _ReadingCommand if only_reads(argv) else subprocess.Popen
+        return kind([program, *argv[1:]], env=dict(env), **how)
     except OSError as error:
         raise SlurmUnreachable(
             f"{argv[0]} cannot be started: {error.strerror}",

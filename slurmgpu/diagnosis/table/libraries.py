@@ -165,8 +165,8 @@ ROWS = (
     ),
     Row(
         "wandb",
-        "wandb.errors|wandb: ERROR",
-        r"(?P<message>(?:wandb\.errors[\w.]*|wandb: ERROR).*)",
+        "wandb.errors|wandb: ERROR|Run initialization has timed out",
+        r"(?P<message>(?:wandb\.errors[\w.]*|wandb: ERROR|CommError: Run initialization has timed out).*)",
         "wandb: {message}",
         "give the key (secrets: [WANDB_API_KEY]), or write to disk alone: WANDB_MODE=offline",
         where="exception",

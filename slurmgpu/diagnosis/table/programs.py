@@ -107,7 +107,7 @@ ROWS = (
     Row(
         "command-missing",
         "command not found|: not found|executable file not found",
-        r"(?:(?P<name>[^\s:]+): command not found|" + _SHELL + r"(?P<name2>[^\s:]+): not found"
+        r"(?:(?P<name>[^\s:]+) ?: command not found|" + _SHELL + r"(?P<name2>[^\s:]+): not found"
         r"|\"(?P<name4>[^\"]+)\": executable file not found)",
         "there is no command <{name}><{name2}><{name4}>",
         "load the module or activate the environment that has it (environment:), or give its path",

@@ -91,7 +91,7 @@ ROWS = (
         r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
         r"|errno: 111 - Connection refused|ConnectionRefusedError)",
         "nobody answered< at {address}>: the process that others connect to was not there",
-        "look for why the first process did not start; the address and port must be the same on all nodes",
+        "look for why the first process did not start; address and port must be the same on all nodes (127.* is each one itself)",
         "waiting",
         "exception",
     ),
