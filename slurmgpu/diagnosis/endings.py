@@ -40,20 +40,11 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
     said = [line for line in said if not is_remark(line)]
     if said:
         what += f"; the last line before it: {said[-1].strip()[:200]}"
-    elif seen.handled:
+    fix = "look for where the program exits with this code: sys.exit, os._exit"
+    if seen.handled:
         error = seen.handled[-1]
-        what += (
-            f"; the last error that it printed, and survived: {filled(error.row.what, error.values)[:200]}"
-        )
-    return Choice(
-        None,
-        end,
-        end.rank,
-        False,
-        "exit-code",
-        what,
-        "look for where the program exits with this code: sys.exit, os._exit",
-    )
+        fix += f"; before that it printed an error, and went on: {filled(error.row.what, error.values)[:200]}"
+    return Choice(None, end, end.rank, False, "exit-code", what, fix)
 
 
 def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
