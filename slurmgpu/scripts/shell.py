@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "HereDocument",
     "Simple",
     "pieces",
+    "placed_commands",
     "read_shell",
     "simple_commands",
     "substitutions",
@@ -29,6 +30,7 @@ _OPERATORS = (
 _REDIRECTIONS = {"<<<", "<<-", "&>>", "&>", "<<", ">>", "<&", ">&", ">|", "<>", "<", ">"}
 _ENDERS = {";", "&", "|", "|&", "&&", "||", ";;", ";&", ";;&", "(", ")"}
 _KEYWORDS = {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "}", "time", "done", "fi"}
+_CLOSES = {"fi": "if", "done": "do", "esac": "case", "}": "{"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=", re.DOTALL)
 _BLANKS = " \t"
 # Characters that mean nothing by themselves, outside quotes and within double ones: most of every script, read at once.
@@ -339,16 +341,35 @@ def substitutions(word: str) -> Iterator[str]:
 
 def simple_commands(command: Command) -> Iterator[Simple]:
     """The simple commands of a logical line, in order, without the shell's own keywords."""
-    if command.words is None:
-        return
-    part: list[tuple[str, int]] = []
-    for word, line in zip(command.words, command.word_lines, strict=True):
-        if word in _ENDERS:
-            yield from _simple(part, word)
-            part = []
-        else:
-            part.append((word, line))
-    yield from _simple(part, "")
+    return (simple for simple, _ in placed_commands([command]))
+
+
+def placed_commands(commands: Iterable[Command]) -> Iterator[tuple[Simple, tuple[str, ...]]]:
+    """Yield the simple commands of logical lines, each with what encloses it: ``if``, ``do``, ``(``, or ``name()``."""
+    around: list[str] = []
+    function = ""
+    for command in commands:
+        part: list[tuple[str, int]] = []
+        for word, line in (*zip(command.words or (), command.word_lines, strict=False), ("", 0)):
+            if word == "(" and part:
+                function, part = part[-1][0], []
+            elif word in _ENDERS or not word:
+                yield from ((one, tuple(around)) for one in _simple(part, word))
+                part = []
+            else:
+                if word == "{" and part and part[0][0] == "function":
+                    function, part = part[-1][0], []
+                if all(before in _KEYWORDS for before, _ in part):
+                    if word in _CLOSES.values():
+                        around.append(f"{function}()" if word == "{" and function else word)
+                    elif around and _CLOSES.get(word) == re.sub(r".*\(\)", "{", around[-1]):
+                        around.pop()
+                function = ""
+                part.append((word, line))
+            if word == "(":
+                around.append(word)
+            elif word == ")" and around[-1:] == ["("]:
+                around.pop()
 
 
 def _simple(part: list[tuple[str, int]], ender: str) -> Iterator[Simple]:

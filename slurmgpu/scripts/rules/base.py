@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from slurmgpu.models.units import Duration
 from slurmgpu.scripts.batch_script import Directive, Script
-from slurmgpu.scripts.rules.calls import Call, calls_of
-from slurmgpu.scripts.shell import Simple, read_shell, simple_commands
+from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
+from slurmgpu.scripts.shell import Simple, placed_commands, read_shell, simple_commands
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
@@ -247,10 +247,20 @@ class View:
         return self.script.simple_commands()
 
     @cached_property
+    def placed(self) -> tuple[tuple[Simple, tuple[str, ...]], ...]:
+        """The body's simple commands, each with what encloses it."""
+        return tuple(placed_commands(self.script.commands()))
+
+    @cached_property
+    def functions(self) -> frozenset[str]:
+        """The functions that the body defines."""
+        return frozenset(one[:-2] for _, around in self.placed for one in around if one.endswith("()"))
+
+    @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The programs that the body starts; those in ``bash -c`` texts and in scripts beside it after what runs these."""
         found: list[Call] = []
-        for call in _calls(self.simple):
+        for call in _calls(self.placed, self.body):
             found.append(call)
             for command in read_shell(self.facts.shells.get(call.shell_script, ""), call.line):
                 inner = (one for simple in simple_commands(command) for one in calls_of(simple, call))
@@ -260,10 +270,10 @@ class View:
     @cached_property
     def sure(self) -> bool:
         """Whether every command is one that we know: no other script or program could start processes."""
-        known = set(self.facts.shells)
+        known = {*self.facts.shells, *self.functions}
         return all(
-            call.housekeeping or call.trains or call.srun is not None or call.shell_script in known
-            for call in self.calls
+            one.housekeeping or one.trains or one.srun is not None or {one.shell_script, one.name} & known
+            for one in self.calls
         )
 
     @property
@@ -289,6 +299,12 @@ class View:
 
 
 @lru_cache(maxsize=1)
-def _calls(commands: tuple[Simple, ...]) -> tuple[Call, ...]:
+def _calls(placed: tuple[tuple[Simple, tuple[str, ...]], ...], body: str) -> tuple[Call, ...]:
     """The same for every view of a script: before and after its facts are known."""
-    return tuple(call for simple in commands for call in calls_of(simple))
+    variables, before = Variables(body), ""
+    found: list[Call] = []
+    for simple, around in placed:
+        found += calls_of(simple, variables=variables)
+        variables.read(simple, always=not around and before in {"", ";"} and simple.ender in {"", ";"})
+        before = simple.ender
+    return tuple(found)

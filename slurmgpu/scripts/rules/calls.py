@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,18 +12,19 @@ from slurmgpu.lines.command import LAUNCHERS, prefix_length, python_command
 from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
-from slurmgpu.scripts.shell import Simple, pieces, read_shell, simple_commands
+from slurmgpu.scripts.secret_words import names_secret
+from slurmgpu.scripts.shell import Simple, pieces, read_shell, simple_commands, unquoted
 
-__all__ = ["Call", "calls_of", "expanded"]
+__all__ = ["CONTAINERS", "Call", "Variables", "calls_of", "expanded"]
 
 _HOUSEKEEPING = {
     *("echo", "cd", "module", "ml", "source", ".", "export", "conda", "mamba", "micromamba", "set", "mkdir", "date"),
     *("hostname", "nvidia-smi", "which", "pwd", "unset", "ulimit", "eval", "cp", "rm", "ls", "cat", "printf", "sleep"),
-    *("true", ":", "trap", "test", "[", "[[", "env", "free", "lscpu", "uname", "whoami", "umask", "declare", "local"),
+    *("true", ":", "trap", "test", "[", "[[", "env", "kill", "free", "lscpu", "uname", "whoami", "umask", "declare", "local"),
     *("if", "for", "case", "in", "function", "exit", "wait", "pip", "rsync", "touch", "ln", "mv", "tar", "deactivate"),
     *("shopt", "read", "return", "command", "type", "id", "df", "du", "chmod", "nproc", "rocm-smi", "sync", "break"),
 }  # fmt: skip
-_CONTAINERS = {*PROGRAMS, "shifter", "podman", "podman-hpc", "docker", "enroot"}
+CONTAINERS = {*PROGRAMS, "shifter", "podman", "podman-hpc", "docker", "enroot"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Call:
     def container(self) -> bool:
         """Whether it runs inside a container."""
         options = self.srun or {}
-        return self.name in _CONTAINERS or bool({"container-image", "environment"} & set(options))
+        return self.name in CONTAINERS or bool({"container-image", "environment"} & set(options))
 
 
 def expanded(raw: str) -> set[str]:
@@ -109,16 +111,66 @@ def expanded(raw: str) -> set[str]:
     return {name for text in live for name in re.findall(r"\$\{?[#!]?([A-Za-z_]\w*)", text)}
 
 
-def calls_of(simple: Simple, outer: Call | None = None) -> Iterator[Call]:
+_REFERENCE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*(?:\[@\])?)\})")
+_SET = r"(?<![\w$-])([A-Za-z_]\w*)(?:\[[^]\n]*\])?(?::?[-+]?=(?!=)|\+\+)"
+_SET_BY = r"(?m)\b(?:for|select|read|unset|let|getopts|mapfile|readarray|printf -v)\s(.*?)(?:\sin\s|;|$)"
+
+
+class Variables:
+    """The variables that a script sets once and unconditionally, to text that it writes out; secrets are left out."""
+
+    def __init__(self, body: str = "") -> None:
+        code = re.sub(r"(?m)^\s*#.*", "", body)
+        others = " ".join(re.findall(_SET_BY, code))
+        times = Counter(re.findall(_SET, code) + re.findall(r"\w+", others))
+        self._once = {name for name, number in times.items() if number == 1 and not names_secret(name)}
+        self._values: dict[str, str] = {}
+        self._exported: set[str] = set()
+
+    def read(self, simple: Simple, *, always: bool) -> None:
+        """Take in what a command sets and exports; ``always``: it runs once, whatever happens."""
+        sets = simple.name in {"", "export", "readonly"}
+        for word in simple.assignments + simple.raw[1:] if sets else ():
+            name, _, value = word.partition("=")
+            self._exported |= {name} if simple.name == "export" else set()
+            array = value.startswith("(")
+            lines = read_shell(value[1:-1]) if array else ()
+            words = [one for line in lines for one in line.words or ("$",)] if array else [value]
+            if always and value and name in self._once and all(map(_is_written_out, words)):
+                self._values[name + "[@]" * array] = "\0".join(map(self._value, words))
+
+    def expand(self, raw: str, *, inherited: bool) -> list[str]:
+        """Return the words that a shell makes of one as written; a variable that it does not know or inherit stays."""
+        return [one for one in self._value(raw, inherited).split("\0") if one] or [unquoted(raw)]
+
+    def _value(self, raw: str, inherited: bool = False) -> str:
+        def replace(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            value = match[0] if inherited and name not in self._exported else self._values.get(name, match[0])
+            return value if quote else re.sub(r"\s+", "\0", value)
+
+        text = ""
+        for quote, part in pieces(raw):
+            text += _REFERENCE.sub(replace, part) if quote in ("", '"') else part
+        return text
+
+
+def _is_written_out(raw: str) -> bool:
+    """Whether a value needs no shell to be known: no command, no wildcard, no number by chance."""
+    parts = (part if quote in ("'", "\\") else _REFERENCE.sub("", part) for quote, part in pieces(raw))
+    return not re.search(r"[$`*?{\[]|RANDOM", raw if "RANDOM" in raw else "".join(parts))
+
+
+def calls_of(simple: Simple, outer: Call | None = None, variables: Variables | None = None) -> Iterator[Call]:
     """The program that a simple command starts, and those in the text that it hands to a shell."""
     if not simple.words:
         return
-    call = _call(simple, outer)
+    call = _call(simple, outer, variables or Variables())
     yield call
     for text in _inner_texts(call.words) if outer is None else ():
         for command in read_shell(text, simple.line):
             for inner in simple_commands(command):
-                yield from calls_of(inner, call)
+                yield from calls_of(inner, call, variables)
 
 
 def _inner_texts(words: tuple[str, ...]) -> Iterator[str]:
@@ -130,8 +182,9 @@ def _inner_texts(words: tuple[str, ...]) -> Iterator[str]:
             yield words[index + 1]
 
 
-def _call(simple: Simple, outer: Call | None) -> Call:
-    words, raw = _without_prefixes(simple.words, simple.raw)
+def _call(simple: Simple, outer: Call | None, variables: Variables) -> Call:
+    pairs = [(word, raw) for raw in simple.raw for word in variables.expand(raw, inherited=bool(outer))]
+    words, raw = _without_prefixes(tuple(word for word, _ in pairs), tuple(raw for _, raw in pairs))
     options: dict[str, str | None] | None = None
     hidden = False
     if words and words[0].rsplit("/", 1)[-1] == "srun":

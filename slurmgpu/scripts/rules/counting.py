@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurmgpu.lines.launch_line import LaunchLine, read_launch_line
 from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.scripts.rules.base import Hit, Severity, View, rule
-from slurmgpu.scripts.rules.calls import Call
+from slurmgpu.scripts.rules.calls import CONTAINERS, Call
 
 # An srun with one of these is told where it runs, or that it may share.
 _OF_ANOTHER_PLACE = {"jobid", "het-group", "pack-group", "overcommit"}
@@ -180,7 +180,7 @@ def _waits_within(view: View, call: Call) -> bool:
 # Launchers
 
 
-class _Told(NamedTuple):
+class _Numbers(NamedTuple):
     """What a launcher is told in figures."""
 
     call: Call
@@ -193,21 +193,25 @@ class _Told(NamedTuple):
     """Whether it starts itself on all nodes."""
 
 
-def _launchers(view: View) -> list[_Told]:
-    told = (_told(view, call) for call in view.calls)
+def _launchers(view: View) -> list[_Numbers]:
+    told = (launcher_numbers(view, call) for call in view.calls)
     return [one for one in told if one is not None]
 
 
-def _told(view: View, call: Call) -> _Told | None:
+def launcher_numbers(view: View, call: Call) -> _Numbers | None:
+    """Return what torchrun, accelerate, deepspeed or composer is told in figures; None for any other program."""
     if call.torchrun is not None:
         given = TORCHRUN.read_unexpanded(call.words, call.torchrun)[0].given
         each, nodes = given.get("nproc-per-node") or "", given.get("nnodes") or ""
-        return _Told(
+        return _Numbers(
             call,
             "torchrun",
             (int(each), f"--nproc-per-node={each}") if each.isdigit() else None,
             None if "standalone" in given else _nodes(nodes, f"--nnodes={nodes}"),
         )
+    if call.name == "composer":
+        number = re.search(r"\s(?:-n|--nproc)[= ](\d+)\s", " ".join(call.words).partition(".py")[0])
+        return _Numbers(call, "composer", (int(number[1]), f"--nproc={number[1]}") if number else None)
     line = _launch_line(call)
     if line is None:
         return None
@@ -215,16 +219,19 @@ def _told(view: View, call: Call) -> _Told | None:
     if line.name == "deepspeed":
         each, nodes = given.get("num-gpus") or "", given.get("num-nodes") or ""
         processes = (int(each), f"--num_gpus={each}") if each.isdigit() else None
-        return _Told(call, line.name, processes, _nodes(nodes, f"--num_nodes={nodes}"), own_nodes=True)
+        return _Numbers(call, line.name, processes, _nodes(nodes, f"--num_nodes={nodes}"), own_nodes=True)
     total, machines = given.get("num-processes") or "", given.get("num-machines") or ""
     over = _count(machines) or (None if machines or "config-file" in given else 1)
     if machines.startswith("$"):
-        over = view.asked.nodes
+        over = None if re.search(r"TASKS|PROCS|WORLD", machines) else view.asked.nodes
+    product = re.fullmatch(r"\$\(\((?=.*NODES)(?=.*\*)(?:[\s${}*]|SLURM_\w*NODES|(\d+))+\)\)", total)
+    if product and over:
+        total = str(int(product[1] or 1) * over)
     if not total.isdigit() or over is None or "cpu" in given:
         processes = None
     else:
         processes = (-(-int(total) // over), f"--num_processes={total}")
-    return _Told(call, line.name, processes, _nodes(machines, f"--num_machines={machines}"))
+    return _Numbers(call, line.name, processes, _nodes(machines, f"--num_machines={machines}"))
 
 
 def _nodes(text: str, option: str) -> tuple[int, int, str] | None:
@@ -234,10 +241,8 @@ def _nodes(text: str, option: str) -> tuple[int, int, str] | None:
 
 def _launch_line(call: Call) -> LaunchLine | None:
     """Accelerate's or deepspeed's line, within a container's as well."""
-    at = next(
-        (at for at, word in enumerate(call.words) if word.rsplit("/", 1)[-1] in {"accelerate", "deepspeed"}),
-        0,
-    )
+    words = enumerate(call.words if call.name in CONTAINERS else ())
+    at = next((at for at, word in words if word.rsplit("/", 1)[-1] in {"accelerate", "deepspeed"}), 0)
     return read_launch_line(call.words[at:]) if call.words else None
 
 

@@ -136,14 +136,23 @@ def signal_without_trap(view: View) -> Iterator[Hit]:
 @rule("error")
 def background_lost(view: View) -> Iterator[Hit]:
     """The last program runs in the background, and nothing waits for it."""
+    called = view.functions & {word for simple in view.simple for word in simple.words}
+    within = {simple: {one[:-2] for one in around if one.endswith("()")} for simple, around in view.placed}
     work = [call for call in _work(view) if call.srun is not None or call.trains]
-    if not work or work[-1].simple.ender != "&" or not view.sure:
+    work = [call for call in work if within[call.simple] <= called]
+    if not work or not view.sure:
         return
-    line = work[-1].line
-    after = [simple for simple in view.simple if simple.line >= line]
-    if not any(one.name in {"wait", "sleep", "tail", "exec"} for one in after) and not _in_a_loop(view, line):
+    starts = [one for one in view.simple if one.name in within[work[-1].simple]] or [work[-1].simple]
+    line = starts[-1].line
+    after = {
+        one.name
+        for one in within
+        if (within[one] <= called and one.name != "sleep" if within[one] else one.line >= line)
+    }
+    waits = after & {"wait", "sleep", "tail", "exec"} or _in_a_loop(view, line)
+    if "&" in {work[-1].simple.ender, starts[-1].ender} and not waits:
         yield Hit(
-            line,
+            work[-1].line,
             "the script ends here, and Slurm ends everything that it has started",
             "add a last line: wait",
         )
@@ -153,6 +162,24 @@ def _in_a_loop(view: View, line: int) -> bool:
     """Whether a loop follows that may itself wait, such as one over `kill -0`."""
     later = view.script.lines[line:]
     return any(re.match(r"\s*(while|until)\b", text) for text in later)
+
+
+@rule("warning")
+def ray_without_block(view: View) -> Iterator[Hit]:
+    """srun starts Ray without --block: the step ends at once, and Slurm ends the daemons with it."""
+    for at, call in enumerate(view.calls):
+        text = " ".join(word.rsplit("/", 1)[-1] for word in call.words)
+        start = re.search(r"(?:^|(?:apptainer|singularity) (?:(?! -\w*c ).)* )ray start\b(.*)", text)
+        goes_on = call.nested and any(one.nested for one in view.calls[at + 1 : at + 2])
+        if call.srun is None or start is None or goes_on or re.search(r"--(?:block|help)\b", start[1]):
+            continue
+        if not re.search(r"(?:^|--head|--disable-\S+|[= ][^-\s]\S*) \$\{?\w+(?:\[@\])?\}?(?= |$)", start[1]):
+            yield Hit(
+                call.line,
+                "without --block `ray start` returns at once: the step of srun ends, and Slurm ends Ray's daemons with it",
+                "srun ... ray start --block ... &",
+            )
+            return
 
 
 @rule("hint")

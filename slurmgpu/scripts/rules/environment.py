@@ -327,7 +327,7 @@ _AMD = re.compile(r"(?:amd[_-]?)?(?:instinct[_-]?)?mi\d", re.IGNORECASE)
 @rule("warning")
 def container_without_gpus(view: View) -> Iterator[Hit]:
     """Apptainer without --nv (or --rocm) in a job with GPUs: the programs in the image find none."""
-    if not view.asked.gpu_options or re.search(r"--nv\b|--rocm\b|--nvccli\b|_(?:NV|ROCM|NVCCLI)=", view.body):
+    if not view.asked.gpu_options or re.search(r"_(?:NV|ROCM|NVCCLI)=", view.body):
         return
     cluster = view.facts.cluster
     if cluster is not None and cluster.gpu_types and all(map(_AMD.match, cluster.gpu_types)):
@@ -340,11 +340,19 @@ def container_without_gpus(view: View) -> Iterator[Hit]:
             continue
         if line.image.startswith("$") and line.command[:1] and line.command[0].startswith("$"):
             continue  # options may stand in the first of them
+        late = line.command[:1] if line.command[:1] in {("--nv",), ("--rocm",), ("--nvccli",)} else ()
+        hidden = (
+            re.fullmatch(r"\$\w+|\$\{\w+\}", line.image) and line.image in call.raw[1 + line.line.end :][:1]
+        )
+        seen = hidden or not late or {"nv", "rocm", "nvccli"} & set(line.line.given)
+        if seen and re.search(r"--(?:nv|rocm|nvccli)\b", view.body):
+            continue  # it may be among the options in a variable
+        behind = f" ({late[0]} behind the image belongs to the command)" if late else ""
         yield Hit(
             call.line,
-            f"{call.name} {line.action} without --nv: the image has no driver, so that programs in it find no GPU "
+            f"{call.name} {line.action} without --nv{behind}: the image has no driver, so that programs in it find no GPU "
             "unless the site binds it by itself",
-            f"{call.name} {line.action} --nv ... for NVIDIA's GPUs, --rocm for AMD's",
+            f"{call.name} {line.action} --nv IMAGE ... for NVIDIA's GPUs, --rocm for AMD's",
         )
         return
 

@@ -12,6 +12,8 @@ from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.planning.request import SHARED
 from slurmgpu.scripts.rules.base import Hit, View, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
+from slurmgpu.scripts.rules.counting import launcher_numbers
+from slurmgpu.scripts.shell import pieces
 
 _TASK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}
 _RENDEZVOUS = r"--?(?:rdzv[-_]endpoint|master[-_]addr)\b|\bPET_(?:RDZV_ENDPOINT|MASTER_ADDR)="
@@ -129,17 +131,17 @@ def rank_too_early(view: View) -> Iterator[Hit]:
 def _ranks_in_text(view: View) -> Iterator[Hit]:
     """A rank's option in a variable, an array or a here-document, which the batch shell has expanded before srun uses it."""
     lines = view.script.lines
-    ends = ""
+    ends, started = "", False
     for number, text in enumerate(lines[view.script.body_start - 1 :], view.script.body_start):
-        if ends:
-            ends = "" if text.strip() == ends else ends
-        opened = re.search(r"<<-?\s*(\w+)\s*$", text)
-        early = re.search(r"rank[= ]+\"?(?<!\\)\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b", text)
-        rest = "\n".join(lines[number:])
+        ends = "" if text.strip() == ends else ends
+        opened = re.search(r"(?<![<(])<<-?\s*([A-Za-z_]\w*)(?!.*\)\))", text)
+        option = "" if ends and started else r"rank[= ]+\"?"
+        early = re.search(rf"{option}(?<!\\)\$\{{?(SLURM_(?:PROCID|LOCALID|NODEID))\b", text)
+        rest = "\n".join(lines[number:]).replace("\\\n", " ") if early or opened else ""
         if early and not text.lstrip().startswith("#") and not re.search(r"rdzv[-_]backend[= ]c10d", text):
             set_here = re.match(r"\s*(?:export\s+|declare\s+\S+\s+)?([A-Za-z_]\w*)\+?=[\"(]", text)
             name = set_here[1] if set_here else ""
-            if (ends and re.search(r"\bsrun\b", rest)) or (
+            if (ends and (started or re.search(r"\bsrun\b", rest))) or (
                 name and re.search(rf"\bsrun\b.*\$\{{?{name}\b", rest)
             ):
                 yield Hit(
@@ -149,21 +151,34 @@ def _ranks_in_text(view: View) -> Iterator[Hit]:
                 )
                 return
         if opened and not text.lstrip().startswith("#"):
-            ends = opened[1]
+            ends, file = opened[1], re.search(r"(?:>|\btee\s+-?a?)\s*[\"']?(?:[^\s\"']*/)?([^\s\"'/]+)", text)
+            of_one = r"(?!.*(?:\s-n\s*|--ntasks[= ])1\b)"
+            run = rf"(?m)^[^#\n]*\bsrun\b{of_one}.*[\s/\"']{re.escape(file[1])}(?![\w.])" if file else ""
+            of_srun = re.search(run or rf"\bsrun\b{of_one}", rest if run else text)
+            started = of_srun is not None and (view.asked.tasks or 2) > 1
+
+
+_MEETS = r"(?:rdzv[-_](?:id|endpoint|conf)|(?:master|main[-_]process)[-_](?:port|addr|ip)|(?<![-\w])port)"
+_RANDOM = r"(?:=|\s+)[\"']?[^\s\"';]*?(?:\$\{?RANDOM\b|\$\(\([^)]*\bRANDOM\b|\$\(shuf\s)"
+_TOGETHER = r"SLURM_(?:PROCID|NTASKS|NPROCS)\b|--?(?:nnodes|num[-_]machines)[= ](?!1\b)"
+_EARLY = r"\$(?:\(\(.*?\)\)|\([^()]*\)|\{?\w+\}?)"
 
 
 @rule("error")
 def random_in_each_task(view: View) -> Iterator[Hit]:
     """$RANDOM within the tasks: each of them draws another number, and they do not meet."""
     for call in view.calls:
-        if call.nested and call.srun is not None and call.trains:
-            drawn = [word for word in call.raw if re.search(r"\$\{?RANDOM\b", word)]
-            if drawn and re.search(r"rdzv[-_]|master[-_]|MASTER_|main_process", " ".join(call.raw)):
-                yield Hit(
-                    call.line,
-                    "$RANDOM is another number in each task, so that the processes do not meet",
-                    "take what all tasks know: $SLURM_JOB_ID, or a variable that is set before srun",
-                )
+        if call.srun is None or call.nested or call.srun.get("ntasks") == "1":
+            continue
+        parts = [part for raw in call.simple.raw for part in (*pieces(raw), ("'", " "))]
+        text = "".join(part if quote in ("'", "\\") else re.sub(_EARLY, "", part) for quote, part in parts)
+        trains = any(one.trains and one.srun is call.srun for one in view.calls)
+        if trains and re.search(_MEETS + _RANDOM, text, re.IGNORECASE) and re.search(_TOGETHER, text):
+            yield Hit(
+                call.line,
+                "$RANDOM is another number in each task, so that the processes do not meet",
+                "take what all tasks know: $SLURM_JOB_ID, or a variable that is set before srun",
+            )
 
 
 def _exported_ranks(view: View) -> Iterator[Hit]:
@@ -337,17 +352,22 @@ def address_never_set(view: View) -> Iterator[Hit]:
 
 @rule("warning")
 def torchrun_in_each_task(view: View) -> Iterator[Hit]:
-    """torchrun in every task of a node: each of them starts all processes."""
+    """torchrun, accelerate, deepspeed or composer in every task of a node: each of them starts all processes."""
     for call in view.calls:
-        if call.torchrun is None or call.srun is None or view.script.components > 1:
+        numbers = launcher_numbers(view, call)
+        if numbers is None or call.srun is None or view.script.components > 1:
             continue
+        if call.nested and re.search(r"(?:\[|\btest|\bcase|\(\()[^\n]*SLURM_(?:LOCALID|PROCID)", view.body):
+            continue  # perhaps in one of the tasks alone
         tasks = _tasks_on_a_node(view, call)
-        processes = torchrun_processes(call.words)
+        processes = str(numbers.processes[0]) if numbers.processes else torchrun_processes(call.words)
+        if _one_for_each_gpu(call) and not re.search(r"gpus?-per-task|gpu-bind|_DEVICES", view.script.text):
+            processes = str(view.asked.gpus_per_node or 1)
         if tasks and tasks > 1 and processes and processes != "1":
             yield Hit(
                 call.line,
-                f"srun starts torchrun {tasks} times on each node, and each starts {processes} processes",
-                "start it once on each node: srun --ntasks-per-node=1 torchrun ...",
+                f"srun starts {numbers.name} {tasks} times on each node, and each starts {processes} processes",
+                f"start it once on each node: srun --ntasks-per-node=1 {numbers.name} ...",
             )
 
 
