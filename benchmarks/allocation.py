@@ -37,6 +37,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
+from slurmgpu.lines.hostlist import expand
 from slurmgpu.models.cluster import Cluster, NodeGroup
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.job import Job
@@ -47,7 +48,6 @@ from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.rules import allowed_qos
 from slurmgpu.sandbox.twin import twin_of
-from slurmgpu.slurm.hostlist import expand
 
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
