@@ -212,7 +212,7 @@ def test_a_job_of_ones_own_that_only_accounting_believes_alive_is_unknown_where_
     jobs, notes = merge([], [job(state="RUNNING", source="sacct", user="bob")], "ada")
     assert ([j.state for j in jobs], notes) == ([JobState.RUNNING], [])
     assert merged(None, [believed])["7"].state is JobState.RUNNING
-    put_back = job(state="REQUEUED", state_text="REQUEUED", source="sacct")
+    put_back = job(state="REQUEUED", state_text="REQUEUED", source="sacct", end=NOW)
     jobs, notes = merge([], [put_back], "ada")
     assert [(j.state, reason(j)) for j in jobs] == [
         (JobState.CANCELLED, "cancelled while it was put back into the queue")

@@ -46,8 +46,9 @@ def merge(
             continue  # The queue already lists these tasks, in parts that accounting has not heard of yet.
         if not job.state.is_final and _is_among(job, arrays.get((key[0], job.array_job_id), ())):
             continue  # A task that was released, or requeued, is by itself in accounting, and squeue shows it with the others.
-        if queued is not None and job.state is JobState.REQUEUED and user in (None, job.user):
-            # Cancelled before it was back in the queue, a job has no further row (seen on 22.05 and 26.05).
+        put_back = job.state is JobState.REQUEUED and job.end is not None
+        if queued is not None and put_back and user in (None, job.user):
+            # Cancelled before it was back in the queue, a job has no further row (seen on 20.11, 22.05 and 26.05).
             job = job.model_copy(update={"state": JobState.CANCELLED})
         elif queued is not None and not job.state.is_final and user in (None, job.user):
             lost = job.model_copy(update={"state": JobState.UNKNOWN})
