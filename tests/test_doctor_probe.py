@@ -19,6 +19,7 @@ import pytest
 
 from slurmgpu.doctor import on_nodes, probe
 from slurmgpu.doctor.lines import Line
+from slurmgpu.doctor.network import names
 from tests.smi import an_smi, smi_text
 
 # In place of torch: a build for CUDA that sees as many GPUs as TORCH_SEES says.
@@ -292,6 +293,8 @@ def test_a_node_whose_name_leads_nowhere_is_found(node: Node, two: Any) -> None:
     first, second = two(ADDRESS="", MEETING="0.2")
     line = node.lines(node.start(first), node.start(second))["net.names"]
     assert (line.level, "n2.invalid" in line.found) == ("failure", True)
+    silent = names({"n2": {"address": None, "resolves": False, "silent": True}})
+    assert (silent.level, "Slurm did not answer" in silent.found) == ("unknown", True)
 
 
 def test_a_clock_that_is_off_between_two_nodes_is_found(node: Node, two: Any, faults: str) -> None:

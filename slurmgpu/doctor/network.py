@@ -18,6 +18,10 @@ def names(found: Mapping[str, Measured] | None) -> Line:
             "net.names", "the names of the nodes are not known here: no scontrol (in a container?)"
         )
     lost = [name for name, one in found.items() if one["address"] is None]
+    if lost and all(found[name].get("silent") for name in lost):
+        return unknown(
+            "net.names", f"no name service knows {', '.join(lost)}, and Slurm did not answer", "run it again"
+        )
     if lost:
         return failure(
             "net.names",

@@ -335,10 +335,10 @@ def addresses(names: list[str]) -> dict[str, Figures]:
                 "resolves": True,
             }
         except OSError:
-            text = _output(["scontrol", "-o", "show", "node", name], 20.0) or ""
-            match = re.search(r"\bNodeAddr=(\S+)", text)
+            text = _output(["scontrol", "-o", "show", "node", name], 20.0)
+            match = re.search(r"\bNodeAddr=(\S+)", text or "")
             other = match[1] if match and match[1] != name else None
-            found[name] = {"address": other, "resolves": False}
+            found[name] = {"address": other, "resolves": False, "silent": text is None}
     return found
 
 
