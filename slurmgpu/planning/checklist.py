@@ -142,12 +142,14 @@ class _Reader(ast.NodeVisitor):
         self.loop.mentions.append((node.id, self.function, self.guards))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        if ast.unparse(node.value) != "torch":  # torch.save is no use of a function that is called save
+        if (
+            not isinstance(node.value, ast.Name) or node.value.id != "torch"
+        ):  # torch.save is no use of a function that is called save
             self.loop.mentions.append((node.attr, self.function, self.guards))
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        whole = ast.unparse(node.func)
+        whole = _dotted(node.func)
         receiver, _, last = whole.rpartition(".")
         call = _Call(self.file, node, self.aliases.get(last, last), receiver, self.function, self.guards)
         self.loop.calls.append(call)
@@ -156,10 +158,20 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
 
+def _dotted(node: ast.expr) -> str:
+    """Return a dotted name as written; of anything else only the last part."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
+
+
 def check_training_loop(files: Sequence[tuple[str, str]]) -> tuple[Slip, ...]:
     """Return what some Python files, each with its name, miss of the checklist; nothing where they train nothing themselves."""
     text = "\n".join(each for _, each in files)
-    if ".backward(" not in text or _BY_LIBRARY.search(text):
+    if ".backward(" not in text or len(text) > _LARGEST or _BY_LIBRARY.search(text):
         return ()
     loop = _Loop(text)
     for name, each in files:
@@ -171,6 +183,8 @@ def check_training_loop(files: Sequence[tuple[str, str]]) -> tuple[Slip, ...]:
     return tuple(Slip(name, one.file, one.node.lineno) for name, one in found if one is not None)
 
 
+_LARGEST = 1 << 20
+"""Letters of all files: a larger project takes too long to read before every plan."""
 _BY_LIBRARY = re.compile(
     r"(?m)^\s*(?:from|import) (?:(?:pytorch_)?lightning|lightning_fabric|accelerate|deepspeed|horovod|ray|composer|ignite"
     r"|colossalai|slurmgpu|tensorflow|jax|xformers\.|torchtitan|torchtune|megatron|nemo|fairscale|bagua|mmengine)\b"
