@@ -238,7 +238,7 @@ def visible_devices(view: View) -> Iterator[Hit]:
     for simple in view.simple:
         for word in (*simple.assignments, *(simple.words[1:] if simple.name == "export" else ())):
             if "_VISIBLE_DEVICES=" in word and re.fullmatch(
-                r"(?:CUDA|ROCR|HIP)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word
+                r"(?:CUDA|ROCR)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word
             ):
                 if all_there and all(int(one) < all_there for one in re.findall(r"\d+", word)):
                     continue
@@ -379,6 +379,8 @@ def export_without_all(view: View) -> Iterator[Hit]:
         value = (call.srun or {}).get("export")
         if not value or call.open_options or call.nested or not call.words or "/" in call.words[0]:
             continue  # a program with a path needs no PATH
+        if "container-image" in (call.srun or {}) or "container-image" in view.asked.options:
+            continue  # pyxis brings the image's PATH
         names = {one.partition("=")[0] for one in value.split(",")}
         if not names & {"ALL", "NONE", "NIL", "PATH"} and "$" not in value.split("=")[0]:
             yield Hit(

@@ -108,6 +108,9 @@ def srun_cpus(view: View) -> Iterator[Hit]:
 @rule("error")
 def rank_too_early(view: View) -> Iterator[Hit]:
     """$SLURM_PROCID is expanded by the batch shell, where it is always 0."""
+    sizes = {"nodes", "ntasks", "ntasks-per-node"}
+    if view.asked.tasks == 1 and not any(sizes & set(call.srun or ()) for call in view.calls):
+        return  # the one task is number 0
     for call in view.calls:
         if call.srun is None or call.nested:
             continue
@@ -138,7 +141,11 @@ def _ranks_in_text(view: View) -> Iterator[Hit]:
         option = "" if ends and started else r"rank[= ]+\"?"
         early = re.search(rf"{option}(?<!\\)\$\{{?(SLURM_(?:PROCID|LOCALID|NODEID))\b", text)
         rest = "\n".join(lines[number:]).replace("\\\n", " ") if early or opened else ""
-        if early and not text.lstrip().startswith("#") and not re.search(r"rdzv[-_]backend[= ]c10d", text):
+        if (
+            early
+            and not text.lstrip().startswith("#")
+            and not re.search(r"rdzv[-_]backend[= ]c10d", view.body)
+        ):
             set_here = re.match(r"\s*(?:export\s+|declare\s+\S+\s+)?([A-Za-z_]\w*)\+?=[\"(]", text)
             name = set_here[1] if set_here else ""
             if (ends and (started or re.search(r"\bsrun\b", rest))) or (

@@ -30,6 +30,8 @@ def _option_in(text: str) -> str:
 def after_command(view: View) -> Iterator[Hit]:
     """An option after the first command: sbatch stops reading there."""
     for line, text, _ in _passed(view, "after-command"):
+        if not re.match(r"#SBATCH\s+-", text):
+            continue  # prose
         yield Hit(
             line,
             f"sbatch stopped reading at line {view.script.body_start}, the first command: {text!r} is a mere comment",
@@ -149,8 +151,8 @@ _SRUN_ONLY = {
 }  # fmt: skip
 # An empty value is none to these (seen on 22.05).
 _MAY_BE_EMPTY = {
-    "array", "comment", "constraint", "dependency", "exclude", "export", "gpus", "job-name", "licenses", "nodelist",
-    "output", "reservation",
+    "array", "comment", "constraint", "dependency", "exclude", "export", "gpus", "job-name", "licenses", "mail-user",
+    "nodelist", "output", "reservation",
 }  # fmt: skip
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _UNUSUAL = rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
