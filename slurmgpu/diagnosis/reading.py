@@ -32,7 +32,7 @@ _NEARBY = {
     "mpi-abort": (-40, re.compile(r"^(?P<detail>(?:ERROR|FATAL|Error|Fatal error)\b.{4,})")),
     "mpi-init": (9, re.compile(r"^\w+\(\d+\)\.*: (?P<detail>\S.*)")),
     "image-missing": (
-        9,
+        16,
         re.compile(r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|(?<=\] )\S.*)"),
     ),
     "R": (-12, re.compile(r"^(?P<detail>Error(?: in .*)?: .*|Error in .*)")),

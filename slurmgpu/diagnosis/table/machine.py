@@ -16,7 +16,7 @@ ROWS = (
         "Bus error|insufficient shared memory|No space left on device: '/dev/shm|unable to open shared memory object"
         "|unable to allocate shared memory|unable to mmap",
         r"(?:DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) is killed by signal: Bus error|insufficient shared memory \(shm\)"
-        r"|unable to (?:open shared memory object|allocate shared memory|mmap \d+ bytes)|'/dev/shm)",
+        r"|unable to (?:open shared memory object|allocate shared memory|mmap \d+ bytes)(?!.*Too many open files)|'/dev/shm)",
         "/dev/shm is full: a data-loader worker could not put its batch there",
         "give the container more (docker: --shm-size), use fewer workers, smaller batches or a smaller prefetch_factor, or "
         "torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -116,6 +116,14 @@ ROWS = (
         r"|BlockingIOError: \[Errno 11\][^\n]*\n[^\n]*fork|libgomp: Thread creation failed.*|OpenBLAS blas_thread_init)",
         "no further process or thread could be started",
         "fewer data-loader workers, and OMP_NUM_THREADS as high as the CPUs of a process; ulimit -u shows the limit",
+    ),
+    Row(
+        "locked-memory",
+        "max locked memory|ibv_",
+        r"(?:(?P<call>ibv_\w+)(?:\(\))? failed: Cannot allocate memory|max locked memory)",
+        "the limit of locked memory (ulimit -l) is too low for the fast network<: {call} failed>",
+        "tell the site: Slurm's daemons must start with an unlimited memlock (PropagateResourceLimitsExcept=MEMLOCK); until then "
+        "UCX_TLS=tcp,self,sm, or NCCL_IB_DISABLE=1, uses the slower way",
     ),
     Row(
         "cpu-memory",
