@@ -201,24 +201,14 @@ class Reading:
         Such are an error that a program raises later, and an end with the job's own, other exit code.
         """
         by_srun = [end for end in ended if end.by == "srun" and not end.told_to]
-        code, tolerated = self._facts.exit_code, (-1, -1)
-        for end in by_srun:
-            later = any(
-                one.trace
-                and one.row.role == "cause"
-                and one.at > end.at
-                and self.output_between(end.at, one.at) > 1
-                for one in self.causes
-            )
-            later = later or any(
-                code
-                and other.code == code != end.code
-                and other.at > end.at
-                and self.output_between(end.at, other.at) > 1
-                for other in by_srun
-            )
-            tolerated = max(tolerated, end.at) if later else tolerated
-        return tolerated
+        errors = [one.at for one in self.causes if one.trace and one.row.role == "cause"]
+        code = self._facts.exit_code
+        for end in reversed(by_srun):
+            ends_of_job = [other.at for other in by_srun if code and other.code == code != end.code]
+            later = [at for at in (*errors, *ends_of_job) if at > end.at and at[0] == end.at[0]]
+            if later and self.output_between(end.at, max(later)) > 1:  # the furthest has the most before it
+                return end.at
+        return (-1, -1)
 
     def forget(self, until: Place) -> None:
         """Drop what was found up to a line."""

@@ -117,9 +117,9 @@ def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
     """The logs that submitit's tasks have begun, in the order of their ranks; none for another job."""
     found = []
     for path in Path(run.run_dir, SUBMITIT_FOLDER).glob(f"{number}_*_log.*"):
-        match = re.fullmatch(r"\d+_(\d+)_log\.(out|err)", path.name, re.ASCII)
+        match = _TASK_FILE.fullmatch(path.name)
         if match:
-            found.append((int(match[1]), _NAMES[match[2]] == "stderr", path))
+            found.append((int(match[2]), _NAMES[match[3]] == "stderr", path))
     return [
         Log(job_id, path, "stderr" if is_error else "stdout", f"task {rank}")
         for rank, is_error, path in sorted(found)
