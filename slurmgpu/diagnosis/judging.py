@@ -172,7 +172,9 @@ def _killed(ended: Sequence[End]) -> Optional[End]:
 def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
     if seen.job:
         of_its_state = [each for each in seen.job if each.row.id == _STATES.get(facts.state)]
-        one = of_its_state[-1] if of_its_state else seen.job[0]
+        one = seen.job[0]  # of several lines about one event the first names the node
+        if of_its_state and one not in of_its_state:
+            one = of_its_state[-1]
         quoted = facts.state in _BY_ITSELF if facts.state else seen.went_on(one.at)
         if quoted and one.row.id in BY_SLURM and one.values.get("part", "JOB") == "JOB":
             return None  # what Slurm says of the job itself outweighs a line that quotes another's end
