@@ -183,10 +183,10 @@ def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> Command:
     loaded, plan = prepared.loaded, prepared.plan
     origin = loaded.layered.origin(("command",))
     in_file = loaded.path is not None and origin is not None and origin.where == str(loaded.path)
-    command = command_of(plan, loaded.job, loaded.work_dir, cwd, os.environ, in_file=in_file)
+    command = command_of(plan, loaded.work_dir, cwd, os.environ, in_file=in_file)
     if starts == "run" and command.folder is not None and not command.folder.is_dir():
         command = command._replace(folder=cwd)  # a run here stands in for a folder that is not here
-    for of, slip in each_slip(command):
+    for of, slip in each_slip(command, batch=prepared.batch):
         if slip.sure and starts and not (prepared.around.force and slip.forceable):
             overrule = "\n--force starts the job all the same" if slip.forceable else ""
             raise PlanError(of + slip.message, hint=slip.hint + overrule)
@@ -229,7 +229,7 @@ def _mention_imports(command: Command) -> None:
     """Say what the script imports and its Python does not have, before the job waits in the queue for it."""
     if not command.words:
         return
-    from slurmgpu.submission.slips.imports import missing_imports
+    from slurmgpu.submission.slips.python import missing_imports
 
     slip = missing_imports(command)
     if slip is not None:

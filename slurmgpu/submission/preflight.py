@@ -17,7 +17,6 @@ from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.files.tasks import PREFIX, check_shipped_task
 from slurmgpu.models.environment import Container
-from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.image_file import image_format
 from slurmgpu.submission.slips.command import Command
@@ -129,19 +128,17 @@ def _check_secret_file(what: str, file: Path) -> None:
         )
 
 
-def command_of(
-    plan: Plan, job: Job, work_dir: str, cwd: Path, environ: Mapping[str, str], *, in_file: bool
-) -> Command:
+def command_of(plan: Plan, work_dir: str, cwd: Path, environ: Mapping[str, str], *, in_file: bool) -> Command:
     """The job's command and what this machine can see of its folder, to be judged.
 
     ``in_file``: it is written in a job file, not after ``--``.
     """
     folder = folder_here(work_dir, cwd)
-    blind = folder is None or plan.environment.container is not None or job.dependency is not None
+    blind = folder is None or plan.environment.container is not None or plan.option("dependency") is not None
     if folder is None:
         guess = os.path.expandvars(work_dir)
         folder = Path(guess) if "$" not in guess and is_folder(Path(guess)) else None
-    return Command(job.command or (), plan, folder, cwd, environ, in_file, blind)
+    return Command(plan.command or (), plan, folder, cwd, environ, in_file, blind)
 
 
 def check_image(container: Container | None, folder: Path | None) -> None:

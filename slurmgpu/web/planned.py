@@ -154,7 +154,7 @@ def _notes(prepared: Prepared, script: str, folder: Path, away: bool) -> Iterato
     yield from filter(None, [prepared.unchosen])
     yield from prepared.plan.warnings
     loaded, plan = prepared.loaded, prepared.plan
-    command = command_of(plan, loaded.job, loaded.work_dir, folder, os.environ, in_file=True)
+    command = command_of(plan, loaded.work_dir, folder, os.environ, in_file=True)
     for of, slip in each_slip(command, away=away):
         yield f"{of}{slip.message}; {slip.hint}"
     if not away and command.folder is not None and command.folder.is_dir():

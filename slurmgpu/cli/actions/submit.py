@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, PlanError, SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.job import Dependency
-from slurmgpu.models.run import Run
+from slurmgpu.models.run import JobState, Run
 from slurmgpu.monitoring.select import select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm
@@ -60,22 +61,37 @@ def act(
 
 
 def check_dependency(slurm: Slurm, dependency: Dependency | None) -> None:
-    """PlanError for a dependency on a job that neither the queue nor accounting knows.
+    """PlanError for a dependency on a job that Slurm does not know, or whose end has decided that this one never starts.
 
-    sbatch takes it, and depending on its release starts the job at once or never (seen on 22.05 and 26.05).
+    sbatch takes both, and depending on its release, and on how long ago the job ended, starts this one at once or never
+    (seen on 22.05 and 26.05).
     """
     ids = dependency.job_ids if dependency is not None else []
     if not ids:
         return
     try:
-        unknown = status(slurm, user=None, selections=select(ids), detail="sparing").missing
+        found = status(slurm, user=None, selections=select(ids), detail="sparing")
     except SlurmUnreachable:  # sbatch may answer all the same
         return
+    unknown = found.missing
     if unknown:
         raise PlanError(
             f"dependency {dependency}: Slurm knows no job {', '.join(unknown)}",
             hint="slurmgpu status --since 7d lists your jobs; --force submits it all the same",
         )
+    ended: dict[str, set[JobState]] = {}
+    for job in found.jobs:
+        ended.setdefault(re.split(r"[_+]", job.job_id)[0], set()).add(job.state)
+    for kind, named in re.findall(r"(afterok|afternotok)((?::[\d_]+)+)", str(dependency)):
+        for one in named.strip(":").split(":"):
+            states = ended.get(one) or set()
+            good = states == {JobState.COMPLETED}
+            if states and all(state.is_final for state in states) and good != (kind == "afterok"):
+                raise PlanError(
+                    f"dependency {kind}:{one}: job {one} has ended ({', '.join(sorted(state.value for state in states))}), so "
+                    "this job would never start",
+                    hint=f"afterany:{one} starts it whatever became of that job; slurmgpu why {one} says what did",
+                )
 
 
 def with_image(prepared: Prepared, *, pull: bool, now: bool) -> tuple[Prepared, Making | None]:

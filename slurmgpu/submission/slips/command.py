@@ -53,10 +53,16 @@ class Command(NamedTuple):
 
     before: tuple[str, ...] = ()
     """Words that come before these and stay: ``nice``, ``uv run``."""
+    brought: bool = False
+    """Lines of the script above it may have brought programs to PATH."""
+    in_script: bool = False
+    """Written in a shell's script, whose lines are the user's own."""
 
     def instead(self, *words: str) -> str:
         """How to write other words in its place."""
         line = shlex.join((*self.before, *words))
+        if self.in_script:
+            return line
         return f"command: {line}" if self.in_file else f"-- {line}"
 
 

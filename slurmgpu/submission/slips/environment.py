@@ -186,6 +186,13 @@ def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
     environment, environ = command.plan.environment, command.environ
     root = environment.python.conda.root if environment.python.conda else None
     roots = _conda_roots(root, environ)
+    if not (roots or environment.modules or command.plan.login_shell or _usual_conda(environ)):
+        yield Slip(
+            f"environment.python.conda.env: {name!r}: no conda, mamba or micromamba is here, on PATH or in the usual folders, "
+            "and the job ends where its node has none either",
+            "name what brings it: environment.modules, or environment.python.conda.root",
+            sure=False,
+        )
     if not roots or (environment.modules and not root) or name in ("base", "root") or "$" in name:
         return  # nothing is known of conda here, or a module brings another one
     there = {one for folder in _conda_folders(roots, environ) for one in _names_in(Path(folder).expanduser())}
@@ -198,6 +205,17 @@ def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
             f"did you mean {near!r}?" if near else "`conda env list` shows them; a folder will do, too",
             sure=False,
         )
+
+
+def _usual_conda(environ: Mapping[str, str]) -> bool:
+    """Whether one of the other programs, or one of the folders, is here in which the job's script looks for conda."""
+    home, path = environ.get("HOME", "/"), environ.get("PATH")
+    usual = [f"{home}/{name}" for name in ("miniforge3", "mambaforge", "miniconda3", "anaconda3")]
+    usual += [f"/opt/{name}" for name in ("conda", "miniforge3", "miniconda3", "anaconda3")]
+    scripts = ["/etc/profile.d/conda.sh", *(f"{one}/etc/profile.d/conda.sh" for one in usual)]
+    programs = [f"{home}/{where}/micromamba" for where in (".local/bin", "bin", "micromamba/bin")]
+    on_path = any(shutil.which(name, path=path) for name in ("mamba", "micromamba"))
+    return on_path or any(map(_is_there, map(Path, (*scripts, *programs))))
 
 
 def _missing_root(command: Command, folder: Path, root: str) -> Slip | None:

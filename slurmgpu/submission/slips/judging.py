@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.options import option_slips
 from slurmgpu.submission.slips.program import program_slips
-from slurmgpu.submission.slips.script import script_slips
+from slurmgpu.submission.slips.script import code_of, script_slips, shell_file
 from slurmgpu.submission.slips.secrets import secrets_in_sight
 from slurmgpu.submission.slips.stage import missing_data
-from slurmgpu.submission.slips.words import shell_word_slip
+from slurmgpu.submission.slips.usage import usage_slips
+from slurmgpu.submission.slips.words import shell_word_slip, typographic_slip
 
 __all__ = ["each_slip", "missing_folder", "slips"]
 
@@ -37,19 +41,23 @@ def missing_folder(folder: Path) -> Slip | None:
     )
 
 
-def each_slip(command: Command, *, away: bool = False) -> list[tuple[str, Slip]]:
+def each_slip(
+    command: Command, *, batch: tuple[str, str] | None = None, away: bool = False
+) -> list[tuple[str, Slip]]:
     """What is wrong with a job's command, or with that of each of its steps: what the message begins with, and the slip.
 
-    ``away``: on no machine of the cluster, where the words alone can be judged.
+    ``batch`` is the name and text of a batch script that was taken as the job. ``away``: on no machine of the cluster,
+    where the words alone can be judged.
     """
     plan = command.plan
     judged = [
         (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
         for step in plan.steps
     ] or [("", command)]
-    return list(
-        dict.fromkeys((of, slip) for of, one in judged for slip in (_of_words if away else slips)(one))
-    )
+    found = [(of, slip) for of, one in judged for slip in (_of_words if away else slips)(one)]
+    if not (away or command.words or command.plan.steps):
+        found += (("", slip) for slip in _of_own_script(command, batch))
+    return sorted(dict.fromkeys(found), key=lambda one: not one[1].sure)
 
 
 def _of_words(command: Command) -> list[Slip]:
@@ -63,7 +71,11 @@ def slips(command: Command) -> list[Slip]:
     folder = command.folder
     if folder is not None and (missing := missing_folder(folder)):
         return [missing._replace(sure=not command.blind)]
-    in_sight = [*secrets_in_sight(command.words, command.plan), *unset_here(command.plan, command.environ)]
+    in_sight = [
+        *secrets_in_sight(command.words, command.plan),
+        *unset_here(command.plan, command.environ),
+        *option_slips(command),
+    ]
     if command.plan.name.isdecimal():
         name = command.plan.name
         said = f"job name {name}: `slurmgpu status {name}` and the like take it for a job id"
@@ -75,11 +87,79 @@ def slips(command: Command) -> list[Slip]:
     shell = shell_word_slip(command.words, command.plan, command.in_file, folder)
     if shell is not None:
         found.append(Slip(*shell))
+    if (typed := typographic_slip(command)) is not None:
+        found.append(typed)
     if folder is not None and not found:
-        found += _missing(command, folder)
+        found += [*usage_slips(command, folder), *_of_code(command, folder), *_missing(command, folder)]
     found += [*active_elsewhere(command.plan, command.environ), *in_sight]
     return sorted(found, key=lambda slip: not slip.sure)
 
 
 def _missing(command: Command, folder: Path) -> list[Slip]:
     return [*missing_environment(command, folder), *missing_data(command, folder)]
+
+
+def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[Slip]:
+    """What is wrong with a batch script's own lines, or with those under ``script:``."""
+    plan, folder = command.plan, command.folder
+    if plan.script is None or folder is None:
+        return
+    from slurmgpu.scripts.batch_script import parse_batch_script  # a command does without them
+    from slurmgpu.submission.slips.python import unreadable_python
+    from slurmgpu.submission.slips.shell import body_slips
+
+    if (chdir := plan.option("chdir")) is not None:
+        folder = folder / chdir
+        if re.search(r"[$%~]", chdir) or not folder.is_dir():
+            return
+    name, text = batch or ("script", f"{plan.shebang or '#!/bin/bash'}\n{plan.script}")
+    read = parse_batch_script(text)
+    command = command._replace(
+        folder=folder,
+        blind=command.blind or (plan.option("export") or "ALL").split(",")[0] != "ALL",
+        brought=re.search(r"\s-\w*l", read.shebang or "") is not None,
+        in_script=True,
+    )
+    if read.is_shell and "\r\n" not in text:
+        for line, slip in body_slips(command, text):
+            yield _at(slip, f"{name}:{line}" if batch else f"script: line {line - 1}")
+    elif read.interpreter.startswith("python"):
+        reader = command._replace(words=(read.interpreter, "-c", ""))
+        if (unread := unreadable_python(reader, text, read.shebang or "")) is not None:
+            hint = "begin it with #!/bin/bash if its lines are a shell's; else mend this line"
+            yield _at(unread._replace(hint=hint), name)
+
+
+def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
+    """What Python or a shell cannot read in the file, or the text, that the command hands to it."""
+    from slurmgpu.submission.slips.python import unreadable_python
+
+    code = code_of(command.words)
+    if code is not None:
+        shown = code if code.endswith(".py") else "-c"
+        if (slip := unreadable_python(command, folder / code if shown == code else code, shown)) is not None:
+            yield slip
+        return
+    name = shell_file(command.words, folder)
+    if name is None:
+        return
+    try:
+        data = (folder / name).read_bytes()[: 1 << 20]
+    except OSError:
+        return
+    if b"\r\n" in data:
+        yield Slip(
+            f"command: {name} has line ends of Windows (CRLF), and the shell takes \\r for a part of each line's last word",
+            f"take them out: sed -i 's/\\r$//' {shlex.quote(name)}",
+            not command.blind,
+        )
+        return
+    from slurmgpu.submission.slips.shell import body_slips
+
+    inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
+    for line, slip in body_slips(inner, data.decode("utf-8", errors="replace")):
+        yield _at(slip, f"{name}:{line}")
+
+
+def _at(slip: Slip, where: str) -> Slip:
+    return slip._replace(message=f"{where}: {slip.message.removeprefix('command: ')}")

@@ -176,12 +176,27 @@ def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Ite
             f"take them out: sed -i 's/\\r$//' {shlex.quote(program)}",
             sure,
         )
+    elif first.startswith(b"#!") and (lost := _missing_interpreter(first, command.environ.get("PATH"))):
+        yield Slip(
+            f"command: {program!r} begins with {first.decode(errors='replace')}, and {lost} is not here",
+            "begin it with the interpreter's path, such as #!/bin/bash or #!/usr/bin/env python3",
+            sure and first[2:].strip().startswith((b"/bin/", b"/usr/bin/")) and b"env " not in first,
+        )
     elif by == "python" and not first.startswith(b"#!"):
         yield Slip(
             f"command: {program!r} has no first line #!, so a shell would read it, not Python",
             f"write {command.instead('python', program, *rest)}",
             sure,
         )
+
+
+def _missing_interpreter(first: bytes, path: str | None) -> str | None:
+    """The program of a first line #! that this machine lacks; None where it is here."""
+    words = first[2:].decode(errors="replace").split() or [""]
+    if PurePosixPath(words[0]).name == "env":
+        named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+        return None if not named or shutil.which(named, path=path) else named
+    return None if os.path.exists(words[0]) else words[0]  # noqa: PTH110 - a long name is not there
 
 
 def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
@@ -233,7 +248,8 @@ def _brings_programs(command: Command) -> bool:
     """Whether the job finds programs that this machine's PATH does not show."""
     environment, python = command.plan.environment, command.plan.environment.python
     return bool(
-        environment.container
+        command.brought
+        or environment.container
         or environment.modules
         or python.activated
         or command.plan.login_shell

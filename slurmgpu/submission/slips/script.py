@@ -27,7 +27,7 @@ from slurmgpu.submission.slips.command import (
 )
 from slurmgpu.submission.slips.nearby import near_file, near_word, one_slip_apart
 
-__all__ = ["script_slips"]
+__all__ = ["code_of", "script_slips", "shell_file"]
 
 # Further programs, beside launchers, that run the command behind their own words.
 _AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
@@ -58,6 +58,33 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
             yield from _python_file(command, folder, python.script, before, python.arguments)
         else:
             yield from _module(command, folder, python, before[:-1])
+
+
+def code_of(words: tuple[str, ...]) -> str | None:
+    """Return the Python file that a command runs, or the code behind ``python -c``; None where it runs neither."""
+    at = next((n for n in range(len(words)) if python_command(words[n:])), None)
+    if at is not None:
+        python = python_command(words[at:])
+        if python is not None and python.launcher is None:
+            return python.script if python.script and python.script.endswith(".py") else None
+    elif re.match(r"python[\d.]*\Z", PurePosixPath(words[runner_length(words)]).name) and "-c" in words[:-1]:
+        return words[words.index("-c") + 1]
+    if launcher_of(words) is not None:
+        return next((word for word in words[1:] if re.fullmatch(r"[^-=][^=]*\.py", word)), None)
+    return None
+
+
+def shell_file(words: tuple[str, ...], folder: Path) -> str | None:
+    """Return the shell script that a command runs, as written: ``bash run.sh``, ``./run.sh``; None where it runs none."""
+    at = runner_length(words)
+    if changes_folder(words[:at]):
+        return None
+    program = PurePosixPath(words[at]).name
+    if program in SHELLS:
+        number = _shell_operand(words[at:])
+        return words[at + number] if number else None
+    first = first_line(folder / words[at]) if "/" in words[at] else b""
+    return words[at] if re.match(rb"#!\s*\S*/(?:env\s+)?(?:ba|da|k)?sh\b", first) else None
 
 
 def _script_of(command: Command, folder: Path, suffix: str | None) -> Iterator[Slip]:

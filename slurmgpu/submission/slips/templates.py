@@ -6,16 +6,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurmgpu.errors import PlanError, SlurmUnreachable, nearest
+from slurmgpu.errors import PlanError, nearest
 from slurmgpu.files.data import SHIPPED, Templates, read_templates
 from slurmgpu.launchers import launcher
 from slurmgpu.models.kinds import LAUNCHERS
-from slurmgpu.slurm import Runner, call, submission_env
+from slurmgpu.slurm import Runner, call
 from slurmgpu.submission.slips.command import Slip
+from slurmgpu.submission.slips.shell import syntax_error
 
 __all__ = ["check_shell", "unused_templates"]
-
-TIMEOUT = 10.0
 
 
 def unused_templates(templates: Templates) -> Iterator[Slip]:
@@ -46,13 +45,8 @@ def check_shell(script: str, templates: Templates, run: Runner = call) -> None:
     own = [templates.place(name) for name in templates if _is_own(templates, name)]
     if not own or not re.match(r"#!\s*(?:/usr)?/bin/(?:env )?bash", script):
         return
-    try:
-        answer = run(["/bin/bash", "-n", "-c", script], timeout=TIMEOUT, env=submission_env())
-    except SlurmUnreachable:  # no bash here
-        return
-    found = re.search(r"line (\d+): (.*)", answer.stderr)
-    if answer.rc and found:
+    if found := syntax_error(script, run):
         raise PlanError(
-            f"the script is not one that bash can read: line {found[1]}: {found[2]}",
+            f"the script is not one that bash can read: line {found[0]}: {found[1]}",
             hint=f"`slurmgpu render` shows its lines; your own templates are {', '.join(own)}",
         )

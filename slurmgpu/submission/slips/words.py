@@ -12,8 +12,9 @@ from slurmgpu.lines.command import ONE_NODE_LAUNCHERS, python_command
 from slurmgpu.models.command import OPERATOR, VARIABLE
 from slurmgpu.models.plan import Plan
 from slurmgpu.quoting import job_path
+from slurmgpu.submission.slips.command import Command, Slip
 
-__all__ = ["shell_word_slip"]
+__all__ = ["shell_word_slip", "typographic_slip"]
 
 # They read such signs themselves.
 _OWN_LANGUAGE = frozenset({
@@ -53,6 +54,40 @@ def shell_word_slip(
         f"command: {shown} {verb} the program as written: no shell reads a command, and nothing in it expands"
     )
     return message, _by_a_shell(words, plan, in_file), sure
+
+
+_TYPOGRAPHIC = {
+    "\u2013": "--",
+    "\u2014": "--",
+    "\u2212": "-",
+    "\u201c": '"',
+    "\u201d": '"',
+    "\u201e": '"',
+    "\u2018": "'",
+    "\u2019": "'",
+}
+
+
+def typographic_slip(command: Command) -> Slip | None:
+    """Return the slip of dashes and quotes that a word processor or a web page has put in place of the plain ones."""
+    signs = "".join(_TYPOGRAPHIC)
+    found = [
+        word
+        for word in command.words
+        if re.match(rf"[\u2013\u2014\u2212][A-Za-z-]|[{signs[3:]}].|.*[{signs[3:]}]\Z", word)
+    ]
+    if not found:
+        return None
+    plain = [re.sub("[\u2013\u2014]-?(?=\\w\\w)|\u2212", "--", word) for word in command.words]
+    plain = [re.sub("[\u2013\u2014]", "-", re.sub(f"[{signs[3:]}]", "", word)) for word in plain]
+    return Slip(
+        f"command: {', '.join(map(repr, found[:3]))}: a dash or a quote here is a typographic one, and no program takes it "
+        "for the plain one",
+        f"type it anew: {command.instead(*plain)}",
+        sure=any(
+            word in found and word[0] in "\u2013\u2014\u2212\u201c\u201e\u2018" for word in command.words[1:]
+        ),
+    )
 
 
 def _expands(words: tuple[str, ...], folder: Path | None) -> bool:

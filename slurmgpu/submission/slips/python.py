@@ -1,0 +1,204 @@
+"""What the Python of a command cannot read or import, by asking this Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
+from slurmgpu.slurm import Runner, call, submission_env
+from slurmgpu.submission.slips.command import Command, Slip
+from slurmgpu.submission.slips.environment import environment_here
+
+__all__ = ["missing_imports", "unreadable_python"]
+
+TIMEOUT = 5.0
+"""Seconds after which nothing is said: a Python may lie on a slow file system."""
+_ASK = """
+import sys
+from importlib.util import find_spec
+sys.path[0] = sys.argv[1]
+for name in sys.argv[2:]:
+    try:
+        there = find_spec(name) is not None
+    except Exception:
+        there = True
+    there or print(name)
+"""
+
+_READ = """
+import sys
+code = sys.argv[2] or open(sys.argv[1], "rb").read()
+compile(code, sys.argv[1], "exec")
+"""
+
+
+def unreadable_python(command: Command, code: str | Path, shown: str, run: Runner = call) -> Slip | None:
+    """Return the slip of Python code, or of a file of it, whose syntax the job's Python does not take; None where it does.
+
+    It is sure where the job's own Python can be asked; else the Python that runs slurmgpu judges, and a newer one may
+    read more. ``shown`` names the code.
+    """
+    try:
+        text = code if isinstance(code, str) else code.read_bytes()
+    except OSError:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
+            ast.parse(text)
+        return None
+    except (RecursionError, MemoryError):
+        return None  # nested too deeply for this parser, which says nothing of the job's Python
+    except (SyntaxError, ValueError) as error:
+        line = f" line {error.lineno}:" if isinstance(error, SyntaxError) and error.lineno else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+    python = None if _unknown_python(command) else _python(command)
+    if python is not None:
+        try:
+            answer = run(
+                [python, "-c", _READ, str(code), code if isinstance(code, str) else ""],
+                timeout=TIMEOUT,
+                env=submission_env(command.environ),
+            )
+        except SlurmUnreachable:  # it cannot be started
+            python = None
+        else:
+            if answer.rc == 0:
+                return None
+            judged = re.search(r"(?m)^(?:Syntax|Indentation|Tab|Value|UnicodeDecode)Error", answer.stderr)
+            python = python if judged else None
+    version = ".".join(map(str, sys.version_info[:2]))
+    return Slip(
+        f"command: {shown}:{line} {'its Python' if python else f'Python {version}'} cannot read it ({said})",
+        "mend this line"
+        + ("" if python else "; only a newer Python may read it, and the job fails at once otherwise"),
+        sure=python is not None and not command.blind,
+    )
+
+
+def _unknown_python(command: Command) -> bool:
+    """Whether the job's Python is another one than can be found here: in a container, or brought by modules or a login shell."""
+    environment = command.plan.environment
+    elsewhere = environment.container is not None or environment.modules is not None
+    return command.folder is None or command.blind or command.plan.login_shell or command.brought or elsewhere
+
+
+def missing_imports(command: Command, run: Runner = call) -> Slip | None:
+    """Return what the command's script imports, or runs by ``-m``, and its Python does not have; a guess.
+
+    The script and the modules beside it that it imports are read and not run. Nothing is said where the job's Python is
+    another one than can be found here.
+    """
+    if command.folder is None or _unknown_python(command):
+        return None
+    python = _python(command)
+    script, wanted = _imports(command, command.folder)
+    if python is None or not wanted:
+        return None
+    beside = (command.folder / script).parent if script else command.folder
+    try:
+        answer = run(
+            [python, "-c", _ASK, str(beside), *wanted],
+            timeout=TIMEOUT,
+            env=submission_env(command.environ),
+            cwd=command.folder,
+        )
+    except SlurmUnreachable:  # it cannot be started
+        return None
+    missing = answer.stdout.split() if answer.rc == 0 else []
+    if not missing:
+        return None
+    lines = ", ".join(f"{name} ({wanted[name]})" if wanted[name] else name for name in missing[:5])
+    what = f"{script} imports {lines}, and" if script else f"-m {missing[0]}:"
+    return Slip(
+        f"command: {what} its Python here ({python}) has no such {'module' if len(missing) == 1 else 'modules'}",
+        "activate the environment that has all it needs, or name it: --set environment.python.venv=FOLDER, or "
+        "environment.python.conda=NAME",
+        sure=False,
+    )
+
+
+def _python(command: Command) -> str | None:
+    """The interpreter that would run the command here; None where this machine does not know it."""
+    words = command.words
+    python = python_command(words)
+    first = words[runner_length(words)] if words else ""
+    if python is None and re.match(r"(?:.*/)?python[\d.]*\Z", first):  # python -c CODE
+        python = PythonCommand(first, (), None, None, (), words[: runner_length(words)])
+    if python is not None and (python.by_runner or python.runner or "/" in python.interpreter):
+        return python.interpreter if python.interpreter.startswith("/") and not python.runner else None
+    if python is None and launcher_of(words) != "torchrun":
+        return None
+    activated = command.plan.environment.python.activated
+    if activated is not None:
+        assert command.folder is not None
+        path, slip = environment_here(command.plan.environment.python, command.folder, command.environ)
+        inside = None if path is None or slip is not None else path / "bin" / "python"
+        return str(inside) if inside is not None and inside.exists() else None
+    found = shutil.which(
+        python.interpreter if python is not None else "torchrun", path=command.environ.get("PATH")
+    )
+    if python is None and found is not None:
+        found = str(Path(found).with_name("python"))
+    return found if found is not None and Path(found).exists() else None
+
+
+def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
+    """The script, and the libraries that it imports in any case, each with its place; of ``-m`` the module."""
+    python = python_command(command.words)
+    if python is not None and python.module is not None and python.launcher is None:
+        top = python.module.partition(".")[0]
+        return "", {} if top in sys.stdlib_module_names or _local(top, folder) else {top: ""}
+    script = python.script if python is not None else None
+    if script is None:
+        script = next((word for word in command.words[1:] if word.endswith(".py")), None)
+    if script is None:
+        return "", {}
+    found: dict[str, str] = {}
+    beside = (folder / script).parent
+    waiting, seen = [folder / script], {folder / script}
+    while waiting:
+        path = waiting.pop(0)
+        for name, line in _imported(path):
+            local = _local(name, beside, folder)
+            if local is None and name not in sys.stdlib_module_names and name != "slurmgpu":
+                where = f"line {line}" if path == folder / script else f"{path.name} line {line}"
+                found.setdefault(name, where)  # slurmgpu: submission copies what a loop needs of it
+            elif local is not None and local not in seen and len(seen) < _MOST_MODULES:
+                seen.add(local)
+                waiting.append(local)
+    return script, found
+
+
+_MOST_MODULES = 50
+"""A project's own modules; what is beyond is not looked at."""
+
+
+def _imported(path: Path) -> Iterator[tuple[str, int]]:
+    """The top modules that a file imports in any case, with the lines; what stands in try or if may be missing."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    for node in tree.body:
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        yield from ((name.partition(".")[0], node.lineno) for name in names)
+
+
+def _local(name: str, *folders: Path) -> Path | None:
+    """The file of a module in these folders, of a package its ``__init__.py``, which need not be there; None: it is in none."""
+    for one in folders:
+        if (one / f"{name}.py").is_file():
+            return one / f"{name}.py"
+        if (one / name).is_dir():
+            return one / name / "__init__.py"
+    return None

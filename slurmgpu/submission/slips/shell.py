@@ -1,0 +1,193 @@
+"""Shell scripts of a job: what no shell can read in them, and commands in them that cannot work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.models.environment import Conda, PythonEnvironment
+from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
+from slurmgpu.scripts.shell import Simple, placed_commands, read_shell
+from slurmgpu.slurm import Runner, call, submission_env
+from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
+from slurmgpu.submission.slips.environment import environment_here
+from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.program import program_slips
+from slurmgpu.submission.slips.script import script_slips
+from slurmgpu.submission.slips.usage import usage_slips
+
+__all__ = ["body_slips", "syntax_error"]
+
+TIMEOUT = 10.0
+LONGEST = 100_000
+"""Characters that fit into one argument (MAX_ARG_STRLEN, execve(2)) whatever their bytes; a longer script is not tried."""
+
+_BUILTINS = frozenset({
+    ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "compgen", "complete",
+    "compopt", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "elif", "else", "enable", "esac",
+    "eval", "exec", "exit", "export", "false", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help",
+    "history", "if", "in", "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd",
+    "read", "readarray", "readonly", "return", "select", "set", "shift", "shopt", "source", "suspend", "test",
+    "then", "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait",
+    "while",
+})  # fmt: skip
+# What they run may set anything: PATH, functions, the folder.
+_BRING = frozenset({"module", "ml", "conda", "mamba", "micromamba", "spack", "eval", "source", ".", "load"})
+# They leave no file behind that a later command could read.
+_MAKE_NOTHING = _BUILTINS | _BRING | {
+    "echo", "date", "hostname", "nvidia-smi", "rocm-smi", "env", "printenv", "id", "uname", "free", "df", "nproc",
+    "lscpu", "sleep", "scontrol", "which", "whoami", "ls",
+}  # fmt: skip
+
+
+def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
+    """Return the line and words of what bash cannot read in a script; None where it reads it all, or is not here."""
+    if len(text) > LONGEST or "\0" in text:
+        return None
+    globs = ["-O", "extglob"] if "extglob" in text else []
+    try:
+        answer = run(["/bin/bash", *globs, "-n", "-c", text], timeout=TIMEOUT, env=submission_env())
+    except SlurmUnreachable:
+        return None
+    found = re.search(r"line (\d+): (.*)", answer.stderr)
+    return (int(found[1]), found[2]) if answer.rc and found else None
+
+
+def body_slips(
+    command: Command, text: str, first_line: int = 1, run: Runner = call
+) -> Iterator[tuple[int, Slip]]:
+    """Yield what is wrong with the commands of a shell's text, each with its line.
+
+    Sure is only what comes first, whatever happens: a command under a condition, or behind one that may have made its
+    files, is a guess, and those of functions are not judged. ``command`` is the job that the text belongs to.
+    """
+    if wrong := syntax_error(text, run):
+        line, said = wrong
+        yield (
+            line + first_line - 1,
+            Slip(f"bash cannot read this: {said}", "mend it; `bash -n FILE` says whether it can be read"),
+        )
+        return
+    commands = read_shell(text, first_line)
+    placed = list(placed_commands(commands))
+    own = {one[:-2] for _, around in placed for one in around if one.endswith("()")}
+    variables = Variables(text)
+    state, before = _State(command, own), ""
+    for simple, around in placed:
+        if not any(one.endswith("()") for one in around):
+            if (
+                simple.name in {"exit", "exec"}
+                and not around
+                and before in {"", ";"}
+                and len(simple.words) < 3
+            ):
+                return
+            doubtful = bool(around) or before in {"&&", "||", "|"}
+            for each in calls_of(simple, variables=variables):
+                yield from ((each.line, slip) for slip in state.judge(each, doubtful))
+            state.after(simple, variables)
+        variables.read(simple, always=not around and before in {"", ";"} and simple.ender in {"", ";"})
+        before = (
+            "" if simple.ender == "&&" and simple.name in {"cd", "set", "module", "source"} else simple.ender
+        )
+
+
+class _State:
+    """What a script has done up to a line, as far as it can be read: its folder, its PATH, the files that it may have made."""
+
+    def __init__(self, command: Command, own: set[str]) -> None:
+        self.command, self.own = command, own
+        self.folder, self.brought, self.made = command.folder, False, False
+
+    def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
+        """Yield the slips of a command of the script."""
+        words = each.words
+        if not words or "$" in words[0] or "`" in words[0] or each.container or each.open_options:
+            return
+        name = each.name
+        blind = self.command.blind or self.made or doubtful
+        inner = self.command._replace(
+            words=words, before=(), folder=self.folder, blind=blind, brought=self.brought, in_script=True
+        )
+        if name in {"source", "."}:
+            yield from self._sourced(words[1:2], blind)
+        elif name in {"cd", "pushd"}:
+            yield from self._folder_missing(words[1:2], blind)
+        elif name == "conda" and words[1:2] == ("activate",):
+            yield from self._conda_missing(words[2:3])
+        elif name not in _BUILTINS | _BRING | self.own and not re.search(r"[*{}()<>]|\A~", words[0]):
+            found = list(program_slips(inner))
+            if self.folder is not None and not found:
+                found = [*script_slips(inner, self.folder), *usage_slips(inner, self.folder)]
+            yield from found
+
+    def after(self, simple: Simple, variables: Variables) -> None:
+        """Take in what a command may have changed."""
+        name = simple.name
+        if name in {"cd", "pushd", "popd"}:
+            (where,) = [
+                *(word for raw in simple.raw[1:2] for word in variables.expand(raw, inherited=False)),
+                "",
+            ][:1]
+            if where in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}", "$PWD", "$(pwd)"}:
+                return
+            there = (
+                None
+                if self.folder is None or not where or re.search(r"[$`~*]|\A-", where)
+                else self.folder / where
+            )
+            self.folder = there if there is not None and there.is_dir() else None
+        activates = (
+            name in {"source", "."}
+            and simple.words[1:]
+            and simple.words[1].endswith(("activate", "conda.sh"))
+        )
+        if name in {"source", ".", "eval"} and not activates:
+            self.made = True
+        self.brought |= name in _BRING or any(
+            one.startswith("PATH=") for one in (*simple.assignments, *simple.raw[1:])
+        )
+        self.made |= bool(simple.outputs) or bool(name and name not in _MAKE_NOTHING)
+
+    def _sourced(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
+        for word in words:
+            path = self._here(word)
+            if path is None or path.exists() or "/" not in word:
+                continue
+            near = near_file(path)
+            guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
+            sure = not blind and seen_from_here(path, self.command.folder or path)
+            yield Slip(f"{word} is not there", f"{guess}the script goes on without what it sets up", sure)
+
+    def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
+        for word in words:
+            path = self._here(word)
+            if path is None or path.is_dir() or word.startswith("-"):
+                continue
+            near = near_file(path, folders=True)
+            guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
+            sure = not blind and seen_from_here(path, self.command.folder or path)
+            yield Slip(
+                f"cd: {word} is no folder", f"{guess}the commands below it would run in another folder", sure
+            )
+
+    def _conda_missing(self, words: tuple[str, ...]) -> Iterator[Slip]:
+        for word in words:
+            if self.folder is None or re.search(r"[$`~]", word) or not self.command.environ.get("CONDA_EXE"):
+                continue
+            python = PythonEnvironment(conda=Conda(env=word))
+            path, slip = environment_here(python, self.folder, self.command.environ)
+            if path is None or slip is not None:
+                yield Slip(
+                    f"conda activate {word}: this machine's conda knows no such environment",
+                    "conda env list has those that it knows",
+                    sure=False,
+                )
+
+    def _here(self, word: str) -> Path | None:
+        """The path of a word on this machine; None where a shell or the node alone knows it."""
+        if self.folder is None or re.search(r"[$`*?<(\\]", word):
+            return None
+        return self.folder / Path(word).expanduser()

@@ -1,0 +1,141 @@
+"""Well-known programs used in a way that cannot work in a job: without a file, a terminal or tasks that they need."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from slurmgpu.lines.command import python_command, runner_length
+from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
+from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
+from slurmgpu.submission.slips.nearby import near_file
+
+__all__ = ["usage_slips"]
+
+_FILES = {
+    "pip": ("-r", "--requirement", "-c", "--constraint"),
+    "accelerate": ("--config_file", "--config-file"),
+    "deepspeed": ("-H", "--hostfile"),
+    "mpirun": ("--hostfile", "-hostfile", "--machinefile", "-machinefile"),
+    "conda": ("-f", "--file"),
+    "make": ("-f", "--file", "--makefile"),
+}
+"""Options by which a program reads a file."""
+_FILES |= {"pip3": _FILES["pip"], "mamba": _FILES["conda"], "mpiexec": _FILES["mpirun"]}
+
+_TERMINAL = frozenset(
+    {"emacs", "htop", "less", "man", "more", "nano", "screen", "tmux", "top", "vi", "vim", "watch"}
+)
+_READERS = frozenset({"bash", "ipython", "ksh", "python", "python3", "sh", "zsh"})
+
+
+def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
+    """Yield what is wrong with how a command uses a program that is well known."""
+    at = runner_length(command.words)
+    before, words = command.words[:at], command.words[at:]
+    program, rest = PurePosixPath(words[0]).name, words[1:]
+    python = python_command(words)
+
+    def instead(*other: str) -> str:
+        return command.instead(*before, *other)
+
+    if program in _TERMINAL or (program in _READERS and not rest and not command.in_script):
+        reads = program in _READERS
+        yield Slip(
+            f"command: {program} {'without a script reads its standard input' if reads else 'works at a terminal'}, "
+            f"and a job has {'an empty one' if reads else 'none'}",
+            "to work on a GPU node yourself: slurmgpu shell --gpus 1",
+            sure=False,
+        )
+    elif program in {"sbatch", "slurmgpu"} and not command.in_script and rest[:1] != ("train",):
+        file = next(
+            (word for word in rest if not word.startswith("-") and word not in {"submit", "run"}), "FILE"
+        )
+        yield Slip(
+            f"command: {program} would submit another job from within this one, whose GPUs that one does not get",
+            f"submit it itself: slurmgpu submit {shlex.quote(file)}",
+            sure=False,
+        )
+    elif program in {"docker", "podman"}:
+        yield Slip(
+            f"command: {program} needs a daemon or rights that the nodes of a cluster rarely give",
+            "name the image in the job file, and the command without docker: environment: {container: docker://IMAGE}",
+            sure=False,
+        )
+    elif program == "accelerate" and rest[:1] and rest[0].endswith(".py"):
+        yield Slip(
+            f"command: accelerate has no command {rest[0]!r}: it starts a script by accelerate launch",
+            f"write {instead('accelerate', 'launch', *rest)}",
+        )
+    elif program in {"mpirun", "mpiexec", "orterun", "prterun"}:
+        yield from _too_many_processes(command, rest)
+    elif torchrun_at(words) is not None:
+        yield from _of_torchrun(command, folder, before, words)
+    name = python.module if python is not None and python.module == "pip" else program
+    yield from _missing_files(command, folder, name, rest)
+
+
+def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Slip]:
+    asked = re.search(r"(?:\A| )(?:-np|-n|-c|--np)[ =](\d+)(?: |\Z)", " ".join(rest))
+    plan = command.plan
+    if plan.exact:
+        given = plan.option("ntasks") or plan.option("ntasks-per-node")
+        tasks = int(given) if given and given.isdecimal() else None if given or plan.option("nodes") else 1
+    else:
+        tasks = plan.nodes * plan.tasks_per_node
+    others = re.search(r"oversubscribe|-H\b|--?host|machinefile|map-by", " ".join(rest))
+    if asked is not None and tasks is not None and int(asked[1]) > tasks and others is None:
+        yield Slip(
+            f"command: mpirun is to start {asked[1]} processes, and the job has {tasks} task{'s' * (tasks != 1)}: Open MPI "
+            "then says that there are not enough slots, and starts none",
+            f"ask for as many tasks: --ntasks-per-node {asked[1]}; or --oversubscribe, where they are to share CPUs",
+            sure=False,
+        )
+
+
+def _of_torchrun(
+    command: Command, folder: Path, before: tuple[str, ...], words: tuple[str, ...]
+) -> Iterator[Slip]:
+    at = torchrun_at(words) or 0
+    line = TORCHRUN.read_unexpanded(words, at)[0]
+    script = words[line.end] if line.end < len(words) else ""
+    if "module" in line.given and script.endswith(".py"):
+        kept = tuple(
+            word for word in words[: line.end] if word not in {"-m", "--module"} or word == words[at - 2]
+        )
+        yield Slip(
+            f"command: torchrun -m takes a module's name, and {script!r} is a file's",
+            f"write {command.instead(*before, *kept, *words[line.end :])}",
+        )
+    elif "torch.distributed.launch" in words and "use-env" not in line.given and (folder / script).is_file():
+        text = (folder / script).read_text(encoding="utf-8", errors="replace")
+        if "parse_args(" in text and not re.search(r"local[-_]rank", text):
+            torchrun = ("torchrun", *words[at:])
+            yield Slip(
+                f"command: torch.distributed.launch hands --local-rank to the script, and {script} has no such option",
+                f"torchrun sets LOCAL_RANK instead: {command.instead(*before, *torchrun)}",
+                sure=False,
+            )
+
+
+def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str, ...]) -> Iterator[Slip]:
+    """The files that a program is to read by an option, and that are not there."""
+    options = _FILES.get(program, ())
+    for number, word in enumerate(rest):
+        option, has_value, value = word.partition("=")
+        if option not in options:
+            continue
+        value = value if has_value else next(iter(rest[number + 1 :]), "")
+        path = folder / value
+        if not value or re.search(r"[$~*{]|://", value) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
+            continue
+        near = near_file(path)
+        guess = f"did you mean {PurePosixPath(value).with_name(near)}? " if near else ""
+        yield Slip(
+            f"command: {program} {option} {value}: there is no such file in the work folder {folder}",
+            f"{guess}give its path against the work folder",
+            sure=not command.blind and seen_from_here(path, folder),
+        )
