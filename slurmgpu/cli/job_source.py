@@ -13,12 +13,12 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import Trust
 
-__all__ = ["JOB_FILE", "BatchScript", "Source", "find_source"]
+__all__ = ["JOB_FILE", "BatchScript", "Source", "find_source", "refuse_notebook"]
 
 JOB_FILE = "job.yaml"
 """The job file that is meant where none is named."""
 _SUFFIXES = {".slurm", ".sbatch"}
-_OTHER_FILES = {".yaml", ".yml", ".py"}
+_OTHER_FILES = {".yaml", ".yml"}
 
 
 class BatchScript(NamedTuple):
@@ -44,14 +44,8 @@ class Source(NamedTuple):
 def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str]) -> Source:
     """The job file or batch script of a request: as named, after ``--``, or job.yaml where nothing is named."""
     named, command = given.get("job__file"), given.get("command") or ()
-    notebook = next((one for one in (named, *command[:1]) if one and one.endswith(".ipynb")), None)
-    if notebook is not None:
-        script = Path(notebook).with_suffix(".py").name
-        raise InvalidInput(
-            f"{notebook}: a notebook, and a job runs without a person at it",
-            hint=f"make a script of it: jupyter nbconvert --to script {shlex.quote(notebook)}, then slurmgpu submit --gpus 1 "
-            f"-- python {shlex.quote(script)}; or work in it on a GPU node: slurmgpu shell --jupyter --gpus 1",
-        )
+    for word in (named, *command[:1]):
+        refuse_notebook(word or "")
     if named:
         return Source(batch=_batch(named, (), environ)) if _is_batch(named) else Source(find_job_file(named))
     if command and _is_batch(command[0]):
@@ -60,6 +54,17 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
         _check_whose(cwd / JOB_FILE, environ)
         return Source(cwd / JOB_FILE, note=f"using {JOB_FILE}")
     return Source()
+
+
+def refuse_notebook(name: str) -> None:
+    """InvalidInput for a notebook, which is neither a job nor a script."""
+    if name.endswith(".ipynb"):
+        script = Path(name).with_suffix(".py").name
+        raise InvalidInput(
+            f"{name}: a notebook, and a job runs without a person at it",
+            hint=f"make a script of it: jupyter nbconvert --to script {shlex.quote(name)}, then slurmgpu submit --gpus 1 "
+            f"-- python {shlex.quote(script)}; or work in it on a GPU node: slurmgpu shell --jupyter --gpus 1",
+        )
 
 
 def _check_whose(path: Path, environ: Mapping[str, str]) -> None:
@@ -100,7 +105,8 @@ def _is_batch(name: str) -> bool:
         return False
     from slurmgpu.scripts.batch_script import parse_batch_script
 
-    return bool(parse_batch_script(text).directives)
+    read = parse_batch_script(text)
+    return bool(read.directives or (path.suffix == ".sh" and read.ignored))
 
 
 def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
@@ -118,7 +124,8 @@ def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) ->
     origins = {key: Origin(name, line) for key, line in imported.lines.items()}
     layer = Layered(data, {(): Origin(name), **origins})
     count = len(imported.lines)
-    became = f"{name}: a batch script, taken as sbatch takes it: {count} option{'s' * (count != 1)}, its lines unchanged"
+    off = "; its ##SBATCH lines are switched off" if not count and "\n##SBATCH" in text else ""
+    became = f"{name}: a batch script, taken as sbatch takes it: {count} option{'s' * (count != 1)}, its lines unchanged{off}"
     ambient = sorted(key for key in environ if key.startswith("SBATCH_"))
     aside = (
         f"{', '.join(ambient)}: set here and not used, as in every submission of slurmgpu; give the options"

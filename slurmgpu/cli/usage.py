@@ -97,7 +97,9 @@ def usage_hint(error: click.UsageError) -> str:
     path = ctx.command_path
     if isinstance(error, click.NoSuchOption):
         if isinstance(ctx.command, click.Group):
-            return f"options go after the command: {path} submit {error.option_name} ..."
+            if error.option_name in {"-v", "-V"}:
+                return f"{path} --version says which one this is"
+            return f"options go after the command: {path} COMMAND {error.option_name} ...; {path} --help lists the commands"
         special = _option(error, ctx)
         if special:
             return special
@@ -132,10 +134,15 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         return f"any option of sbatch is passed on by --sbatch {name}{value}"
     if name.replace("-", "_") in TrainSettings.model_fields:
         key = name.replace("-", "_")
-        return f"a setting of train: is given by --set train.{key}=VALUE, an option of the command after --"
+        return (
+            f"a setting of train: is given by --set train.{key}=VALUE; an option of a command goes into the command, "
+            f"which takes the place of the job file's: -- python train.py {error.option_name} VALUE"
+        )
     # Without their dashes, which would make any two alike.
     near = nearest(name, [flag[2:] for flag in known if flag[:2] == "--"])
     guess = f"did you mean --{near}? " if near else ""
+    if ctx.info_name == "doctor":
+        return f"{guess}{ctx.command_path} --help lists the options"
     return f"{guess}options of the command go after two dashes: -- python train.py {error.option_name}"
 
 

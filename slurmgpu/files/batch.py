@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script"]
+__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "to_utf8"]
 
 LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
@@ -48,8 +49,17 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{shown}: is not UTF-8 (byte {error.start + 1})",
-            hint=f"convert it first: iconv -f latin1 -t utf-8 {script}",
+            hint=to_utf8(data, script),
         ) from None
+
+
+def to_utf8(data: bytes, path: Path) -> str:
+    """Return how to convert a file to UTF-8, by what its first bytes say of its encoding."""
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data[1:2] == b"\0" else "latin1"
+    name = shlex.quote(str(path))
+    return (
+        f"convert it: iconv -f {encoding} -t utf-8 {name} -o {shlex.quote(f'{path.stem}-utf8{path.suffix}')}"
+    )
 
 
 def batch_scripts_in(folder: Path) -> list[Path]:

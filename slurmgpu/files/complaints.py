@@ -17,20 +17,37 @@ __all__ = ["complaint"]
 
 
 def complaint(
-    model: type[BaseModel], layered: Layered, errors: list[dict[str, object]], others: Mapping[str, str]
+    model: type[BaseModel], layered: Layered, errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """The message for a model's errors, one a line, and the next act where one is known."""
-    misplaced = _misplaced(model, errors, others)
+    misplaced = _misplaced(model, layered, errors, others)
     problems = [_problem(model, layered, one, misplaced) for one in errors]
     hint = _mended(layered, misplaced) or next(filter(None, map(_hint, errors)), None)
+    keys = [str(one["loc"][-1]) for one in errors if one["type"] == "extra_forbidden"]
+    of_train = any((places_of(model, key, others) or ("",))[0] == "train" for key in keys)
+    untrained = any(one["type"] == "missing" and one["loc"] == ("train", "task") for one in errors)
+    if untrained or (of_train and _runs_a_command(layered)):
+        hint = (
+            "train: is for training tasks (train.task: FILE.py:Class); a command's own options stand in the command: "
+            "command: python train.py --lr 0.1, or on the command line -- python train.py --lr 0.1"
+        )
+    if slashed := next((key for key in keys if "/" in key), None):
+        hint = f"a key within a key is written with a dot: {slashed.replace('/', '.')}"
     if hint is None and "sbatch" in model.model_fields and _strange(model, errors):
         name, value = _strange(model, errors)[0]
         hint = f"any other option of sbatch goes under sbatch: {{{name}: {_shown(value)}}}"
     return "\n".join(dict.fromkeys(filter(None, problems))), hint
 
 
+def _runs_a_command(layered: Layered) -> bool:
+    """Whether a job has a command and no training task, whose settings would be under ``train:``."""
+    data = layered.data
+    train = data.get("train")
+    return bool(data.get("command")) and not (isinstance(train, Mapping) and train.get("task"))
+
+
 def _misplaced(
-    model: type[BaseModel], errors: list[dict[str, Any]], others: Mapping[str, str]
+    model: type[BaseModel], layered: Layered, errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> dict[Key, tuple[str, ...]]:
     """Unknown keys that are valid elsewhere in the model, and where."""
     found: dict[Key, tuple[str, ...]] = {}
@@ -40,6 +57,8 @@ def _misplaced(
             continue
         name = str(key[-1])
         place = places_of(model, name, others)
+        if place is not None and place[0] == "train" and _runs_a_command(layered):
+            continue
         # A key elsewhere that is merely like it is meant less often than one here.
         alike = place is not None and place[-1] != name and name.replace("_", "-") not in others
         slip = nearest(name, _keys_at(model, key[:-1]), cutoff=0.6 if alike else 0.8)
@@ -102,7 +121,8 @@ def _hint(error: Mapping[str, Any]) -> str | None:
         glued = re.match(r"([A-Za-z_]\w*)[:=](\S.*)\Z", error["input"])
         if glued:
             return f"a blank is missing after the colon: write\n{dotted(error['loc'])}:\n  {glued[1]}: {glued[2]}"
-    if error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)):
+    named_well = bool(error["loc"]) and re.fullmatch(r"[A-Za-z_]\w*", str(error["loc"][-1]))
+    if error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)) and named_well:
         return f"write it in quotes: {error['loc'][-1]}: '{_shown(error['input'])}'"
     return None
 

@@ -15,7 +15,7 @@ from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_fi
 from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
 from slurmgpu.lines.command import python_files
 from slurmgpu.models.job import Job
-from slurmgpu.models.options import OWN_OPTIONS
+from slurmgpu.models.options import OTHER_NAMES, OWN_OPTIONS
 
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
@@ -61,9 +61,25 @@ def find_job_file(name: str) -> Path:
     if path.is_file():
         program = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}.get(path.suffix)
         if program:
+            text = (_read_text(path) or "")[:4096]
+            if not text.strip():
+                raise InvalidInput(f"{name}: is empty", hint="write the commands into it first")
+            other = next(
+                (
+                    one
+                    for one, mark in (("PBS", r"#PBS\s"), ("SGE", r"#\$ -"))
+                    if re.search(rf"(?m)^{mark}", text)
+                ),
+                None,
+            )
+            options = (
+                f", with its options of {other} as Slurm has them: -t 1:00:00 --gpus 1"
+                if other
+                else ": --gpus 2"
+            )
             raise InvalidInput(
-                f"{name}: is a script, where a job file (YAML) is expected",
-                hint=f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {program}{name} ...",
+                f"{name}: is a script{f' for {other}' if other else ''}, where a job file (YAML) is expected",
+                hint=f"a command goes after two dashes{options} -- {program}{name} ...",
             )
         return path
     shipped = data_folder("jobs")
@@ -140,7 +156,7 @@ def load_job(
             if isinstance(below, str) and isinstance(layer.data.get(name), dict):
                 layered.data[name] = {short: below}
         layered.overlay(layer, EXCLUSIVE_JOB_KEYS)
-    job = validate(Job, layered, "job", others=OWN_OPTIONS)
+    job = validate(Job, layered, "job", others=OTHER_NAMES | OWN_OPTIONS)
     work_dir = _work_dir(job, home)
     if job.work_dir is not None:
         # Submission starts in the work folder itself, and would look for a relative one inside it.

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.batch import to_utf8
 from slurmgpu.files.layered import Key, Layered, Origin, dotted
 from slurmgpu.files.trust import Foreign, Trust, opened
 
@@ -276,5 +277,5 @@ def utf8(data: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",
-            hint=f"convert it: iconv -f latin1 -t utf-8 {path}",
+            hint=to_utf8(data, path),
         ) from None

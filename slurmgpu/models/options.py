@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["OWN_OPTIONS", "PASSED_ON", "ROWS", "Row"]
+__all__ = ["OTHER_NAMES", "OWN_OPTIONS", "PASSED_ON", "ROWS", "Row"]
 
 Kind = Literal["text", "count", "amount", "list", "flag"]
 
@@ -91,6 +91,20 @@ ROWS: tuple[Row, ...] = (
     Row("profile.ranks", None, "text", ("--profile-ranks",), "WHICH", "Which tasks are profiled: one (the first) or all."),
     Row("launch.launcher", None, "text", ("--launch",), "NAME", "Who starts the processes: auto, or a launcher, such as srun."),
 )  # fmt: skip
+
+OTHER_NAMES = {
+    "queue": "resources.partition",
+    "walltime": "resources.time",
+    "runtime": "resources.time",
+    "ncpus": "resources.cpus_per_task",
+    "num-gpus": "resources.gpus",
+    "ngpus": "resources.gpus",
+    "num-nodes": "resources.nodes",
+    "project": "resources.account",
+    "env": "variables",
+    "workdir": "work_dir",
+}
+"""What other systems call a field."""
 
 OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | {
     "requeue": "restart.on",

@@ -220,7 +220,9 @@ def check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str
         if value is False and name in PASSED_ON:
             continue  # it leaves out the cluster's
         if name in OWN_OPTIONS and not exact:
-            raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
+            row = next((row for row in ROWS if row.option == name and row.flags), None)
+            flag = f", on the command line {row.flags[-1]}" if row is not None else ""
+            raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}{flag}")
         if value == "" and not exact:
             raise ValueError(f"{name} is empty; give a value or leave the key out")
         try:

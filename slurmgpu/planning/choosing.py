@@ -192,6 +192,8 @@ def _costly_total(cluster: Cluster, resources: Resources, made: Draft, tasks: Ta
     if resources.gpus is None or resources.nodes is not None or None in sizes or not most:
         return None
     total = resources.gpus.count
+    if not total:
+        return None
     fewest = -(-total // most)
     if layout.nodes <= fewest:
         return None

@@ -122,6 +122,16 @@ _REFUSED = {
 }
 
 
+# What to do with a file of another kind, by the end of its name.
+_OTHER_KINDS = {
+    "": "begin it with #!/bin/bash; a command becomes a job without a script: slurmgpu submit -- COMMAND",
+    "py": "a Python script needs no batch script: slurmgpu submit --gpus 1 -- python FILE",
+    "yaml": "a job file is one already: slurmgpu plan FILE says what becomes of it",
+    "yml": "a job file is one already: slurmgpu plan FILE says what becomes of it",
+    "ipynb": "make a script of the notebook: jupyter nbconvert --to script FILE",
+}
+
+
 def _refuse(script: Script, name: str) -> None:
     """InvalidInput for what no job file could make good."""
     whys = {one.why for one in script.refusals}
@@ -134,10 +144,15 @@ def _refuse(script: Script, name: str) -> None:
         )
     if "nul" in whys:
         raise InvalidInput(f"{name}: holds NUL bytes, and sbatch refuses it", hint="give a text file")
+    if script.text.startswith("\ufeff"):
+        raise InvalidInput(
+            f"{name}: begins with a byte order mark before its #!, and sbatch refuses it",
+            hint=f"mend it first: sed -i '1s/^\\xEF\\xBB\\xBF//' {name}",
+        )
     if "no-shebang" in whys and not script.directives:
         raise InvalidInput(
             f"{name}: is not a batch script: its first line does not begin with #!, and it has no #SBATCH lines",
-            hint="begin it with #!/bin/bash; a command becomes a job without a script: slurmgpu submit -- COMMAND",
+            hint=_OTHER_KINDS.get(name.rpartition(".")[2], _OTHER_KINDS[""]).replace("FILE", name),
         )
     for one in script.refusals:
         if _is_fatal(one):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import click
 
+from slurmgpu.cli.job_source import refuse_notebook
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.batch import batch_scripts_in, read_batch_script
 from slurmgpu.files.clusters import choose_cluster
@@ -143,6 +144,7 @@ def _each(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]
 
 
 def _text(script: str) -> str:
+    refuse_notebook(script)
     if Path(script).suffix in {".yaml", ".yml"}:
         raise InvalidInput(
             f"{script}: is not a batch script; its ending says that it is a job file",

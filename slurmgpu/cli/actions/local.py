@@ -71,8 +71,8 @@ def act_run(
     on_gpus: bool | None,
     run_dir: Path | None,
 ) -> None:
-    login_node = on_login_node(here)
     prepared = prepare(given, starts="run")
+    login_node = on_login_node(here)
     local = Local(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
     click.get_current_context().exit(run_prepared(prepared, local))
 

@@ -50,10 +50,12 @@ def act(
         )
     if instead.only_prepare:
         ctx.exit(_prepare_task(planned(asked, layer, 1), python))
-    login_node = on_login_node(machine.here)
     alone = settings.get("strategy") == "single" or machine.on_gpus is False
     gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
     prepared = planned(asked, layer, gpus)
+    if looks_like_a_login_node() and not machine.here:
+        check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
+    login_node = on_login_node(machine.here)
     local = Local(
         login_node, machine.processes, on_gpus=machine.on_gpus, python=python, run_dir=machine.run_dir
     )

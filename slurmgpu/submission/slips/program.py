@@ -63,7 +63,8 @@ def program_slips(command: Command) -> Iterator[Slip]:
     elif program.startswith("-"):
         yield Slip(
             f"command: {program!r} would be the program: an option comes after --",
-            f"options of slurmgpu go before it: slurmgpu submit {program} ... -- python train.py",
+            f"options of slurmgpu go before it: slurmgpu submit {program} ... -- python train.py; one of the program's comes "
+            f"behind the program: -- python train.py {program} ...",
         )
     elif program in _KEYWORDS:
         yield Slip(
@@ -118,6 +119,12 @@ def _is_there(command: Command, name: str) -> bool:
 
 def _one_word(command: Command, program: str) -> Iterator[Slip]:
     message = f"command: {program!r} is one word, so it would be the name of the program"
+    if command.in_file and any(" " in word for word in command.words[1:]):
+        lines = "\n".join(f"  {word}" for word in command.words)
+        yield Slip(
+            message, f"several lines go under script:, where a shell reads them: write\nscript: |\n{lines}"
+        )
+        return
     if shell_syntax(program) is not None:
         yield Slip(message, f"run it by a shell: {command.instead('bash', '-c', *command.words)}")
         return

@@ -126,6 +126,9 @@ def _sign(word: str) -> bool:
 
 def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
     """The same command, read by a shell; as many times as there were processes."""
+    if words[-1] == "&" and not any(_sign(word) for word in words[1:-1]):
+        plain = shlex.join(words[1 if words[0] == "nohup" else 0 : -1])
+        return f"a job runs in the background by itself: {'command: ' if in_file else '-- '}{plain}"
     line = " ".join(map(_as_meant, words))
     several = world_size(plan) > 1
     if in_file:
