@@ -17,6 +17,7 @@ WRONG: list[dict[str, Any]] = YAML(typ="safe").load(DATA.read_text(encoding="utf
 
 def typed(case: dict[str, Any]) -> str:
     files = [*(case[key] for key in ("job", "settings") if key in case), *case.get("templates", {}).values()]
+    files += case.get("files", {}).values()
     return " ".join([str(case.get("type", "submit j.yaml")), *(f"[{text}]" for text in files)])
 
 
@@ -92,10 +93,12 @@ def test_a_mistake_is_refused_with_the_next_act_and_leaves_nothing(
         (desk / "j.yaml").write_text(case["job"] + "\n", encoding="utf-8")
     if "settings" in case:
         (desk / "slurmgpu.yaml").write_text(case["settings"] + "\n", encoding="utf-8")
-    for name, text in case.get("templates", {}).items():
-        path = desk / "mine" / name
+    texts = {f"mine/{name}": text for name, text in case.get("templates", {}).items()}
+    for name, text in (texts | case.get("files", {})).items():
+        path = desk / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(str(text).encode())
+        path.chmod(0o755)
     before = everything(desk)
     with pytest.raises(SystemExit) as ended:
         run(shlex.split(case.get("type", "submit j.yaml")))

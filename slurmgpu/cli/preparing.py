@@ -272,7 +272,7 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
         if value is None:
             continue
         if row.key == "resources.gres":
-            _put_gres(value, put, exact)
+            _put_gres(value, put, exact, given.get("job__resources__gpus_per_node"))
             continue
         if row.key == "work_dir" and value[:1] not in "$~":
             value = str(Path(value).absolute())
@@ -297,7 +297,7 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
     return layer
 
 
-def _put_gres(text: str, put: Any, exact: bool) -> None:
+def _put_gres(text: str, put: Any, exact: bool, per_node: str | None) -> None:
     if exact:
         put("resources.gres", text.split(","), "option --gres")
         return
@@ -308,6 +308,11 @@ def _put_gres(text: str, put: Any, exact: bool) -> None:
             f"option --gres: {error}", hint="write it as in --gres gpu:a100:2,lscratch:100"
         ) from None
     if gpu is not None:
+        if per_node is not None and per_node != str(gpu):
+            raise InvalidInput(
+                f"options --gres and --gpus-per-node: {gpu} and {per_node} GPUs on each node are asked for",
+                hint=f"leave one out: --gpus-per-node {per_node}, or --gpus-per-node {gpu}",
+            )
         put("resources.gpus_per_node", str(gpu), "option --gres")
     if others:
         put("resources.gres", [str(gres) for gres in others], "option --gres")

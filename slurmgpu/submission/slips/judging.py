@@ -89,8 +89,11 @@ def slips(command: Command) -> list[Slip]:
         found.append(Slip(*shell))
     if (typed := typographic_slip(command)) is not None:
         found.append(typed)
-    if folder is not None and not found:
-        found += [*usage_slips(command, folder), *_of_code(command, folder), *_missing(command, folder)]
+    if folder is not None:
+        if not any(slip.sure for slip in found):
+            found += [*usage_slips(command, folder), *_of_code(command, folder)]
+        if not found:
+            found += _missing(command, folder)
     found += [*active_elsewhere(command.plan, command.environ), *in_sight]
     return sorted(found, key=lambda slip: not slip.sure)
 
@@ -112,7 +115,7 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
         folder = folder / chdir
         if re.search(r"[$%~]", chdir) or not folder.is_dir():
             return
-    name, text = batch or ("script", f"{plan.shebang or '#!/bin/bash'}\n{plan.script}")
+    name, text = batch or ("script", f"#!{plan.shebang or '/bin/bash'}\n{plan.script}")
     read = parse_batch_script(text)
     command = command._replace(
         folder=folder,
@@ -124,7 +127,8 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
         for line, slip in body_slips(command, text):
             yield _at(slip, f"{name}:{line}" if batch else f"script: line {line - 1}")
     elif read.interpreter.startswith("python"):
-        reader = command._replace(words=(read.interpreter, "-c", ""))
+        path = (read.shebang or "#!")[2:].split()[0]
+        reader = command._replace(words=(read.interpreter if path.endswith("/env") else path, "-c", ""))
         if (unread := unreadable_python(reader, text, read.shebang or "")) is not None:
             hint = "begin it with #!/bin/bash if its lines are a shell's; else mend this line"
             yield _at(unread._replace(hint=hint), name)

@@ -52,7 +52,7 @@ def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
     except SlurmUnreachable:
         return None
     found = re.search(r"line (\d+): (.*)", answer.stderr)
-    return (int(found[1]), found[2]) if answer.rc and found else None
+    return (int(found[1]), re.sub(r"^syntax error:? ", "", found[2])) if answer.rc and found else None
 
 
 def body_slips(
