@@ -240,6 +240,8 @@ class ScriptFacts(NamedTuple):
     """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
     same_in_all_tasks: bool = False
     """All of it was read, and nothing in it takes a variable of Slurm: the tasks of an array would do the same."""
+    idle: bool = False
+    """All of it was read, and nothing in it trains or loads data."""
     slips: tuple[Slip, ...] = ()
     """What its training loop misses of the checklist."""
     parsed: bool = True
@@ -307,7 +309,11 @@ def parse_python_script(
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
         same_in_all_tasks=_same_in_all_tasks([text, *modules, *deeper]),
+        idle=not any(re.search(_BUSY, one) for one in (text, *modules, *deeper)),
     )
+
+
+_BUSY = r"Loader|[Dd]ataset|\.(?:fit|train|backward|load)\(|Trainer|tf\.data|\bopen\(|read_csv|imread|import_module|subprocess"
 
 
 def _same_in_all_tasks(texts: list[str]) -> bool:

@@ -67,5 +67,6 @@ SOCKET_POLL_TIMEOUT_MSEC SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SYM_GIN_KERNEL
 THREAD_THRESHOLDS TIMEOUT TOPO_DUMP_FILE TOPO_DUMP_FILE_RANK TOPO_FILE TUNER_PLUGIN UID_STAGGER_RATE
 UID_STAGGER_THRESHOLD WIN_ENABLE
 """
-READ = frozenset(f"NCCL_{name}" for name in _READ.split())
+# IBEXT_DISABLE is read by the plug-in nccl-rdma-sharp (src/ib_plugin.c), of HPC-X and NVIDIA's images.
+READ = frozenset(f"NCCL_{name}" for name in f"{_READ} IBEXT_DISABLE".split())
 """What some release reads, or did."""

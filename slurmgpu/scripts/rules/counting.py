@@ -160,7 +160,14 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
                 one for one in alone if (one.srun or {}).get("nodelist") == (call.srun or {}).get("nodelist")
             ]
         waits = next((one.line for one in view.simple if one.name == "wait" and one.line > call.line), None)
-        beside = [one for one in alone if one.line > call.line and (waits is None or one.line < waits)]
+        within = {simple.line: around for simple, around in view.placed}
+        beside = [
+            one
+            for one in alone
+            if one.line > call.line
+            and (waits is None or one.line < waits)
+            and within.get(one.line) == within.get(call.line)
+        ]
         if beside or (_repeated(view, call) and not _waits_within(view, call)):
             which = f"that of line {beside[0].line}" if beside else "the next one"
             yield Hit(

@@ -24,13 +24,16 @@ _MAY_DEFINE_CONDA = {"source", ".", "module", "ml", "eval", "conda_setup", "__co
 @rule("warning")
 def source_activate(view: View) -> Iterator[Hit]:
     """`source activate` is conda's way of old, and misses in many installations."""
+    by_module = False
     for simple in view.simple:
+        by_module |= any(re.search(r"(?i)conda|mamba|python", name) for name in _loaded(simple))
         if simple.name in {"source", "."} and simple.words[1:2] == ("activate",):
             name = simple.words[2] if len(simple.words) > 2 else "NAME"
             yield Hit(
                 simple.line,
                 "`source activate` works only where conda's own folder is on PATH, and conda has given it up",
                 f'eval "$(conda shell.bash hook)" and then: conda activate {name}',
+                "hint" if by_module else None,  # whose folder may well be there
             )
 
 
@@ -55,7 +58,7 @@ def conda_not_ready(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("warning")
+@rule("hint")
 def module_in_sh(view: View) -> Iterator[Hit]:
     """`module` in a #!/bin/sh script: the function does not come over."""
     if view.script.interpreter not in {"sh", "dash"}:
@@ -66,7 +69,7 @@ def module_in_sh(view: View) -> Iterator[Hit]:
         if simple.name in {"module", "ml"}:
             yield Hit(
                 simple.line,
-                "`module` is a function of bash, which sh does not inherit where it is another shell",
+                "`module` is a function of bash, which sh does not inherit where it is another shell, as on Debian",
                 "start the script with #!/bin/bash",
             )
             return
@@ -240,8 +243,11 @@ def visible_devices(view: View) -> Iterator[Hit]:
             if "_VISIBLE_DEVICES=" in word and re.fullmatch(
                 r"(?:CUDA|ROCR)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word
             ):
-                if all_there and all(int(one) < all_there for one in re.findall(r"\d+", word)):
+                numbers = [int(one) for one in re.findall(r"\d+", word)]
+                if all_there and all(number < all_there for number in numbers):
                     continue
+                if sorted(numbers) == list(range(view.asked.gpus_per_node or 0)) != numbers:
+                    continue  # another order, on purpose
                 yield Hit(
                     simple.line,
                     f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
@@ -299,6 +305,8 @@ def unset_variable(view: View) -> Iterator[Hit]:
     seen: set[str] = set()
     for simple in view.simple:
         yield from _with_a_type(view, simple)
+        if simple.name in {"echo", "printf"} and not simple.redirected and simple.ender != "|":
+            continue  # an empty word there harms nothing
         for word in (*simple.assignments, *simple.raw):
             counted = _counted(word) if "$((" in word else set()
             for name in sorted((expanded(word) | counted) & set(_SET_BY) - seen):
@@ -329,6 +337,8 @@ def container_without_gpus(view: View) -> Iterator[Hit]:
     """Apptainer without --nv (or --rocm) in a job with GPUs: the programs in the image find none."""
     if not view.asked.gpu_options or re.search(r"_(?:NV|ROCM|NVCCLI)=", view.body):
         return
+    if re.search(r"(?i)rocm|\bROCR_|\bHIP_|\bHSA_|miopen|\blumi\b|/appl/lumi|gpu:mi\d", view.script.text):
+        return  # as of a cluster with AMD's
     cluster = view.facts.cluster
     if cluster is not None and cluster.gpu_types and all(map(_AMD.match, cluster.gpu_types)):
         return  # AMD's devices are among those of /dev, and ROCm's images bring their libraries

@@ -28,6 +28,16 @@ def _trainings(view: View) -> Iterator[Call]:
     return (call for call in view.calls if call.trains)
 
 
+def _starts_others(call: Call) -> bool:
+    """Whether a program is told by its arguments how to start processes on other CPUs or nodes itself."""
+    return (
+        re.search(
+            r"(?:\A|[\s=])(?:srun|mpirun|mpiexec|--hosts?|--hostfile|scoop)\b", " ".join(call.words[1:])
+        )
+        is not None
+    )
+
+
 def _tasks_on_a_node(view: View, call: Call) -> int | None:
     """How many tasks of an srun run on a node; None where it does not follow from the options."""
     options = call.srun or {}
@@ -59,6 +69,8 @@ def nodes_unused(view: View) -> Iterator[Hit]:
     for call in _trainings(view):
         if any(one.srun is not None or (one.by_launcher and not _stays_here(one)) for one in view.calls):
             return
+        if _starts_others(call):
+            return
         yield Hit(
             call.line,
             f"the batch script runs on the first of {nodes} nodes only, and so does this command",
@@ -76,6 +88,8 @@ def tasks_unused(view: View) -> Iterator[Hit]:
     if not view.sure or view.launches:
         return
     for call in _trainings(view):
+        if _starts_others(call):
+            return
         yield Hit(
             call.line,
             f"{tasks} tasks are asked for, and this command starts 1 process: only srun starts tasks",
@@ -115,11 +129,10 @@ def rank_too_early(view: View) -> Iterator[Hit]:
         if call.srun is None or call.nested:
             continue
         raw = call.simple.raw
-        if call.torchrun is not None and re.search(
-            r"rdzv[-_]backend[= ]c10d", " ".join(raw)
-        ):  # it gives the ranks itself
-            of_rank = [at for at, word in enumerate(raw) if re.match(r"--?node[-_]rank\b", word)]
-            raw = tuple(word for at, word in enumerate(raw) if not {at, at - 1} & set(of_rank))
+        if re.search(r"rdzv[-_]backend[= ]c10d", " ".join(raw)):  # it gives the ranks itself
+            of_rank = r"--?node[-_]rank(?:[= ]\S+)?"
+            told = {at for at, word in enumerate(raw) if re.fullmatch(of_rank, word)}
+            raw = tuple(re.sub(of_rank, "", word) for at, word in enumerate(raw) if not {at, at - 1} & told)
         early = sorted(set().union(*(expanded(word) for word in raw)) & _TASK_VARIABLES)
         if early:
             yield Hit(
@@ -298,7 +311,7 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
     nodes = view.asked.nodes
     if view.script.components > 1 or not nodes or nodes < 2:
         return
-    if re.search(_RENDEZVOUS, view.script.text):
+    if re.search(_RENDEZVOUS, "\n".join((view.script.text, *view.facts.shells.values()))):
         yield from _static_without_rank(view)
         return
     for call in view.calls:
@@ -318,7 +331,8 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
 
 def _static_without_rank(view: View) -> Iterator[Hit]:
     """torchrun's own rendezvous is static, and there each node must be told its number (torch/distributed/run.py)."""
-    if re.search(r"rdzv[-_]backend|RDZV_BACKEND|node[-_]rank|NODE_RANK", view.script.text):
+    texts = "\n".join((view.script.text, *view.facts.shells.values()))
+    if re.search(r"rdzv[-_]backend|RDZV_BACKEND|node[-_]rank|NODE_RANK", texts):
         return
     for call in view.calls:
         if call.torchrun is None or call.srun is None or call.srun.get("nodes") == "1":
@@ -397,7 +411,11 @@ def spawns_itself(view: View) -> Iterator[Hit]:
                 f"{script} {does} ({what}, line {line}), once in each that is started here",
                 "start it plainly: python " + script,
             )
-        elif several and not (facts.distributed or facts.framework or facts.joins or facts.trains_elsewhere):
+        elif (
+            several
+            and facts.parsed
+            and not (facts.distributed or facts.framework or facts.joins or facts.trains_elsewhere)
+        ):
             yield Hit(
                 call.line,
                 f"nothing in {script} looks distributed: each process trains the same thing",

@@ -80,11 +80,23 @@ def several_gpu_options(view: View) -> Iterator[Hit]:
             yield from _disagreeing(asked, names)
             continue
         spelled = ", ".join(f"--{name}={asked.value(name)}" for name in names)
+        agree = len({_on_a_node(asked, name) for name in names} - {None}) == 1
+        outcome = "say the same" if agree else "disagree, or may: Slurm refuses the job or takes the largest"
         yield Hit(
             _last_line(asked, *names),
-            f"GPUs are asked for by {spelled}; where they disagree, Slurm refuses the job or takes the largest",
+            f"GPUs are asked for by {spelled}, which {outcome}",
             f"keep --{names[0]}",
+            "hint" if agree else None,
         )
+
+
+def _on_a_node(asked: Asked, name: str) -> int | None:
+    """The GPUs on each node by one of the options; None where it does not follow, which then counts for none."""
+    return asked._replace(
+        options={
+            one: asked.options[one] for one in asked.options if one not in asked.gpu_options or one == name
+        }
+    ).gpus_per_node
 
 
 def _disagreeing(asked: Asked, names: list[str]) -> Iterator[Hit]:
@@ -191,7 +203,9 @@ def few_cpus(view: View) -> Iterator[Hit]:
         if not cpus or cpus >= 2 * gpus:
             continue
         # Who tells srun the count, too, means it; and only Python's loaders are known to starve.
-        meant = view.sets("SRUN_CPUS_PER_TASK") or not python
+        known = [view.facts.python.get(call.script or "") for call in view.calls if call.trains]
+        loads = any(one is None or not one.idle for one in known)
+        meant = view.sets("SRUN_CPUS_PER_TASK") or not python or not loads
         yield Hit(
             asked.line("cpus-per-gpu", "cpus-per-task"),
             f"{cpus} CPU{'s' * (cpus != 1)} for {gpus} GPU{'s' * (gpus != 1)}: "

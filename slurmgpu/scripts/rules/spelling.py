@@ -45,9 +45,12 @@ def duplicate_option(view: View) -> Iterator[Hit]:
                 counts = (
                     "with the same value" if same else f"and this one counts: {earlier.value!r} is forgotten"
                 )
-                yield Hit(
-                    one.line, f"{said}, {counts}", f"remove line {earlier.line}", "hint" if same else None
-                )
+                fix = f"remove line {earlier.line}"
+                if one.name == "mail-type" and not same:
+                    counts = f"and from Slurm 25.05 this one counts alone; earlier releases mail {earlier.value!r}, too"
+                    fix = f"write them in one: --mail-type={earlier.value},{one.value}"
+                mild = same or one.name == "mail-type"
+                yield Hit(one.line, f"{said}, {counts}", fix, "hint" if mild else None)
             last[one.name] = one
 
 
