@@ -242,6 +242,9 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
     """Where an exception's message ends, and its lines."""
     says, end = [piece[at].text], at + 1
     blank = 0
+    follows = (
+        says[0].rstrip().endswith(" error:")
+    )  # TensorFlow's, whose own words are behind blank lines and frames
     for behind in range(at + 1, min(at + 40, len(piece))):
         line = piece[behind]
         if line.stream != first.stream and not (first.stream and not line.text.strip()):
@@ -249,9 +252,11 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
                 break
             continue  # another process's
         if not line.text.strip():
-            blank += 1
+            blank += not follows
             if blank > 1:
                 break
+        elif follows and _FRAME.match(line.text):
+            continue
         elif _ends_message(line.text, blank) or len(says) == 12:
             break
         else:

@@ -198,8 +198,8 @@ ROWS = (
     ),
     Row(
         "cudnn",
-        "cuDNN error|CUDNN_STATUS|CUDNN_BACKEND|MIOpen Error|miopenStatus",
-        r"(?P<message>cuDNN error: [^\n]*|CUDNN_STATUS_\w+|miopenStatus\w+)",
+        "cuDNN error|CUDNN_STATUS|CUDNN_BACKEND|MIOpen Error|miopenStatus|cuDNN version incompat",
+        r"(?P<message>cuDNN (?:error|version incompatibility): [^\n]*|CUDNN_STATUS_\w+|miopenStatus\w+)",
         "cuDNN or MIOpen failed: {message}",
         "most often the GPU's memory is nearly full, or another cuDNN is first on LD_LIBRARY_PATH than PyTorch's own",
         where="exception",

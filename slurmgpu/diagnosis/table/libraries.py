@@ -172,6 +172,21 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "compiler-too-new",
+        "unsupported GNU version",
+        r"unsupported GNU version! ?(?P<message>[^\n!]*)",
+        "nvcc does not work with this compiler<: {message}>",
+        "load an older gcc (module avail gcc), or a newer CUDA, before it is built; NVCC_CCBIN or -ccbin names another compiler",
+    ),
+    Row(
+        "libdevice",
+        "libdevice not found|libdevice is required",
+        r"libdevice (?:not found|is required)[^\n]*",
+        "TensorFlow's or JAX's compiler (XLA) finds no libdevice.10.bc, which comes with CUDA",
+        "load a module of CUDA and set XLA_FLAGS=--xla_gpu_cuda_data_dir=$CUDA_HOME; or pip install tensorflow[and-cuda]",
+        where="exception",
+    ),
+    Row(
         "compiler",
         "Ninja is required|Error building extension|BackendCompilerFailed|InductorError|non-zero exit status|cannot "
         "find -l|Failed to find C compiler|CUDA_HOME",

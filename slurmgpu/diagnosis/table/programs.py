@@ -279,6 +279,14 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "tests-failed",
+        " failed, | failed in | error in | errors in ",
+        r"^=+ (?P<message>\d+ (?:failed|errors?)\b[^=]*?) in [\d.:]+ ?s",
+        "tests failed: {message}",
+        "the lines below `short test summary info` name them",
+        where="last",
+    ),
+    Row(
         "assertion",
         "AssertionError",
         r"AssertionError(?:: (?P<message>[^\n]+))?",

@@ -86,6 +86,16 @@ ROWS = (
         "exception",
     ),
     Row(
+        "no-route",
+        "No route to host",
+        r"(?:connect to [(\[]?(?P<address>[\w.-]+(?::|, )\d+)[^\n]*)?No route to host",
+        "there is no way to< {address}>: No route to host",
+        "a firewall, or an interface that the other node is not on: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name the one "
+        "between the nodes; the host's name must be that of this network",
+        "waiting",
+        "exception",
+    ),
+    Row(
         "connection-refused",
         "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
         r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"

@@ -257,12 +257,22 @@ class View:
         return frozenset(one[:-2] for _, around in self.placed for one in around if one.endswith("()"))
 
     @cached_property
+    def shells(self) -> Mapping[str, str]:
+        """The texts of the shell scripts that it starts: of those that lie there, and those that it writes itself."""
+        own = {}
+        for command in self.script.commands():
+            for simple in simple_commands(command) if command.documents else ():
+                texts = ("\n".join(document.lines) for document in command.documents)
+                own.update(dict.fromkeys(simple.outputs, "\n".join(texts)) if simple.name == "cat" else {})
+        return {**self.facts.shells, **own}
+
+    @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The programs that the body starts; those in ``bash -c`` texts and in scripts beside it after what runs these."""
         found: list[Call] = []
         for call in _calls(self.placed, self.body):
             found.append(call)
-            for command in read_shell(self.facts.shells.get(call.shell_script, ""), call.line):
+            for command in read_shell(self.shells.get(call.shell_script, ""), call.line):
                 inner = (one for simple in simple_commands(command) for one in calls_of(simple, call))
                 found += (replace(one, line=call.line) for one in inner)
         return tuple(found)
@@ -270,7 +280,7 @@ class View:
     @cached_property
     def sure(self) -> bool:
         """Whether every command is one that we know: no other script or program could start processes."""
-        known = {*self.facts.shells, *self.functions}
+        known = {*self.shells, *self.functions}
         return all(
             one.housekeeping or one.trains or one.srun is not None or {one.shell_script, one.name} & known
             for one in self.calls

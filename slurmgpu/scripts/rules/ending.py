@@ -149,7 +149,11 @@ def background_lost(view: View) -> Iterator[Hit]:
         for one in within
         if (within[one] <= called and one.name != "sleep" if within[one] else one.line >= line)
     }
-    waits = after & {"wait", "sleep", "tail", "exec"} or _in_a_loop(view, line)
+    # A short pause between two starts is no wait for their end.
+    naps = all(
+        re.fullmatch(r"\d?\d", word) for one in view.simple if one.name == "sleep" for word in one.words[1:2]
+    )
+    waits = after & {"wait", "tail", "exec", *(() if naps else ("sleep",))} or _in_a_loop(view, line)
     if "&" in {work[-1].simple.ender, starts[-1].ender} and not waits:
         yield Hit(
             work[-1].line,

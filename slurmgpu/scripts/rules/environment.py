@@ -355,7 +355,7 @@ def container_without_gpus(view: View) -> Iterator[Hit]:
             re.fullmatch(r"\$\w+|\$\{\w+\}", line.image) and line.image in call.raw[1 + line.line.end :][:1]
         )
         seen = hidden or not late or {"nv", "rocm", "nvccli"} & set(line.line.given)
-        if seen and re.search(r"--(?:nv|rocm|nvccli)\b", view.body):
+        if seen and re.search(r"--(?:nv|rocm|nvccli)(?![\w-])", view.body):
             continue  # it may be among the options in a variable
         behind = f" ({late[0]} behind the image belongs to the command)" if late else ""
         yield Hit(

@@ -192,6 +192,7 @@ def random_in_each_task(view: View) -> Iterator[Hit]:
             continue
         parts = [part for raw in call.simple.raw for part in (*pieces(raw), ("'", " "))]
         text = "".join(part if quote in ("'", "\\") else re.sub(_EARLY, "", part) for quote, part in parts)
+        text += "\n" + view.shells.get(call.shell_script, "")
         trains = any(one.trains and one.srun is call.srun for one in view.calls)
         if trains and re.search(_MEETS + _RANDOM, text, re.IGNORECASE) and re.search(_TOGETHER, text):
             yield Hit(
@@ -252,12 +253,26 @@ def loopback_address(view: View) -> Iterator[Hit]:
             text,
         )
         if match and not text.lstrip().startswith("#") and not _stays_on_a_node(view, number):
-            yield Hit(
-                number,
-                f"{match[1]} is another machine on each node: the ranks never meet",
-                'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            )
+            yield _loopback(number, match[1])
             return
+    for call in view.calls:  # a variable of another name, expanded
+        match = re.search(
+            rf"{_ENDPOINT}[= ](localhost|127\.0\.0\.1|0\.0\.0\.0)(?::|\Z| )", " ".join(call.words)
+        )
+        if match and call.srun is not None and not _stays_on_a_node(view, call.line):
+            yield _loopback(call.line, match[1])
+            return
+
+
+_ENDPOINT = r"--?(?:master[-_]addr|rdzv[-_]endpoint|main_process_ip)"
+
+
+def _loopback(line: int, address: str) -> Hit:
+    return Hit(
+        line,
+        f"{address} is another machine on each node: the ranks never meet",
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    )
 
 
 def _stays_on_a_node(view: View, line: int) -> bool:
@@ -311,7 +326,7 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
     nodes = view.asked.nodes
     if view.script.components > 1 or not nodes or nodes < 2:
         return
-    if re.search(_RENDEZVOUS, "\n".join((view.script.text, *view.facts.shells.values()))):
+    if re.search(_RENDEZVOUS, "\n".join((view.script.text, *view.shells.values()))):
         yield from _static_without_rank(view)
         return
     for call in view.calls:
@@ -331,7 +346,7 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
 
 def _static_without_rank(view: View) -> Iterator[Hit]:
     """torchrun's own rendezvous is static, and there each node must be told its number (torch/distributed/run.py)."""
-    texts = "\n".join((view.script.text, *view.facts.shells.values()))
+    texts = "\n".join((view.script.text, *view.shells.values()))
     if re.search(r"rdzv[-_]backend|RDZV_BACKEND|node[-_]rank|NODE_RANK", texts):
         return
     for call in view.calls:
@@ -399,6 +414,9 @@ def spawns_itself(view: View) -> Iterator[Hit]:
         script = call.script
         if script is None or script not in view.facts.python:
             continue
+        words = " ".join((*call.words, *call.simple.raw))
+        if re.search(r"SLURM_(?:PROCID|LOCALID|NODEID)\b", words):
+            continue  # each process is told to do another share
         several = call.torchrun is not None or (
             call.srun is not None and (_tasks_on_a_node(view, call) or 1) > 1
         )
