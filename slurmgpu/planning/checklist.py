@@ -231,17 +231,28 @@ def _without_zero_grad(loop: _Loop) -> Iterator[_Call]:
 def _optimizer_too_early(loop: _Loop) -> Iterator[_Call]:
     """An optimizer of parameters that the model is then wrapped, or sharded, without."""
     for wrapped in loop.named(*_SHARDED):
-        model = ast.unparse(wrapped.node.args[0]) if wrapped.node.args else "-"
-        for one in loop.calls:
-            given = one.node.args[:1]
-            if (
-                (one.file, one.function) == (wrapped.file, wrapped.function)
-                and one.node.lineno < wrapped.node.lineno
-                and re.fullmatch(r"[A-Z]\w*|\w*optimizer\w*", one.name)
-                and given
-                and ast.unparse(given[0]) == f"{model}.parameters()"
-            ):
-                yield one
+        if wrapped.node.args:
+            yield from _optimizers_before(loop, wrapped, ast.unparse(wrapped.node.args[0]))
+
+
+def _moved_late(loop: _Loop) -> Iterator[_Call]:
+    """An optimizer of parameters that are then moved to another device."""
+    for moved in loop.named("to", "cuda"):
+        yield from _optimizers_before(loop, moved, moved.receiver)
+
+
+def _optimizers_before(loop: _Loop, call: _Call, model: str) -> Iterator[_Call]:
+    """The optimizers of a model's parameters that are made above a call, in the same function."""
+    for one in loop.calls:
+        given = one.node.args[:1]
+        if (
+            (one.file, one.function) == (call.file, call.function)
+            and one.node.lineno < call.node.lineno
+            and re.fullmatch(r"[A-Z]\w*|\w*optimizer\w*", one.name)
+            and given
+            and ast.unparse(given[0]) == f"{model}.parameters()"
+        ):
+            yield one
 
 
 def _saved_by_all(loop: _Loop) -> Iterator[_Call]:
@@ -327,6 +338,13 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
             "this optimizer has the parameters from before the model is sharded: it updates none of those that are trained",
             "make the optimizer after FullyShardedDataParallel(...) or fully_shard(...)",
             _optimizer_too_early,
+        ),
+        "model-moved-late": Check(
+            "hint",
+            "A model that is moved to its device after the optimizer was made.",
+            "the model is moved to its device below: what this optimizer already keeps of it (as Adagrad does) stays behind",
+            "model.to(device) before the optimizer is made",
+            _moved_late,
         ),
         "every-rank-saves": Check(
             "warning",
