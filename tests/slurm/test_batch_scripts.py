@@ -50,3 +50,19 @@ def test_it_runs_where_it_was_called_with_its_arguments(slurm: ThrowawaySlurm, t
     assert slurm.wait_for(job.job_id) == "COMPLETED"
     log = tool.work / f"log-{job.job_id}.txt"
     assert log.read_text() == f"train.slurm in {tool.work} with (--lr 0.1) and 4 tasks\n"
+
+
+def test_what_slurm_would_take_and_never_run_is_refused(slurm: ThrowawaySlurm, tool: Tool) -> None:
+    def sent(wrapped: str, *options: str) -> str:
+        words = ["sbatch", "--parsable", "-pgpu", "-t10", "--wrap", wrapped, *options]
+        return slurm.run(words, cwd=tool.work.parent).stdout.strip()
+
+    failed = sent("exit 3")
+    assert slurm.wait_for(failed, complete_row=True) == "FAILED"
+    options = [f"dependency=afterok:{failed}", "input=nosuch.txt", "deadline=now+5minutes"]
+    lost = [sent("true", f"--{option}") for option in options]
+    assert slurm.wait_for(lost[1]) == "FAILED"
+    for option, why in zip(options, ("would never start", "is not there", "limit is 00:10:00"), strict=True):
+        own = f"--{option}" if "dependency" in option else f"--sbatch={option}"
+        assert why in tool.submit_refused("--gpus", "1", "-t", "10", own, "--", "true")
+    slurm.run(["scancel", *lost])
