@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from slurmgpu.cli.group import run
 from slurmgpu.submission.slips.nearby import one_slip_apart
@@ -109,41 +110,28 @@ def test_nothing_is_said_of_a_command_that_works(desk: Desk, words: list[str]) -
     assert "command:" not in err
 
 
-HEALTHY = """
-bash -o pipefail -c 'a | b'
-bash -euxo pipefail run.sh
-bash +x run.sh
-bash --rcfile rc -ic 'a'
-julia --project=. -t 4 fit.jl
-julia -t auto -e 'f(); g()'
-nice -n 5 bash run.sh
-nice bash -c 'a; b'
-env -i bash run.sh
-conda run -n x --no-capture-output bash -c 'echo $A'
-conda run -n x bash run.sh
-env -S 'A=1 python' train.py
-env -C src python model.py
-env -C src python ../train.py
-env --chdir=src bash -c 'ls'
-uv run --directory src model.py
-conda run --cwd src -n x python model.py
-pixi run src
-poetry run condas
-python train.py --sep ';'
-python train.py --sep '|' --op '>' 5
-torchrun train.py --sep ';'
-python train.py --regex '(.*)$(?!x)'
-python of_a_node.py
-"""
+RIGHT = YAML(typ="safe").load(
+    (Path(__file__).parent / "data" / "right_commands.yaml").read_text(encoding="utf-8")
+)
 
 
-@pytest.mark.parametrize("words", HEALTHY.strip().splitlines())
+@pytest.mark.parametrize("words", RIGHT["commands"])
 def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
     for name in ("run.sh", "fit.jl", "src/model.py"):
         desk.file(name, "")
     (desk.work / "of_a_node.py").symlink_to("/scratch-of-the-node/train.py")
     code, _, err = desk("submit", "--gpus", "1", "--", *shlex.split(words))
     assert (code, "error" in err) == (0, False), err
+
+
+@pytest.mark.parametrize("text", RIGHT["scripts"])
+def test_nothing_is_refused_in_a_script_that_works(desk: Desk, text: str) -> None:
+    for name in ("run.sh", "src/model.py", "env.sh"):
+        desk.file(name, "")
+    desk.file("x.slurm", f"#!/bin/bash\n#SBATCH --gpus=1\n{text}\n")
+    (desk.work / "run.sh").chmod(0o755)
+    code, _, err = desk("submit", "x.slurm")
+    assert (code, "x.slurm:" in err.replace("x.slurm: a batch", "")) == (0, False), err
 
 
 @pytest.mark.parametrize("program", ["lm_eval", "ipython3", "bpython", "run.sh"])

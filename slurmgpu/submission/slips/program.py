@@ -60,6 +60,11 @@ def program_slips(command: Command) -> Iterator[Slip]:
     rest = words[1:]
     if " " in program.strip() and not _is_there(command, program):
         yield from _one_word(command, program)
+    elif program.startswith("-") and command.in_script:
+        yield Slip(
+            f"command: {program!r} would be the program here: the line above it ends without \\",
+            "end that line with a backslash, and nothing behind it",
+        )
     elif program.startswith("-"):
         yield Slip(
             f"command: {program!r} would be the program: an option comes after --",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,8 @@ def body_slips(
             Slip(f"bash cannot read this: {said}", "mend it; `bash -n FILE` says whether it can be read"),
         )
         return
+    if "extglob" in text:
+        return  # whose patterns look like commands in brackets
     commands = read_shell(text, first_line)
     placed = list(placed_commands(commands))
     own = {one[:-2] for _, around in placed for one in around if one.endswith("()")}
@@ -85,7 +88,8 @@ def body_slips(
             ):
                 return
             doubtful = bool(around) or before in {"&&", "||", "|"}
-            for each in calls_of(simple, variables=variables):
+            pattern = "case" in around and simple.ender in {")", "|"}
+            for each in () if pattern else calls_of(simple, variables=variables):
                 yield from ((each.line, slip) for slip in state.judge(each, doubtful))
             state.after(simple, variables)
         variables.read(simple, always=not around and before in {"", ";"} and simple.ender in {"", ";"})
@@ -117,11 +121,18 @@ class _State:
             yield from self._folder_missing(words[1:2], blind)
         elif name == "conda" and words[1:2] == ("activate",):
             yield from self._conda_missing(words[2:3])
-        elif name not in _BUILTINS | _BRING | self.own and not re.search(r"[*{}()<>]|\A~", words[0]):
-            found = list(program_slips(inner))
+        elif name not in _BUILTINS | _BRING | self.own and not re.search(r"[*{}()<>]|\A~|\A\[\[", words[0]):
+            # srun looks in the folder, too, where PATH does not have the program (srun(1)).
+            here = (
+                each.srun is not None
+                and self.folder is not None
+                and os.access(self.folder / words[0], os.X_OK)
+            )
+            found = [] if here else list(program_slips(inner))
             if self.folder is not None and not found:
                 found = [*script_slips(inner, self.folder), *usage_slips(inner, self.folder)]
-            yield from found
+            # A file that an earlier line may have made is worth a word only where it is nearly called as one that is there.
+            yield from (slip for slip in found if not self.made or "did you mean" in slip.hint)
 
     def after(self, simple: Simple, variables: Variables) -> None:
         """Take in what a command may have changed."""
@@ -158,7 +169,7 @@ class _State:
                 continue
             near = near_file(path)
             guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
-            sure = not blind and seen_from_here(path, self.command.folder or path)
+            sure = not blind and path.is_relative_to(self.command.folder or path)
             yield Slip(f"{word} is not there", f"{guess}the script goes on without what it sets up", sure)
 
     def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
