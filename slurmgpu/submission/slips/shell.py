@@ -132,7 +132,7 @@ class _State:
             if self.folder is not None and not found:
                 found = [*script_slips(inner, self.folder), *usage_slips(inner, self.folder)]
             # A file that an earlier line may have made is worth a word only where it is nearly called as one that is there.
-            yield from (slip for slip in found if not self.made or "did you mean" in slip.hint)
+            yield from (slip for slip in found if not self.made or slip.sure or "did you mean" in slip.hint)
 
     def after(self, simple: Simple, variables: Variables) -> None:
         """Take in what a command may have changed."""
