@@ -191,7 +191,7 @@ def test_without_the_profiler_nothing_runs_and_one_line_says_so(tmp_path: Path, 
 SAVES = """\
 import json, signal, sys, time
 told = []
-for one in (signal.SIGTERM, signal.SIGUSR1):
+for one in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(one, lambda number, frame: told.append(signal.Signals(number).name))
 print("here", flush=True)
 while not told:
@@ -202,7 +202,7 @@ sys.exit(5)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
 @pytest.mark.parametrize("whom", ["the wrapper alone", "all processes"])
 def test_a_signal_reaches_the_command_once_which_saves_before_its_report_is_written(
     name: str, whom: str, tmp_path: Path, env: dict[str, str]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
 
 from slurmgpu.cli.why import command
 from slurmgpu.models.run import JobState, JobStatus
@@ -29,7 +30,8 @@ from tests.present import Recorded, asked_row, jobs_of, queue_row
 from tests.recorded import RELEASES, said
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-ALL_WORDS = (Path(__file__).parent / "data" / "waiting_reasons.txt").read_text().split()
+DATA = Path(__file__).parent / "data"
+ALL_WORDS = (DATA / "waiting_reasons.txt").read_text().split()
 
 
 def job(number: int = 7, **values: Any) -> JobStatus:
@@ -51,57 +53,10 @@ def facts(why: Why) -> dict[str, dict[str, Any]]:
     return found
 
 
-# Each reason, as each release lets it come about (tests/slurm/situations.py), and what must be said of it.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "Resources": ("waits", {"room.free": 0, "room.total": 8, "next.gpus": 8, "queue.ahead": 0}),
-    "Priority": ("waits", {"room.free": 0, "queue.ahead": 1, "queue.gpus": 2, "queue.mine": 1}),
-    "Dependency": ("waits", {}),
-    "DependencyNeverSatisfied": ("never", {}),
-    "JobHeldUser": ("held", {}),
-    "JobHeldAdmin": ("held", {}),
-    "BeginTime": ("waits", {}),
-    "Licenses": ("waits", {"license.asked": 1, "license.free": 0, "license.total": 2}),
-    "PartitionDown": ("waits", {"partition.state": "DOWN"}),
-    "PartitionTimeLimit": ("never", {"time.asked": 432000, "time.limit": 86400}),
-    "PartitionNodeLimit": ("never", {"nodes.asked": 3, "nodes.limit": 2}),
-    "JobArrayTaskLimit": ("waits", {"array.limit": 1}),
-    "QOSMaxJobsPerUserLimit": ("waits", {"limit.used": 1, "limit.limit": 1}),
-    "QOSMaxCpuPerUserLimit": ("waits", {"limit.used": 1, "limit.limit": 1, "limit.asked": 1}),
-    "QOSGrpCpuLimit": ("waits", {"limit.used": 1, "limit.limit": 1}),
-    "QOSGrpJobsLimit": ("waits", {"limit.used": 1, "limit.limit": 1}),
-    "QOSGrpCPURunMinutesLimit": ("waits", {"limit.limit": 70, "limit.asked": 60}),
-    "QOSMinCpuNotSatisfied": ("never", {"limit.limit": 4, "limit.asked": 1}),
-    "QOSGrpNodeLimit": ("never", {"limit.limit": 1, "limit.asked": 2}),
-    "QOSGrpMemLimit": ("waits", {"limit.used": 500, "limit.limit": 600, "limit.asked": 200}),
-    "QOSMaxWallDurationPerJobLimit": ("never", {"limit.limit": 600, "limit.asked": 1800}),
-    "QOSMaxCpuPerJobLimit": ("never", {"limit.limit": 2, "limit.asked": 4}),
-    "QOSMaxGRESPerUser": ("waits", {"limit.used": 1, "limit.limit": 1, "limit.asked": 1, "room.free": 1}),
-    "QOSGrpGRES": ("waits", {"limit.used": 1, "limit.limit": 1}),
-    "QOSMaxGRESPerJob": ("never", {"limit.limit": 2, "limit.asked": 3}),
-    "QOSMaxGRESPerNode": ("never", {"limit.limit": 1, "limit.asked": 2}),
-    "QOSGrpGRES partition": ("never", {"limit.limit": 1, "limit.asked": 2, "limit.whose": "QOS partgpus"}),
-    "QOSMinGRES": ("never", {"limit.limit": 2, "limit.asked": 1}),
-    "QOSMaxNodePerUserLimit": ("never", {"limit.limit": 1, "limit.asked": 2}),
-    "QOSMaxNodePerJobLimit": ("never", {"limit.limit": 1, "limit.asked": 2}),
-    "QOSMaxMemoryPerUser": ("never", {"limit.limit": 150, "limit.asked": 200}),
-    "QOSMaxMemoryPerJob": ("never", {"limit.limit": 150, "limit.asked": 200}),
-    "AssocMaxJobsLimit": ("waits", {"limit.used": 1, "limit.limit": 1}),
-    "AssocGrpGRES": ("waits", {"limit.used": 1, "limit.limit": 1, "limit.asked": 1}),
-    "AssocGrpCpuLimit": ("waits", {"limit.used": 1, "limit.limit": 1, "limit.whose": "account fourth"}),
-    "AssocMaxCpuPerJobLimit": ("never", {"limit.limit": 2, "limit.asked": 4}),
-    "AssocMaxWallDurationPerJobLimit": ("never", {"limit.limit": 600, "limit.asked": 1800}),
-    "AssocMaxGRESPerJob": ("never", {"limit.limit": 1, "limit.asked": 2}),
-    "AssocGrpMemLimit": ("never", {"limit.limit": 150, "limit.asked": 200}),
-    "AssocGrpNodeLimit": ("never", {"limit.limit": 1, "limit.asked": 2}),
-    "AssocGrpJobsLimit": ("waits", {"limit.used": 1, "limit.limit": 1}),
-    "AssocGrpCPURunMinutesLimit": ("never", {"limit.limit": 30, "limit.asked": 60}),
-    "Reservation": ("waits", {"reservation.reservation": "course"}),
-    "AccountNotAllowed": ("never", {"account.allowed": ["other"]}),
-    "InvalidQOS": ("never", {}),
-    "ReqNodeNotAvail": ("waits", {"node.node": "spare1"}),
-    "NodesUnavailable": ("waits", {"room.free": 0, "room.away": {"drained": 1}, "away.at_work": 0, "away.asked": 1}),
-    "BadConstraints": ("never", {"features.asked": "genoa", "room.able": 0}),
-}  # fmt: skip
+    reason: (verdict, figures)
+    for reason, (verdict, figures) in YAML(typ="safe").load((DATA / "waiting.yaml").read_text()).items()
+}
 
 
 def recorded_why(release: str, word: str, number: int, cache: Path) -> Why:

@@ -123,6 +123,9 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     name = SBATCH.letters.get(name, name.replace("_", "-"))
     if f"--{name}" in known:
         return f"write --{name}"
+    absent = TrainSettings.ABSENT.get(name.removeprefix("no-").replace("-", "_"))
+    if ctx.info_name == "train" and absent is not None:
+        return absent
     if ctx.info_name == "train" and name in _MAPPINGS:
         return f"it has several parts: --set 'train.{name.replace('-', '_')}={_MAPPINGS[name]}'"
     if "--sbatch" not in known:

@@ -148,6 +148,16 @@ def profile(text: str) -> dict[str, Any]:
     return dict(read_yaml(text, "a profile").data)
 
 
+def test_what_it_would_refuse_is_refused_when_it_is_planned(box: User) -> None:
+    for options, why in (
+        (("-q", "debug", "--gpus", "8"), "QOS 'debug' allows at most 4 GPUs a job"),
+        (("-q", "hihg", "--gpus", "1"), "has no QOS 'hihg'"),
+        (("-A", "nobody", "--gpus", "1"), "account 'nobody' is not one of yours"),
+    ):
+        done = box("exec", "--", sys.executable, "-m", "slurmgpu", "plan", *options, "--", "true")
+        assert (done.returncode, why in done.stderr) == (1, True), done
+
+
 @pytest.mark.long
 def test_memory_is_not_watched_and_up_says_so(box: User) -> None:
     assert "memory      is counted when a job starts, not watched" in box.do("up")

@@ -102,17 +102,23 @@ def test_a_run_whose_checkpoints_were_taken_over_ends_on_all_ranks(run: RunFolde
 
 
 @pytest.mark.chosen
-def test_a_rank_killed_mid_epoch_ends_all_and_the_run_resumes_exactly(tmp_path: Path) -> None:
-    settings = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
+@pytest.mark.parametrize(
+    ("task", "strategy", "processes"),
+    [("Restless", "ddp", 2), ("Restless", "dp", 1), ("Split", "model_parallel", 1)],
+)
+def test_a_rank_killed_mid_epoch_ends_all_and_the_run_resumes_exactly(
+    tmp_path: Path, task: str, strategy: str, processes: int
+) -> None:
+    settings = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1, "strategy": strategy}
     undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
-    undisturbed.write("Restless", **settings)
-    assert undisturbed.ranks(2).codes == [0, 0]
-    killed.write("Restless", **settings)
-    ended = killed.ranks(2, SMALL_FAULT="SIGKILL:8:1")
-    assert ended.codes == [1, -9]
-    assert "error: lost another rank" in ended.err
-    ended = killed.ranks(2)
-    assert ended.codes == [0, 0], ended.err
+    undisturbed.write(task, **settings)
+    assert set(undisturbed.ranks(processes).codes) == {0}
+    killed.write(task, **settings)
+    ended = killed.ranks(processes, SMALL_FAULT=f"SIGKILL:8:{processes - 1}")
+    assert ended.codes == [1, -9][-processes:]
+    assert ("error: lost another rank" in ended.err) == (processes > 1)
+    ended = killed.ranks(processes)
+    assert set(ended.codes) == {0}, ended.err
     assert same(killed.parameters(), undisturbed.parameters())
 
 
