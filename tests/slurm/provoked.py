@@ -137,7 +137,10 @@ PROGRAMS = {
     ),
     "no_inode.py": "for number in range(99):\n    open(f'sample-{number}.bin', 'w').close()\n",
     "open_files.py": "files = [open('/dev/null') for _ in range(99)]\n",
-    "no_process.py": f"{_NOBODY}import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\nnobody()\nos.fork()\n",
+    "no_process.py": (
+        f"{_NOBODY}import resource, subprocess\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\nnobody()\n"
+        "subprocess.run(['true'])\n"
+    ),
     "no_thread.py": (
         f"{_NOBODY}import resource, threading\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\nnobody()\n"
         "threading.Thread(target=print).start()\n"
