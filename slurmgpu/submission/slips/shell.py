@@ -89,8 +89,10 @@ def body_slips(
                 return
             doubtful = bool(around) or before in {"&&", "||", "|"}
             pattern = "case" in around and simple.ender in {")", "|"}
-            for each in () if pattern else calls_of(simple, variables=variables):
-                yield from ((each.line, slip) for slip in state.judge(each, doubtful))
+            calls = [] if pattern else list(calls_of(simple, variables=variables))
+            # The text of bash -c is a script of its own, and that of ssh or docker is for another machine.
+            for each in calls if calls and calls[0].name in {"bash", "sh"} else calls[:1]:
+                yield from ((each.line, slip) for slip in state.judge(each, doubtful or each.nested))
             state.after(simple, variables)
         variables.read(simple, always=not around and before in {"", ";"} and simple.ender in {"", ";"})
         before = (
