@@ -103,12 +103,10 @@ def _of_torchrun(
     line = TORCHRUN.read_unexpanded(words, at)[0]
     script = words[line.end] if line.end < len(words) else ""
     if "module" in line.given and script.endswith(".py"):
-        kept = tuple(
-            word for word in words[: line.end] if word not in {"-m", "--module"} or word == words[at - 2]
-        )
+        options = (word for word in words[at : line.end] if word not in {"-m", "--module"})
         yield Slip(
             f"command: torchrun -m takes a module's name, and {script!r} is a file's",
-            f"write {command.instead(*before, *kept, *words[line.end :])}",
+            f"write {command.instead(*before, *words[:at], *options, *words[line.end :])}",
         )
     elif "torch.distributed.launch" in words and "use-env" not in line.given and (folder / script).is_file():
         text = (folder / script).read_text(encoding="utf-8", errors="replace")

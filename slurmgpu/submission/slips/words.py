@@ -56,38 +56,28 @@ def shell_word_slip(
     return message, _by_a_shell(words, plan, in_file), sure
 
 
-_TYPOGRAPHIC = {
-    "\u2013": "--",
-    "\u2014": "--",
-    "\u2212": "-",
-    "\u201c": '"',
-    "\u201d": '"',
-    "\u201e": '"',
-    "\u2018": "'",
-    "\u2019": "'",
-}
+_DASHES = "\u2013\u2014\u2212"
+_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
 
 
 def typographic_slip(command: Command) -> Slip | None:
     """Return the slip of dashes and quotes that a word processor or a web page has put in place of the plain ones."""
-    signs = "".join(_TYPOGRAPHIC)
-    found = [
-        word
-        for word in command.words
-        if re.match(rf"[\u2013\u2014\u2212][A-Za-z-]|[{signs[3:]}].|.*[{signs[3:]}]\Z", word)
-    ]
+    begin = [word for word in command.words[1:] if re.match(f"[{_DASHES}][A-Za-z-]|[{_QUOTES}].", word)]
+    found = begin or [word for word in command.words[1:] if re.search(f"[{_QUOTES}]\\Z", word)]
     if not found:
         return None
-    plain = [re.sub("[\u2013\u2014]-?(?=\\w\\w)|\u2212", "--", word) for word in command.words]
-    plain = [re.sub("[\u2013\u2014]", "-", re.sub(f"[{signs[3:]}]", "", word)) for word in plain]
     return Slip(
         f"command: {', '.join(map(repr, found[:3]))}: a dash or a quote here is a typographic one, and no program takes it "
         "for the plain one",
-        f"type it anew: {command.instead(*plain)}",
-        sure=any(
-            word in found and word[0] in "\u2013\u2014\u2212\u201c\u201e\u2018" for word in command.words[1:]
-        ),
+        f"type it anew: {command.instead(*map(_typed, command.words))}",
+        sure=bool(begin),
     )
+
+
+def _typed(word: str) -> str:
+    """A word as it is typed: without such quotes, and with one dash before a letter, or two before a longer name."""
+    plain = re.sub(f"[{_QUOTES}]", "", word)
+    return re.sub(f"\\A[{_DASHES}]-?", "-" if len(plain) == 2 else "--", plain)
 
 
 def _expands(words: tuple[str, ...], folder: Path | None) -> bool:
