@@ -16,6 +16,7 @@ pytestmark = pytest.mark.long
 
 
 def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="pictures are made with Pillow")
     command = [sys.executable, ROOT / "benchmarks" / "gpu" / "run.py", "--tiny", "--out", tmp_path]
     environment = clean_environment(tmp_path) | {"CUDA_VISIBLE_DEVICES": ""}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)

@@ -24,6 +24,8 @@ from slurmgpu.training.benching.starting import Place, start
 from slurmgpu.training.benching.timing import Pace, timed
 from slurmgpu.training.benching.trying import _Ended, _Lines, _watched, counted, summed
 
+from .conftest import ROOT
+
 # Weights and biases by hand, from the layers of the code that was measured for the paper.
 PARAMETERS = {
     "FCN-S": 26752 * 2048 * 2 + 2 * 2048 * 2048 + 3 * 2048 + 26752,
@@ -94,10 +96,11 @@ def test_the_time_of_a_step_and_the_samples_a_second_are_those_of_the_same_steps
 
 @pytest.mark.long
 def test_two_processes_sum_or_one_says_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     small, large = measured(Place(tmp_path, 2))
     assert (small["bytes"], large["bytes"], small["backend"]) == (25 << 20, 256 << 20, "gloo")
     assert small["gb_per_s"]["most"] == pytest.approx(small["bytes"] / 1e9 / small["seconds"]["least"])
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     (tmp_path / "torch.py").write_text("raise ImportError('no torch today')")
     (failed,) = measured(Place(tmp_path, 2))
     assert failed["why"] == "ImportError: no torch today"
@@ -158,7 +161,12 @@ def test_a_bench_that_is_interrupted_leaves_no_process_and_no_folder(tmp_path: P
     }  # fmt: skip
     (tmp_path / "asked.json").write_text(json.dumps(asked))
     command = [sys.executable, "-m", "slurmgpu.training.benching"]
-    environ = {**os.environ, "SLURMGPU_RUN_DIR": str(tmp_path), "TMPDIR": str(temporary)}
+    environ = {
+        **os.environ,
+        "SLURMGPU_RUN_DIR": str(tmp_path),
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": str(ROOT),
+    }
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as bench:
         while not (tmp_path / "pid").is_symlink() and bench.poll() is None:
             time.sleep(0.05)

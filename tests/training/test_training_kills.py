@@ -25,6 +25,7 @@ if_there_is_one = pytest.mark.skipif(not FULL.exists(), reason="this system has 
 
 def soaked(tmp_path: Path, *amounts: str) -> dict[str, Any]:
     """What a short soak found; it ended well."""
+    pytest.importorskip("pydantic", reason="the soak plans its jobs, which torch alone cannot")
     figures = tmp_path / "soak.json"
     command = [sys.executable, "benchmarks/soak.py", *amounts, "--short", "--pause", "0.005"]
     ended = subprocess.run(
