@@ -148,7 +148,7 @@ test-releases: $(VENV)/.test release-packages
 # Everything, part by part, with one summary: hours. AGAIN=1: what has failed or not run; ONLY=training: what is about this.
 .PHONY: test-all
 test-all: $(VENV)/.long slurm-packages browser-packages release-packages inside-packages
-	@$(COMPILED) .ci/test-all $(if $(AGAIN),--again) $(if $(ONLY),--only $(ONLY))
+	@$(COMPILED) .ci/test-all $(if $(filter-out 0 no,$(AGAIN)),--again) $(if $(ONLY),--only "$(ONLY)")
 
 .PHONY: slurm-packages browser-packages release-packages inside-packages
 slurm-packages:

@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
 
 from slurmgpu.cli.actions.local import Local
 from slurmgpu.cli.group import cli
@@ -27,6 +28,7 @@ from slurmgpu.submission.preparing import Prepared
 from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
+WRONG = ROOT / "tests" / "data" / "wrong_training_options.yaml"
 TASK = """
 import os
 from pathlib import Path
@@ -200,40 +202,7 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
     assert (plan.option("account"), plan.login_shell) == (None, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("task.py:Line --epochs zero", "option --epochs: train.epochs: 'zero'"),
-        ("task.py:Line --lr nan", "option --lr: train.lr: nan"),
-        ("task.py:Line --workers many", "option --workers: train.workers: 'many': must be 'auto' or"),
-        ("task.py:Line --config x", "option --config: 'x' is not KEY=VALUE"),
-        ("task.py:Line --config lr=1", "train.config: lr is a setting of its own"),
-        ("task.py:Line --set train.epoch=1", "train.epoch: unknown key; did you mean 'epochs'?"),
-        (
-            "task.py:Line --set train.context_parallel=2",
-            "train.context_parallel: there is no such setting: torch 2.13 cuts sequences over processes in a prototype alone",
-        ),
-        ("task.py:Line --processes 3", "batch_size 32 does not divide by 3"),
-        (
-            "task.py:Line --processes 4 --strategy pipeline --pipeline-stages 3",
-            "pipeline_stages is 3, and the job has 4",
-        ),
-        (
-            "task.py:Line --set train.tensor_parallel=1",
-            "train.tensor_parallel: there is no such setting: it has been removed; start torchtitan or Megatron-LM as a",
-        ),
-        (
-            "task.py:Line --set train.stages_each=2",
-            "train.stages_each: there is no such setting: it has been removed, and each process of a pipeline has one stage",
-        ),
-        (
-            "task.py:Line --set train.pipeline_schedule=interleaved",
-            "train.pipeline_schedule: interleaved has been removed; write 1f1b or gpipe, or start torchtitan or Megatron",
-        ),
-        ("command.yaml", "command.yaml: has no train:"),
-        ("task.py:Line --set environment=torch", "environment: 'torch' is not defined"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), YAML(typ="safe").load(WRONG.read_text()))
 def test_what_is_wrong_is_named_with_its_option(
     planned: Callable[..., dict[str, Any]], folder: Path, words: str, message: str
 ) -> None:

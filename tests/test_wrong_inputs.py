@@ -27,35 +27,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     work, programs = tmp_path / "work", tmp_path / "bin"
     for folder in (work / "src", work / "net", work / "env" / "bin", programs):
         folder.mkdir(parents=True)
-    files = {
-        "train.py": "print(1)\n",
-        "evaluate.py": "print(2)\n",
-        "task.py": "class Digits: pass\n",
-        "src/model.py": "print(3)\n",
-        "net/__init__.py": "",
-        "net/run.py": "",
-        "run.sh": "#!/bin/bash\npython train.py\n",
-        "tool.py": "print(4)\n",
-        "dos.py": "#!/usr/bin/env python3\r\nprint(5)\r\n",
-        "batch.slurm": "#!/bin/bash\n#SBATCH --gpus=1\npython train.py\n",
-        "late.slurm": "#!/bin/bash\n#SBATCH --gpus=1\necho hello\n#SBATCH --time=1:00:00\npython train.py\n",
-        "notes.ipynb": '{"cells": []}\n',
-        "first.yaml": "resources: {gpus: 1}\ncommand: [python3, train.py]\n",
-        "other.yaml": "resources: {gpus: 1}\ncommand: [python3, evaluate.py]\n",
-        "env/bin/activate": "",
-        "env/bin/python": "#!/bin/sh\n",
-        "moved/bin/activate": "VIRTUAL_ENV='/gone/venv'\nexport VIRTUAL_ENV\n",
-        "moved/bin/python3": "#!/bin/sh\n",
-        "torch.def": "Bootstrap: docker\nFrom: nowhere\n",
-        "images/ours.sif": "#!/usr/bin/env run-singularity\n\0SIF_MAGIC",
-        "images/notes.sif": "an error page of the server\n",
-        "images/empty.sif": "",
-        "conda/etc/profile.d/conda.sh": "",
-        "data/file": "",
-        "proj/pyproject.toml": "[project]\n",
-        "proj/pixi.toml": "[project]\n",
-        "proj/.pixi/envs/default/conda-meta/history": "",
-    }
+    files = YAML(typ="safe").load(DATA.with_name("wrong_inputs_folder.yaml").read_text(encoding="utf-8"))
     for name, text in files.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_bytes(text.encode())
