@@ -146,7 +146,8 @@ def test_the_picture_of_a_status_has_its_columns_of_today() -> None:
 def test_continuous_integration_is_what_the_project_calls_so() -> None:
     steps = YAML(typ="safe").load(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]["steps"]
     run = [step["run"] for step in steps if "run" in step]
-    assert run == ["sudo .ci/install-slurm --releases", ".ci/run"]
+    assert run[0] == "sudo .ci/install-slurm --releases"
+    assert run[1].endswith(" .ci/run")
 
 
 @pytest.mark.parametrize(

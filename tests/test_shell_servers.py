@@ -151,6 +151,7 @@ def test_a_node_without_sshd_says_so_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "sshd has not started on" in line
+    assert (tmp_path / "environment").stat().st_mode & 0o077 == 0  # it has the secrets of the job
     assert "there is no sshd on this node" in line
 
 

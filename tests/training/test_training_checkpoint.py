@@ -378,3 +378,27 @@ def test_with_broken_pieces_the_one_before_is_taken_and_one_line_says_why(tmp_pa
             line,
         )
     assert any(name.startswith("shard-") for name in parts)
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    sync, rename = os.fsync, files._rename
+
+    def synced(descriptor: int) -> None:
+        seen.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().relative_to(tmp_path)}")
+        sync(descriptor)
+
+    def renamed(temporary: Path, path: Path) -> None:
+        seen.append(f"name {path.relative_to(tmp_path)}")
+        rename(temporary, path)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(files, "_rename", renamed)
+    (tmp_path / "step-3").mkdir()
+    checkpoint.commit(tmp_path, 3, {}, {})
+    whole = ["sync step-3/manifest.json.tmp", "name step-3/manifest.json", "sync step-3", "sync ."]
+    assert seen == whole
+    files.write_json(tmp_path / "stop.json", {})
+    assert seen[4:] == ["sync stop.json.tmp", "name stop.json", "sync ."]
