@@ -282,6 +282,11 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
         "file-missing",
     ):
         before = [one for one in seen.setup if one.at < chosen.at]
+        # A module brings no files of the user's: what was read after it was missing has another reason.
+        if chosen.row.id == "file-missing":
+            before = [
+                one for one in before if one.row.id != "module" or seen.output_between(one.at, chosen.at) < 4
+            ]
         chosen = before[-1] if before else chosen
     rank = chosen.rank if chosen.rank is not None else _rank(first, ended)
     complained = {one.rank for one in (*seen.lost, *seen.waiting) if one.rank is not None}

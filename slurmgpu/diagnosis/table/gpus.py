@@ -47,12 +47,21 @@ ROWS = (
     Row(
         "gpu-memory",
         "CUDA error: out of memory|HIP error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY"
-        "|RESOURCE_EXHAUSTED: Out of memory|cudaErrorMemoryAllocation|Cuda failure 2 'out of memory'",
-        r"(?:(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+        "|OOM when allocating tensor|RESOURCE_EXHAUSTED: Out of memory|cudaErrorMemoryAllocation|Cuda failure 2 'out of memory'",
+        r"(?:(?:CUDA|HIP) error: out of memory|OOM when allocating tensor[^\n]*GPU|"
+        r"CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
         r"|RESOURCE_EXHAUSTED: Out of memory(?: while trying to allocate (?P<wanted>\d+ bytes))?|Cuda failure 2 'out of memory')",
         "the GPU is out of memory<: {wanted} more were wanted>",
         _LESS + "; slurmgpu doctor --on-gpu sees whether a process of somebody else fills it",
         where="exception",
+    ),
+    Row(
+        "container-gpus",
+        "CDI devices",
+        r"(?P<message>unresolvable CDI devices [^\n]*)",
+        "the container cannot get its GPUs on this node: {message}",
+        "the site must describe them there (nvidia-ctk cdi generate); apptainer --nv and pyxis do without",
+        where="line",
     ),
     Row(
         "gpu-memory-share",

@@ -40,8 +40,8 @@ ROWS = (
     ),
     Row(
         "disk-quota",
-        "Disk quota exceeded|Errno 122",
-        r"Disk quota exceeded(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "isk quota exceeded|Errno 122",
+        r"[Dd]isk quota exceeded(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
         "your quota is used up<: {file}>",
         "the site's quota command shows what fills it: bytes, or the number of files; put runs: and caches (HF_HOME, "
         "TORCH_HOME) on scratch",

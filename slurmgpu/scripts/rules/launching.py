@@ -369,6 +369,7 @@ def address_never_set(view: View) -> Iterator[Hit]:
     if view.script.components > 1 or (view.asked.nodes or 1) < 2:
         return
     body = "\n".join("" if line.lstrip().startswith("#") else line for line in view.script.lines)
+    yield from _not_exported(view)
     used = re.search(r"(?:endpoint|master[-_]addr|main_process_ip)[= ]\S*\$\{?MASTER_ADDR\b(?!:-)", body)
     sets = [
         word
@@ -384,6 +385,23 @@ def address_never_set(view: View) -> Iterator[Hit]:
             "MASTER_ADDR is used here, and nothing in the script sets it",
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         )
+
+
+def _not_exported(view: View) -> Iterator[Hit]:
+    """MASTER_ADDR is set for the batch shell alone, which does nothing with it, and srun starts Python without it."""
+    starts = any(call.srun is not None and call.python and call.torchrun is None for call in view.calls)
+    lines = (line for line in view.body.splitlines() if not re.match(r"\s*(?:#|echo\b|printf\b)", line))
+    handed_on = r"(?:export|declare|typeset|--export)\b[^\n]*\bMASTER_ADDR\b|\bset -\w*a|allexport|\$\{?MASTER_ADDR|env "
+    if not starts or re.search(handed_on, "\n".join(lines)):
+        return
+    for simple in view.simple:
+        if not simple.words and any(word.startswith("MASTER_ADDR=") for word in simple.assignments):
+            yield Hit(
+                simple.line,
+                "MASTER_ADDR is not exported: the processes that srun starts do not see it",
+                "write export MASTER_ADDR=...; MASTER_PORT needs it, too",
+            )
+            return
 
 
 @rule("warning")
