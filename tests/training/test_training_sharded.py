@@ -202,6 +202,7 @@ def test_a_try_of_one_process_has_as_much_of_a_model_as_one_of_many(tmp_path: Pa
 
 @needs_fsdp2
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 def test_blocks_are_compiled_each_by_itself_and_nothing_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced by torch.compile, whose code is then run as it is; the answers are the same to the bit."""
     graphs: list[Any] = []
