@@ -140,7 +140,7 @@ OF_US := init two_users sandbox_faults logs after_silence doctor environments pa
 .PHONY: test-releases
 test-releases: $(VENV)/.test release-packages
 	@rc=0; for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do \
-	    echo "--- Slurm $$release"; export SLURMGPU_TEST_RELEASES=$$release; \
+	    echo "--- Slurm $$release"; export SLURMGPU_TEST_RELEASES=$$release SLURMGPU_REQUIRE_SLURM=1; \
 	    $(COMPILED) $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m "not long" $(if $(QUICK),$(OF_US:%=--ignore tests/slurm/test_%.py)) || rc=1; \
 	    $(if $(QUICK),,$(COMPILED) $(PYTEST) tests/slurm -n 4 $(PARALLEL) -m every_release || rc=1;) \
 	    done; exit $$rc

@@ -11,7 +11,7 @@ import pytest
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.slurm.sacct import FIELDS, USE
-from tests.test_submission import Faulty
+from tests.test_submission import LOST, Faulty, without_pauses
 
 UNREACHABLE = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
@@ -95,6 +95,31 @@ def test_a_run_that_hardly_started_is_planned_anew_with_all_its_settings(tmp_pat
     assert settings == TrainSettings(task="task.py:T", epochs=5).document()
 
 
+def accounting_says(faulty: Faulty, known: dict[str, str], *fields: str) -> None:
+    """Let sacct answer with one row of these fields, whatever it is asked."""
+    row = "".join(f"{known.get(name, '')}@" for name in fields)
+    faulty.command(
+        "sacct",
+        f'for word; do case $word in --delimiter=*) end=${{word#--delimiter=}} ;; esac; done\necho "{row}" | sed "s/@/$end/g"',
+    )
+
+
+def test_after_a_lost_reply_the_job_before_is_not_taken_for_the_new_one(faulty: Faulty) -> None:
+    (run,) = faulty.runs
+    known = {
+        "JobID": "7",
+        "JobIDRaw": "7",
+        "State": "FAILED",
+        "SubmitLine": f"sbatch {run / 'script.sbatch'}",
+    }
+    known |= {"Submit": f"{datetime.now():%Y-%m-%dT%H:%M:%S}", "ExitCode": "1:0", "WorkDir": str(faulty.work)}
+    accounting_says(faulty, known, *FIELDS, "SubmitLine")
+    faulty.command("sbatch", LOST)
+    done = faulty.slurmgpu("resume", str(run), env=without_pauses(faulty.folder))
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert json.loads((run / "run.json").read_text())["job_id"] is None
+
+
 def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Faulty) -> None:
     """Once the controller has forgotten a job, accounting still knows its work folder."""
     (run,) = faulty.runs
@@ -103,11 +128,7 @@ def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Fa
         "JobID": "7", "JobIDRaw": "7", "JobName": "train", "State": "FAILED", "WorkDir": str(faulty.work),
     }  # fmt: skip
     known |= {"Submit": f"{datetime.now():%Y-%m-%dT%H:%M:%S}", "ExitCode": "1:0"}
-    row = "".join(f"{known.get(name, '')}@" for name in (*FIELDS, *USE))
-    faulty.command(
-        "sacct",
-        f'for word; do case $word in --delimiter=*) end=${{word#--delimiter=}} ;; esac; done\necho "{row}" | sed "s/@/$end/g"',
-    )
+    accounting_says(faulty, known, *FIELDS, *USE)
     faulty.command("sbatch", "echo 9")
     faulty.work = faulty.folder / "elsewhere"
     faulty.work.mkdir()

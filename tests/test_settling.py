@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from slurmgpu.cli.resume import command as resume_command
 from slurmgpu.cli.runs import command
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
-from slurmgpu.files.run_record import read_run, write_run
+from slurmgpu.files.run_record import read_run, write_atomically, write_run
 from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
 from slurmgpu.monitoring import settling
 from slurmgpu.monitoring.cancel import cancel
@@ -273,3 +273,13 @@ def test_a_held_job_is_said_to_need_a_release(cluster: Cluster, tmp_path: Path) 
     refused = CliRunner().invoke(resume_command, [str(tmp_path / "run")], obj=cluster.slurm)
     assert "is held: JobHeldUser" in str(refused.exception)
     assert "scontrol release 112 lets it start" in str(refused.exception)
+
+
+def test_a_record_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr(Path, "replace", lambda draft, _: seen.append(len(draft.read_bytes())))
+    write_atomically(tmp_path / "run.json", "{}")
+    assert seen == [2, 2]

@@ -80,6 +80,7 @@ def test_a_full_queue_that_gave_way_is_accepted_despite_its_error_text() -> None
         ("", "sbatch: error: slurm_receive_msg: Connection reset by peer", 1), ("", "", 1), ("", "Terminated", 1),
         ("", "sbatch: no answer in 180 s", None), ("117\n", "", None), ("thank you\n", "", 0),
         ("117\n", "sbatch: error: something", 1),
+        ("117\n", "sbatch: error: Unable to contact slurm controller (connect failure)", 1),
     ],
 )  # fmt: skip
 def test_no_or_half_an_answer_leaves_the_outcome_unknown(stdout: str, stderr: str, rc: int | None) -> None:
