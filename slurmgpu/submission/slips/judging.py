@@ -105,7 +105,8 @@ def _missing(command: Command, folder: Path) -> list[Slip]:
 def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[Slip]:
     """What is wrong with a batch script's own lines, or with those under ``script:``."""
     plan, folder = command.plan, command.folder
-    if plan.script is None or folder is None:
+    in_image = {"container", "container-image"} & {option.name for option in plan.options}
+    if plan.script is None or folder is None or in_image:
         return
     from slurmgpu.scripts.batch_script import parse_batch_script  # a command does without them
     from slurmgpu.submission.slips.python import unreadable_python

@@ -110,7 +110,15 @@ class _State:
     def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
         """Yield the slips of a command of the script."""
         words = each.words
-        if not words or "$" in words[0] or "`" in words[0] or each.container or each.open_options:
+        elsewhere = {"chdir", "multi-prog", "container", "container-image"} & set(each.srun or ())
+        if (
+            not words
+            or "$" in words[0]
+            or "`" in words[0]
+            or each.container
+            or each.open_options
+            or elsewhere
+        ):
             return
         name = each.name
         blind = self.command.blind or self.made or doubtful
