@@ -240,6 +240,8 @@ class ScriptFacts(NamedTuple):
     """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
     same_in_all_tasks: bool = False
     """All of it was read, and nothing in it takes a variable of Slurm: the tasks of an array would do the same."""
+    launches: bool = False
+    """It, or a module beside it, names a launcher of Slurm's or of MPI: it may start processes on other nodes itself."""
     idle: bool = False
     """All of it was read, and nothing in it trains or loads data."""
     slips: tuple[Slip, ...] = ()
@@ -309,6 +311,7 @@ def parse_python_script(
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
         same_in_all_tasks=_same_in_all_tasks([text, *modules, *deeper]),
+        launches=any(re.search(r"\b(?:srun|mpirun|mpiexec)\b", one) for one in (text, *modules, *deeper)),
         idle=not any(re.search(_BUSY, one) for one in (text, *modules, *deeper)),
     )
 

@@ -187,6 +187,10 @@ class _Reader:
             for document in command.documents
             for offset in range(len(document.lines))
         }
+        # Within a command, such as in a quoted text that is to be a file, a line is none of its own.
+        documents |= {
+            line for command in script.commands() for line in range(command.line + 1, command.end + 1)
+        }
         self.ignored = [
             Ignored(one.line, one.text, "here-document") if one.line in documents else one
             for one in sorted(self.ignored, key=lambda one: one.line)

@@ -26,14 +26,16 @@ def source_activate(view: View) -> Iterator[Hit]:
     """`source activate` is conda's way of old, and misses in many installations."""
     by_module = False
     for simple in view.simple:
-        by_module |= any(re.search(r"(?i)conda|mamba|python", name) for name in _loaded(simple))
+        by_module |= any(re.search(r"(?i)conda|mamba|forge|python", name) for name in _loaded(simple))
+        by_module |= any(word.startswith("PATH=") for word in (*simple.assignments, *simple.raw[1:]))
+        by_module |= simple.name in {"source", ".", "eval"} and simple.words[1:2] != ("activate",)
         if simple.name in {"source", "."} and simple.words[1:2] == ("activate",):
             name = simple.words[2] if len(simple.words) > 2 else "NAME"
             yield Hit(
                 simple.line,
                 "`source activate` works only where conda's own folder is on PATH, and conda has given it up",
                 f'eval "$(conda shell.bash hook)" and then: conda activate {name}',
-                "hint" if by_module else None,  # whose folder may well be there
+                "hint" if by_module else None,  # its folder may well be there
             )
 
 
@@ -246,8 +248,9 @@ def visible_devices(view: View) -> Iterator[Hit]:
                 numbers = [int(one) for one in re.findall(r"\d+", word)]
                 if all_there and all(number < all_there for number in numbers):
                     continue
-                if sorted(numbers) == list(range(view.asked.gpus_per_node or 0)) != numbers:
-                    continue  # another order, on purpose
+                here = list(range(view.asked.gpus_per_node or 0))
+                if sorted(numbers) == here and (len(here) >= 4 or numbers != here):
+                    continue  # mostly all of a node's; or another order, on purpose
                 yield Hit(
                     simple.line,
                     f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
@@ -318,6 +321,11 @@ def unset_variable(view: View) -> Iterator[Hit]:
                     _ASKED_FIRST.format(name=name), view.body
                 ):
                     continue
+                letters = "|".join(f"--{one}" for one in options) + (
+                    r"|sbatch .*\s-n\b" if "ntasks" in options else ""
+                )
+                if re.search(rf"(?:{letters})(?![\w-])", view.comments):
+                    continue  # it is to be given on the command line
                 asks = next((f", and this one asks by --{one}" for one in view.asked.gpu_options), "")
                 with_one = " or ".join(f"--{one}" for one in options)
                 yield Hit(

@@ -28,9 +28,10 @@ def _trainings(view: View) -> Iterator[Call]:
     return (call for call in view.calls if call.trains)
 
 
-def _starts_others(call: Call) -> bool:
-    """Whether a program is told by its arguments how to start processes on other CPUs or nodes itself."""
-    return (
+def _starts_others(view: View, call: Call) -> bool:
+    """Whether a program is told by its arguments, or says in its text, how it starts processes on other CPUs or nodes."""
+    facts = view.facts.python.get(call.script or "")
+    return (facts is not None and facts.launches) or (
         re.search(
             r"(?:\A|[\s=])(?:srun|mpirun|mpiexec|--hosts?|--hostfile|scoop)\b", " ".join(call.words[1:])
         )
@@ -66,10 +67,12 @@ def nodes_unused(view: View) -> Iterator[Hit]:
     nodes = view.asked.nodes
     if view.script.components > 1 or not nodes or nodes < 2 or not view.sure:
         return
+    if (view.asked.number("ntasks") or nodes) < nodes:
+        return  # Slurm gives fewer nodes then
     for call in _trainings(view):
         if any(one.srun is not None or (one.by_launcher and not _stays_here(one)) for one in view.calls):
             return
-        if _starts_others(call):
+        if _starts_others(view, call):
             return
         yield Hit(
             call.line,
@@ -88,7 +91,7 @@ def tasks_unused(view: View) -> Iterator[Hit]:
     if not view.sure or view.launches:
         return
     for call in _trainings(view):
-        if _starts_others(call):
+        if _starts_others(view, call):
             return
         yield Hit(
             call.line,

@@ -17,6 +17,9 @@ def _passed(view: View, *why: Passed) -> Iterator[tuple[int, str, Passed]]:
             yield one.line, one.text.strip(), one.why
 
 
+_EXCLUSIVE = ({"mem", "mem-per-cpu", "mem-per-gpu"}, {"gres", "gpus", "gpus-per-node", "gpus-per-task"})
+
+
 def _option_in(text: str) -> str:
     """The long name of the first option in a line that sbatch does not read; empty where there is none."""
     match = re.search(r"\s--?([A-Za-z][\w-]*)", text)
@@ -53,10 +56,10 @@ def indented(view: View) -> Iterator[Hit]:
 @rule("error", taken=True)
 def misspelled(view: View) -> Iterator[Hit]:
     """A misspelled #SBATCH: sbatch passes over it in silence."""
+    given = {one.name for one in view.script.directives}
     for line, text, _ in _passed(view, "spelling"):
-        yield Hit(
-            line, f"{text.split()[0]!r} is not #SBATCH, so sbatch passes over the line", "write #SBATCH"
-        )
+        said = f"{text.split()[0]!r} is not #SBATCH, so sbatch passes over the line"
+        yield Hit(line, said, "write #SBATCH", "hint" if _option_in(text) in given else None)
 
 
 @rule("warning")
@@ -64,8 +67,10 @@ def blank_in_sbatch(view: View) -> Iterator[Hit]:
     """`# SBATCH` with a blank: a comment to sbatch."""
     given = {one.name for one in view.script.directives}
     for line, text, _ in _passed(view, "blank"):
-        # Beside the same option in force it is an alternative that was switched off.
-        severity: Severity | None = "hint" if _option_in(text) in given else None
+        # Beside the same option in force, or one that excludes it, it is an alternative that was switched off.
+        name = _option_in(text)
+        off = name in given or any(name in group and group & given for group in _EXCLUSIVE)
+        severity: Severity | None = "hint" if off else None
         yield Hit(
             line,
             f"{text!r} is a comment to sbatch",

@@ -49,7 +49,8 @@ def duplicate_option(view: View) -> Iterator[Hit]:
                 if one.name == "mail-type" and not same:
                     counts = f"and from Slurm 25.05 this one counts alone; earlier releases mail {earlier.value!r}, too"
                     fix = f"write them in one: --mail-type={earlier.value},{one.value}"
-                mild = same or one.name == "mail-type"
+                fuller = set((earlier.value or "-").split(",")) <= set((one.value or "").split(","))
+                mild = same or fuller or one.name == "mail-type"
                 yield Hit(one.line, f"{said}, {counts}", fix, "hint" if mild else None)
             last[one.name] = one
 

@@ -10,7 +10,7 @@ from slurmgpu.lines.constraint import read_constraint
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.batch_script import Directive
-from slurmgpu.scripts.rules.base import Asked, Hit, View, is_placeholder, rule
+from slurmgpu.scripts.rules.base import Asked, Hit, Severity, View, is_placeholder, rule
 
 _TIME = r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d*(:\d+){0,2}|(?i:unlimited|infinite)"
 # Where the site has not raised MaxArraySize (slurm.conf(5)).
@@ -154,18 +154,24 @@ def bad_gres(view: View) -> Iterator[Hit]:
                 yield Hit(one.line, *fault)
 
 
-def _gpu_fault(option: str, entry: str) -> tuple[str, str] | None:
-    """What is wrong with an entry of a request for GPUs, and what to write."""
+def _gpu_fault(option: str, entry: str) -> tuple[str, str] | tuple[str, str, Severity] | None:
+    """What is wrong with an entry of a request for GPUs, what to write, and how bad it is where it is no error."""
     if option == "gres" and re.fullmatch(r"gpu:(?:[A-Za-z][\w.-]*:)?\d+", entry):
         return None
     fix = "write gpu:COUNT or gpu:TYPE:COUNT"
+    if option == "gres" and re.match(r"gpu=\d+\Z", entry):  # seen on 22.05, 24.11 and 26.05
+        return f"{entry!r} is refused by Slurm up to 23.02", f"write {entry.replace('=', ':')}", "warning"
     if option == "gres" and re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry):
         return f"{entry!r} is not a resource that Slurm has", fix
     if option == "gres" and entry.startswith("gpus:"):
         return "the resource is called gpu, not gpus", fix
     if re.match(r"gpu:[A-Za-z][\w.-]*=\d+\Z", entry):
         fix = f"write {entry.replace('=', ':')}"
-        return f"in {entry!r} Slurm takes all after the colon for a type, and gives 1 GPU", fix
+        return (
+            f"in {entry!r} Slurm up to 23.02 takes all after the colon for a type, and gives 1 GPU",
+            fix,
+            "warning",
+        )
     if re.match(r"gpu:\d+:[A-Za-z]", entry):
         _, count, kind = entry.split(":", 2)
         return f"in {entry!r} the type comes before the count", f"write gpu:{kind}:{count}"
