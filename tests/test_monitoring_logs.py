@@ -360,6 +360,8 @@ srun --output=out/%x-%j-%t.log --error "out/err-%N.txt" python train.py
 cd sub
 python eval.py > eval.log 2>&1
 python x.py 2> "$OUT/x err.txt" | tee -a all.txt
+eval "$(conda shell.bash hook 2>/dev/null)"
+source <(module shell 2>/dev/null)
 srun bash -c 'python y.py > y.$SLURM_PROCID.log 2>&1'
 nvidia-smi > smi.txt
 torchrun t.py &> ../torch_$(date +%F).log &

@@ -98,7 +98,9 @@ def _patterns(commands: Iterable[Simple], known: dict[str, str]) -> Iterator[str
                 yield os.path.join(folder, filled)  # noqa: PTH118 - as above
         for word in simple.words:
             if ">" in word or " tee " in word:  # the text of bash -c
-                inner = (one for command in read_shell(word) for one in simple_commands(command))
+                inner = [one for command in read_shell(word) for one in simple_commands(command)]
+                if any(word in one.words for one in inner):
+                    continue  # one word to the shell, too: "$(conda shell.bash hook 2>/dev/null)"
                 yield from (os.path.join(folder, one) for one in _patterns(inner, dict(known)))  # noqa: PTH118
         piped = trains and simple.ender in ("|", "|&")
 
