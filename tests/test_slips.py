@@ -105,6 +105,7 @@ def test_a_guess_holds_up_no_job(desk: Desk, monkeypatch: pytest.MonkeyPatch, wo
     ids=" ".join,
 )
 def test_nothing_is_said_of_a_command_that_works(desk: Desk, words: list[str]) -> None:
+    desk.file("src/model.py", "print(2)\n")
     code, _, err = desk("submit", "--gpus", "1", "--", *words)
     assert code == 0
     assert "command:" not in err

@@ -52,6 +52,12 @@ _COMMANDS = {
 }
 # Options of sbatch, srun and torchrun whose part something else plays here.
 _INSTEAD = {
+    "conda": "--set environment.python.conda=NAME activates it",
+    "container": "--set environment.container.image=IMAGE runs the command in it",
+    "env": "--set environment.python.conda=NAME, or --set environment.python.venv=FOLDER, activates it",
+    "image": "--set environment.container.image=IMAGE runs the command in it",
+    "secrets": "--set secrets=[NAME] hands it to the job",
+    "venv": "--set environment.python.venv=FOLDER activates it",
     "after": "--dependency afterok:JOB starts it once JOB has ended well",
     "g": "-G N, or --gpus N, asks for GPUs",
     "gpu": "--gpus N asks for GPUs",

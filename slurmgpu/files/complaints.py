@@ -95,7 +95,8 @@ def _mended(layered: Layered, misplaced: Mapping[Key, tuple[str, ...]]) -> str:
         if origin is not None and origin.where.startswith("option --set"):
             options.append(f"--set {dotted(place)}={value}")
         else:
-            values[place] = value
+            texts = place == ("variables",) and isinstance(value, Mapping)  # as variables want them
+            values[place] = {name: str(one) for name, one in value.items()} if texts else value
     lines = [f"write {' '.join(options)}"] if options else []
     return "\n".join([*lines, mended_lines(values)] if values else lines)
 

@@ -88,7 +88,7 @@ def find_job_file(name: str) -> Path:
     if path.is_dir():
         raise InvalidInput(
             f"{name}: is a folder, where a job file is expected",
-            hint=f"give a file in it, such as {path / 'job.yaml'}",
+            hint=f"give a file in it: {', '.join(map(str, sorted(path.glob('*.y*ml'))[:5])) or 'it has no .yaml file'}",
         )
     raise InvalidInput(
         f"{name}: there is no such job file (`slurmgpu jobs` lists those that ship with slurmgpu)",
@@ -111,7 +111,8 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         here = [str(one) for one in path.parent.iterdir() if one.suffix in _TAKEN]
     except OSError:
         here = []
-    near = nearest(name, [*here, *shipped], cutoff=0.7)
+    stem = next((one for one in here if Path(one).stem == path.name), None)
+    near = stem or nearest(name, [*here, *shipped], cutoff=0.7)
     if near:
         return f"did you mean {near}?"
     if path.suffix in {".yaml", ".yml"}:

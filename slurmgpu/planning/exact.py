@@ -140,7 +140,7 @@ def _never_starts(
     if found and not force:
         raise PlanError(
             f"the job as it is would never start on {cluster.name!r}: {'; '.join(found)}",
-            hint="change what it asks for; or leave exact out, and the planner says what would fit; "
+            hint="change what it asks for; or leave exact out of a job file, and the planner says what would fit; "
             "or --force asks for it all the same",
         )
     return tuple(found)

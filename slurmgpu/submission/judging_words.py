@@ -44,7 +44,7 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Prepared)
         said, spell = _of_the_option(_meant(directive, finding, script), request)
     fix = finding.fix
     if request.batch is None:
-        fix = fix.replace("#SBATCH --", "--")
+        fix = fix.replace("#SBATCH --", "--").replace("--ntasks=", "--ntasks-per-node=")  # which submit has
     if finding.rule == "secret-in-script" and request.batch is None:
         fix = (
             "treat the key as leaked: replace it, and name its variable under secrets: in the job file; it then "

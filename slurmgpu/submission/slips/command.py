@@ -111,6 +111,8 @@ def other_folder(
         return f"give its path against the work folder, or the work folder by -D FOLDER; {what_it_has(command.folder)}"
     shown = shlex.quote(os.path.relpath(found, command.cwd))
     words = (*before, os.path.relpath(found / name, command.folder), *after)
+    if command.in_script:  # which may have changed its folder itself
+        return f"it is in {found}: write {command.instead(*words)}"
     return f"it is in {found}: give that folder by -D {shown}, or write {command.instead(*words)}"
 
 

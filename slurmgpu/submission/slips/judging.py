@@ -13,7 +13,7 @@ from slurmgpu.submission.slips.environment import active_elsewhere, missing_envi
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.options import option_slips
 from slurmgpu.submission.slips.program import program_slips
-from slurmgpu.submission.slips.script import code_of, script_slips, shell_file
+from slurmgpu.submission.slips.script import code_of, script_slips, shell_file, shell_text
 from slurmgpu.submission.slips.secrets import secrets_in_sight
 from slurmgpu.submission.slips.stage import missing_data
 from slurmgpu.submission.slips.usage import usage_slips
@@ -144,6 +144,14 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
         shown = code if code.endswith(".py") else "-c"
         if (slip := unreadable_python(command, folder / code if shown == code else code, shown)) is not None:
             yield slip
+        return
+    text = shell_text(command.words)
+    if text is not None:
+        from slurmgpu.submission.slips.shell import body_slips
+
+        inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
+        for _, slip in body_slips(inner, text):
+            yield _at(slip, "bash -c")
         return
     name = shell_file(command.words, folder)
     if name is None:

@@ -165,7 +165,10 @@ def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
 
 
 def _folder_as_program(command: Command, program: str, sure: bool) -> Slip:
-    inside = command.instead("python", str(PurePosixPath(program) / "train.py"))
+    scripts = sorted((command.folder / program).glob("*.py")) if command.folder is not None else []
+    inside = command.instead(
+        "python", str(PurePosixPath(program) / (scripts[0].name if scripts else "FILE.py"))
+    )
     said = f"command: {program!r} is a folder, where a program is expected"
     return Slip(said, f"give a file in it: {inside}", sure)
 
@@ -174,6 +177,10 @@ def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Ite
     """A file that is there, and cannot be started as it is."""
     rest = command.words[1:]
     by = read_by(path)
+    if path.suffix in {".yaml", ".yml"}:
+        said = f"command: {program!r} is a job file, and what comes after -- is a command"
+        yield Slip(said, f"give it before: slurmgpu submit {shlex.quote(program)}", sure)
+        return
     if not os.access(path, os.X_OK):
         yield Slip(
             f"command: {program!r} may not be executed (its x bit is not set)",

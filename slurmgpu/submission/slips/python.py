@@ -52,7 +52,7 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
-            ast.parse(text)
+            compile(text, shown, "exec", dont_inherit=True)
         return None
     except (RecursionError, MemoryError):
         return None  # nested too deeply for this parser, which says nothing of the job's Python

@@ -27,7 +27,7 @@ from slurmgpu.submission.slips.command import (
 )
 from slurmgpu.submission.slips.nearby import near_file, near_word, one_slip_apart
 
-__all__ = ["code_of", "script_slips", "shell_file"]
+__all__ = ["code_of", "script_slips", "shell_file", "shell_text"]
 
 # Further programs, beside launchers, that run the command behind their own words.
 _AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
@@ -72,6 +72,15 @@ def code_of(words: tuple[str, ...]) -> str | None:
     if launcher_of(words) is not None:
         return next((word for word in words[1:] if re.fullmatch(r"[^-=][^=]*\.py", word)), None)
     return None
+
+
+def shell_text(words: tuple[str, ...]) -> str | None:
+    """Return the text that ``bash -c`` is to run; None where the command is another one, or a login shell's."""
+    at = runner_length(words)
+    if changes_folder(words[:at]) or PurePosixPath(words[at]).name not in SHELLS:
+        return None
+    option = next((n for n, word in enumerate(words[at + 1 :], at + 1) if re.fullmatch(r"-[a-z]*c", word)), 0)
+    return words[option + 1] if option and "l" not in words[option] and option + 1 < len(words) else None
 
 
 def shell_file(words: tuple[str, ...], folder: Path) -> str | None:
@@ -179,7 +188,8 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
 
     if "/" in module or module.endswith(".py"):
         named = module.removesuffix(".py").strip("./").replace("/", ".")
-        script = module if module.endswith(".py") else f"{module}.py"
+        script = f"{module.removesuffix('.py').replace('.', '/')}.py" if "/" not in module else module
+        script = script if script.endswith(".py") else f"{script}.py"
         yield Slip(
             f"command: -m takes a module's name, and {module!r} is a file's",
             f"write {instead(named)}, or {command.instead(*before, script, *python.arguments)}",

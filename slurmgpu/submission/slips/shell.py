@@ -16,8 +16,10 @@ from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.program import program_slips
-from slurmgpu.submission.slips.script import script_slips
+from slurmgpu.submission.slips.python import unreadable_python
+from slurmgpu.submission.slips.script import code_of, script_slips
 from slurmgpu.submission.slips.usage import usage_slips
+from slurmgpu.submission.slips.words import typographic_slip
 
 __all__ = ["body_slips", "syntax_error"]
 
@@ -53,6 +55,9 @@ def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
     except SlurmUnreachable:
         return None
     found = re.search(r"line (\d+): (.*)", answer.stderr)
+    unended = re.search(r"here-document at line (\d+) (delimited by end-of-file .*)", answer.stderr)
+    if unended:  # bash takes all that follows for its text, and says nothing more
+        return int(unended[1]), f"the here-document is {unended[2]}"
     return (int(found[1]), re.sub(r"^syntax error:? ", "", found[2])) if answer.rc and found else None
 
 
@@ -106,6 +111,7 @@ class _State:
     def __init__(self, command: Command, own: set[str]) -> None:
         self.command, self.own = command, own
         self.folder, self.brought, self.made = command.folder, False, False
+        self.written: set[str] = set()
 
     def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
         """Yield the slips of a command of the script."""
@@ -141,8 +147,20 @@ class _State:
             found = [] if here else list(program_slips(inner))
             if self.folder is not None and not found:
                 found = [*script_slips(inner, self.folder), *usage_slips(inner, self.folder)]
+                code = None if found or each.nested else code_of(words)
+                if code is not None and "$" not in code:
+                    path = self.folder / code if code.endswith(".py") else None
+                    unread = unreadable_python(inner, path or code, code if path else "-c")
+                    found += [] if unread is None else [unread]
+                typed = typographic_slip(inner)
+                found += [] if typed is None else [typed]
             # A file that an earlier line may have made is worth a word only where it is nearly called as one that is there.
-            yield from (slip for slip in found if not self.made or slip.sure or "did you mean" in slip.hint)
+            made = self.written & {word.rsplit("/", 1)[-1] for word in words}
+            yield from (
+                slip
+                for slip in found
+                if slip.sure or not self.made or ("did you mean" in slip.hint and not made)
+            )
 
     def after(self, simple: Simple, variables: Variables) -> None:
         """Take in what a command may have changed."""
@@ -170,13 +188,15 @@ class _State:
         self.brought |= name in _BRING or any(
             one.startswith("PATH=") for one in (*simple.assignments, *simple.raw[1:])
         )
+        # A command under a condition may have made something, too; a file that is written has its name.
         self.made |= bool(simple.outputs) or bool(name and name not in _MAKE_NOTHING)
+        self.written |= {one.rsplit("/", 1)[-1] for one in simple.outputs}
 
     def _sourced(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
         for word in words:
             path = self._here(word)
-            if path is None or path.exists() or "/" not in word:
-                continue
+            if path is None or path.exists() or "/" not in word or blind:
+                continue  # it may be made, or asked for, before
             near = near_file(path)
             guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
             sure = not blind and path.is_relative_to(self.command.folder or path)
@@ -185,7 +205,7 @@ class _State:
     def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
         for word in words:
             path = self._here(word)
-            if path is None or path.is_dir() or word.startswith("-"):
+            if path is None or path.is_dir() or word.startswith("-") or self.made:
                 continue
             near = near_file(path, folders=True)
             guess = f"did you mean {Path(word).with_name(near)}? " if near else ""

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.nearby import near_file, one_slip_apart
 
 __all__ = ["usage_slips"]
 
@@ -65,6 +65,11 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             "name the image in the job file, and the command without docker: environment: {container: docker://IMAGE}",
             sure=False,
         )
+    elif program == "accelerate" and rest[:1] and one_slip_apart(rest[0], "launch"):
+        yield Slip(
+            f"command: accelerate has no command {rest[0]!r}",
+            f"did you mean launch? {instead('accelerate', 'launch', *rest[1:])}",
+        )
     elif program == "accelerate" and rest[:1] and rest[0].endswith(".py"):
         yield Slip(
             f"command: accelerate has no command {rest[0]!r}: it starts a script by accelerate launch",
@@ -102,7 +107,25 @@ def _of_torchrun(
     at = torchrun_at(words) or 0
     line = TORCHRUN.read_unexpanded(words, at)[0]
     script = words[line.end] if line.end < len(words) else ""
-    if "module" in line.given and script.endswith(".py"):
+    if not script and "help" not in line.given:
+        yield Slip(
+            "command: torchrun is given no script: an option without its value takes the next word",
+            f"name it last: {command.instead(*before, 'torchrun', '--nproc-per-node=2', 'train.py')}",
+        )
+    elif PurePosixPath(script).name.startswith("python") and "no-python" not in line.given:
+        yield Slip(
+            f"command: torchrun starts Python itself, and would read {script!r} as its script",
+            f"write {command.instead(*before, *words[: line.end], *words[line.end + 1 :])}",
+        )
+    elif late := [
+        word for word in words[line.end + 1 :] if re.match(r"--(?:nproc|nnodes|rdzv|standalone)\b", word)
+    ]:
+        yield Slip(
+            f"command: {late[0]} behind the script is the script's own option, and torchrun does not see it",
+            f"options of torchrun come before {script}",
+            sure=False,
+        )
+    elif "module" in line.given and script.endswith(".py"):
         options = (word for word in words[at : line.end] if word not in {"-m", "--module"})
         yield Slip(
             f"command: torchrun -m takes a module's name, and {script!r} is a file's",
