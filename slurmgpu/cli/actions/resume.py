@@ -25,7 +25,7 @@ from slurmgpu.monitoring.runs import find_run
 from slurmgpu.monitoring.select import current_user
 from slurmgpu.monitoring.settling import settle
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.preflight import command_of
+from slurmgpu.submission.preflight import command_of, doubts
 from slurmgpu.submission.resuming import claimed, resubmit, train_settings
 from slurmgpu.submission.run_directory import SCRIPT, read_plan
 from slurmgpu.submission.slips.judging import each_slip
@@ -107,6 +107,8 @@ def _submission(
     if not under_submitit and not any(value not in (None, (), False) for value in given.values()):
         script = (run_dir / SCRIPT).read_text(encoding="utf-8")
         folder = folder_here(before.work_dir, cwd)
+        for doubt in doubts(before, folder):
+            note(doubt)
         for of, slip in each_slip(command_of(before, before.work_dir, cwd, os.environ, in_file=True)):
             note(f"warning: {of}{slip.message}; {slip.hint}")
         made = Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note)

@@ -12,7 +12,7 @@ from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.options import option_slips
-from slurmgpu.submission.slips.program import program_slips
+from slurmgpu.submission.slips.program import missing_interpreter, program_slips
 from slurmgpu.submission.slips.script import code_of, script_slips, shell_file, shell_text
 from slurmgpu.submission.slips.secrets import secrets_in_sight
 from slurmgpu.submission.slips.stage import missing_data
@@ -124,7 +124,13 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
         brought=re.search(r"\s-\w*l", read.shebang or "") is not None,
         in_script=True,
     )
-    if read.is_shell and "\r\n" not in text:
+    lost = missing_interpreter((read.shebang or "#!").encode(), command.environ.get("PATH"))
+    if lost is not None and (read.shebang or "")[2:].strip().startswith(("/bin/", "/usr/bin/")):
+        said = f"{name}: it begins with {read.shebang}, and {lost} is not here"
+        yield Slip(
+            said, "begin it with #!/bin/bash", not command.blind and "env " not in (read.shebang or "")
+        )
+    elif read.is_shell and "\r\n" not in text:
         for line, slip in body_slips(command, text):
             yield _at(slip, f"{name}:{line}" if batch else f"script: line {line - 1}")
     elif read.interpreter.startswith("python"):

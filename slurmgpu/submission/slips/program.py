@@ -22,7 +22,7 @@ from slurmgpu.submission.slips.command import (
 )
 from slurmgpu.submission.slips.nearby import near_file, one_slip_apart
 
-__all__ = ["program_slips"]
+__all__ = ["missing_interpreter", "program_slips"]
 
 # Programs that people mean when they miss a letter.
 _KNOWN = (
@@ -195,7 +195,7 @@ def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Ite
             f"take them out: sed -i 's/\\r$//' {shlex.quote(program)}",
             sure,
         )
-    elif first.startswith(b"#!") and (lost := _missing_interpreter(first, command.environ.get("PATH"))):
+    elif first.startswith(b"#!") and (lost := missing_interpreter(first, command.environ.get("PATH"))):
         yield Slip(
             f"command: {program!r} begins with {first.decode(errors='replace')}, and {lost} is not here",
             "begin it with the interpreter's path, such as #!/bin/bash or #!/usr/bin/env python3",
@@ -209,7 +209,7 @@ def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Ite
         )
 
 
-def _missing_interpreter(first: bytes, path: str | None) -> str | None:
+def missing_interpreter(first: bytes, path: str | None) -> str | None:
     """The program of a first line #! that this machine lacks; None where it is here."""
     words = first[2:].decode(errors="replace").split() or [""]
     if PurePosixPath(words[0]).name == "env":

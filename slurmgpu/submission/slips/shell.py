@@ -98,6 +98,7 @@ def body_slips(
             # The text of bash -c is a script of its own, and that of ssh or docker is for another machine.
             for each in calls if calls and calls[0].name in {"bash", "sh"} else calls[:1]:
                 yield from ((each.line, slip) for slip in state.judge(each, doubtful or each.nested))
+            yield from ((simple.line, slip) for slip in state.lost_outputs(simple, doubtful))
             state.after(simple, variables)
         variables.read(simple, always=not around and before in {"", ";"} and simple.ender in {"", ";"})
         before = (
@@ -161,6 +162,18 @@ class _State:
                 for slip in found
                 if slip.sure or not self.made or ("did you mean" in slip.hint and not made)
             )
+
+    def lost_outputs(self, simple: Simple, doubtful: bool) -> Iterator[Slip]:
+        """Yield the files that a command is to write in a folder that is not there: the shell does not even start it."""
+        for word in simple.outputs if not (self.made or doubtful) else ():
+            path = self._here(word)
+            if path is not None and "/" in word and not path.parent.is_dir():
+                sure = not self.command.blind and path.is_relative_to(self.command.folder or path)
+                yield Slip(
+                    f"> {word}: its folder is not there, and nothing makes it",
+                    f"mkdir -p {Path(word).parent} before it",
+                    sure,
+                )
 
     def after(self, simple: Simple, variables: Variables) -> None:
         """Take in what a command may have changed."""

@@ -50,6 +50,17 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             "to work on a GPU node yourself: slurmgpu shell --gpus 1",
             sure=False,
         )
+    elif (
+        program in {"bash", "sh"}
+        and rest[:1] == ("-c",)
+        and len(rest) > 2
+        and re.fullmatch(r"[\w./-]+", rest[1])
+    ):
+        yield Slip(
+            f"command: {program} -c runs {rest[1]!r} alone, and the words behind it are no part of that",
+            f"put all of it into quotes: {instead(program, '-c', ' '.join(rest[1:]))}",
+            sure=False,
+        )
     elif program in {"sbatch", "slurmgpu"} and not command.in_script and rest[:1] != ("train",):
         file = next(
             (word for word in rest if not word.startswith("-") and word not in {"submit", "run"}), "FILE"
