@@ -125,6 +125,13 @@ def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
     assert (code, "error" in err) == (0, False), err
 
 
+@pytest.mark.parametrize(("words", "said"), RIGHT["warned"])
+def test_what_rarely_works_in_a_job_is_warned_of(desk: Desk, words: str, said: str) -> None:
+    desk.file("parse.py", "import argparse\nargparse.ArgumentParser().parse_args()\n")
+    code, _, err = desk("submit", "--gpus", "1", "-t", "10", *shlex.split(words))
+    assert (code, f"warning: {said}" in err) == (0, True), err
+
+
 @pytest.mark.parametrize("text", RIGHT["scripts"])
 def test_nothing_is_refused_in_a_script_that_works(desk: Desk, text: str) -> None:
     for name in ("run.sh", "src/model.py", "env.sh"):

@@ -129,7 +129,7 @@ def _of_torchrun(
             f"write {command.instead(*before, *words[: line.end], *words[line.end + 1 :])}",
         )
     elif late := [
-        word for word in words[line.end + 1 :] if re.match(r"--(?:nproc|nnodes|rdzv|standalone)\b", word)
+        word for word in words[line.end + 1 :] if re.match(r"--(?:nproc|nnodes|rdzv|standalone)", word)
     ]:
         yield Slip(
             f"command: {late[0]} behind the script is the script's own option, and torchrun does not see it",
