@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -141,16 +142,28 @@ _READING: set[subprocess.Popen[bytes]] = set()
 
 
 class _ReadingCommand(subprocess.Popen[bytes]):
-    """A command that is registered before it is started: a signal may end this process at any moment after that."""
+    """A command that is registered before it is started: a signal may end this process at any moment after that.
+
+    It is started by a thread of its own. What a signal raises comes in the main thread, and would lose there the number of a
+    process that has just been started.
+    """
 
     def __init__(self, argv: Sequence[str], **how: Any) -> None:
         self.pid = 0
         _READING.add(self)
+        failed: list[BaseException] = []
+        thread = threading.Thread(target=self._start, args=(argv, how, failed), daemon=True)
+        thread.start()
+        thread.join()
+        if failed:
+            _READING.discard(self)
+            raise failed[0]
+
+    def _start(self, argv: Sequence[str], how: dict[str, Any], failed: list[BaseException]) -> None:
         try:
             super().__init__(argv, **how)
-        except OSError:
-            _READING.discard(self)
-            raise
+        except BaseException as error:
+            failed.append(error)
 
 
 @atexit.register
