@@ -25,7 +25,7 @@ __all__ = ["body_slips", "syntax_error"]
 
 TIMEOUT = 10.0
 LONGEST = 100_000
-"""Characters that fit into one argument (MAX_ARG_STRLEN, execve(2)) whatever their bytes; a longer script is not tried."""
+"""Characters: an argument may have 128 KiB (MAX_ARG_STRLEN, execve(2)), and a longer script is not tried."""
 
 _BUILTINS = frozenset({
     ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "compgen", "complete",
