@@ -82,3 +82,9 @@ def executed(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
 
     yield done
     write(rows, request.getfixturevalue("slurm").version)
+
+
+def last_words(log: str) -> str:
+    """The last line of a job's own script, before what its end has found in the log."""
+    found = ("slurmgpu: first cause", "slurmgpu: fix")
+    return [line for line in log.splitlines() if not line.startswith(found)][-1]

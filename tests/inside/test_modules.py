@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.inside.conftest import last_words
 from tests.inside.debs import unpacked
 from tests.slurm.conftest import absent
 from tests.slurm.tool import Submitted, Tool
@@ -102,7 +103,7 @@ def test_a_module_that_is_missing_ends_the_job_with_its_name(
 ) -> None:
     job = run(tool, tmp_path, modules, *SHOW)
     assert job.code == 1
-    assert job.log.splitlines()[-1].startswith("slurmgpu: module nomod/2.0 did not load on ")
+    assert last_words(job.log).startswith("slurmgpu: module nomod/2.0 did not load on ")
     assert "IN_GCC" not in job.log
 
 
@@ -116,7 +117,7 @@ def test_a_wrapper_without_exit_code_hides_no_missing_one(tool: Tool, tmp_path: 
     assert loaded.code == 0, loaded.log
     job = run(tool, tmp_path, {"load": ["gcc", "nomod"]}, *SHOW)
     assert job.code == 1
-    assert job.log.splitlines()[-1].startswith("slurmgpu: module nomod did not load on ")
+    assert last_words(job.log).startswith("slurmgpu: module nomod did not load on ")
 
 
 def test_reset_goes_back_to_what_a_login_has(tool: Tool, tmp_path: Path, system: System) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.inside.conftest import last_words
 from tests.inside.venvs import venv_with
 from tests.slurm.tool import Submitted, Tool
 
@@ -69,9 +70,7 @@ def test_a_uv_project_is_looked_at_before_its_job_waits(tool: Tool, uv: Path) ->
     assert "uv sync --project proj" in said
     job = run(tool, {"uv": "proj"}, *SEEN, force=True)
     assert job.code == 1
-    assert job.log.splitlines()[-1].startswith(
-        "slurmgpu: no virtual environment at proj/.venv/bin/activate on "
-    )
+    assert last_words(job.log).startswith("slurmgpu: no virtual environment at proj/.venv/bin/activate on ")
     sync(tool, uv)
     assert "newer" not in run(tool, {"uv": "proj"}, "true").stderr
     lock = tool.work / "proj" / "uv.lock"
@@ -125,7 +124,7 @@ def test_micromamba_is_asked_as_it_wants_to_be(tool: Tool, executed: Callable[..
     job = run(tool, {"conda": "torch"}, "sh", "-c", 'echo "$CONDA_PREFIX"; command -v python')
     assert (job.code, job.log) == (0, f"{prefix}\n{prefix}/bin/python\n")
     job = run(tool, {"conda": "other"}, "true")
-    assert (job.code, job.log.splitlines()[-1]) == (1, "slurmgpu: micromamba could not activate other")
+    assert (job.code, last_words(job.log)) == (1, "slurmgpu: micromamba could not activate other")
     executed("environment", "conda, by micromamba", "-", "a job that activates by name", stand_in=True)
 
 
