@@ -12,12 +12,12 @@ from slurmgpu.models.units import Duration
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import near_file
 
-__all__ = ["moment", "option_slips"]
+__all__ = ["option_slips"]
 
 _UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 
 
-def moment(text: str, now: datetime) -> datetime | None:
+def _moment(text: str, now: datetime) -> datetime | None:
     """Return the time of an option such as ``--deadline`` in the local zone; None for the rarer spellings.
 
     Read are ``now+2hours``, ``HH:MM[:SS]`` (today, or tomorrow where it has passed) and ``YYYY-MM-DD[THH:MM[:SS]]``
@@ -42,7 +42,7 @@ def option_slips(command: Command, now: datetime | None = None) -> Iterator[Slip
     plan = command.plan
     now = now or datetime.now()  # as sbatch reads times: in the zone of this machine
     limit = plan.time.seconds if plan.time is not None else None
-    end = moment(plan.option("deadline") or "", now)
+    end = _moment(plan.option("deadline") or "", now)
     if end is not None:
         shortest = Duration.parse(plan.option("time-min")).seconds if plan.option("time-min") else limit
         left = int((end - now).total_seconds())

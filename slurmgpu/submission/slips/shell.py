@@ -212,7 +212,7 @@ class _State:
                 continue  # it may be made, or asked for, before
             near = near_file(path)
             guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
-            sure = not blind and path.is_relative_to(self.command.folder or path)
+            sure = path.is_relative_to(self.command.folder or path)
             yield Slip(f"{word} is not there", f"{guess}the script goes on without what it sets up", sure)
 
     def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
