@@ -81,6 +81,8 @@ def test_every_state_of_slurm_is_told_whatever_the_exit_code(state: JobState, tm
     ends = {"TIMEOUT": "time-limit", "CANCELLED": "cancelled", "PREEMPTED": "preempted", "NODE_FAIL": "node-failure",
             "BOOT_FAIL": "boot-failure", "DEADLINE": "deadline", "OUT_OF_MEMORY": "host-memory"}  # fmt: skip
     assert kinds <= {ends.get(state.value, UNKNOWN), *(["own-signal"] if state.value == "FAILED" else [])}
+    if state == JobState.OUT_OF_MEMORY:
+        assert "Ray" not in said(tmp_path, "hello\n", state=state.value, exit_code=0, signal=0).fix
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.role == "consequence"], ids=lambda row: row.id)

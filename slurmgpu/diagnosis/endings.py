@@ -12,7 +12,7 @@ from .table import row_of
 from .telling import Choice
 from .traces import is_progress, is_remark
 
-__all__ = ["by_facts", "of_end", "of_memory"]
+__all__ = ["by_facts", "of_end", "of_memory", "of_row"]
 
 
 def of_memory(memory: Found, end: Optional[End], cause: Optional[Choice]) -> Choice:
@@ -21,18 +21,18 @@ def of_memory(memory: Found, end: Optional[End], cause: Optional[Choice]) -> Cho
     return Choice(memory, end, next((rank for rank in ranks if rank is not None), None), True)
 
 
+def of_row(
+    kind: str, end: Optional[End] = None, rank: Optional[int] = None, by: Optional[str] = None
+) -> Choice:
+    """Return a failure in the words of its row, where no line of a log shows it."""
+    row = row_of(kind)
+    return Choice(None, end, rank, True, kind, filled(row.what, {"by": by}), row.fix)
+
+
 def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
     """A process that ended without a word of its own."""
     if end.memory or (memory is not None and end.signal == 9):
-        return Choice(
-            memory,
-            end,
-            end.rank,
-            True,
-            "host-memory",
-            "the memory that the job asked for was full",
-            row_of("host-memory").fix,
-        )
+        return of_row("host-memory", end, end.rank)._replace(found=memory)
     if end.signal:
         return _of_signal(end.signal, end, seen)
     what = f"the process ended itself with exit code {end.code}, without an error that slurmgpu knows"
@@ -60,8 +60,7 @@ def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
     kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(number)
     found = next((one for one in seen.host if one.row.id == kind), None)
     if kind is not None:
-        row = row_of(kind)
-        return Choice(found, end, rank, True, kind, filled(row.what, {}), row.fix)
+        return of_row(kind, end, rank)._replace(found=found)
     what = f"the process was ended by {signal_name(number)}"
     return Choice(None, end, rank, False, "signal", what, "look at the last lines of that process")
 
@@ -70,15 +69,7 @@ def by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choi
     """What the exit code alone says."""
     code = facts.exit_code
     if facts.state == "OUT_OF_MEMORY":
-        return Choice(
-            None,
-            first,
-            None,
-            True,
-            "host-memory",
-            "the memory that the job asked for was full",
-            row_of("host-memory").fix,
-        )
+        return of_row("host-memory", first)
     if seen.lost or first is not None:
         return None
     if facts.state == "FAILED" and not code and facts.signal in _ASKED:
@@ -87,18 +78,19 @@ def by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choi
         what += ": most likely its own --signal=B:"
         fix = "set a trap for it, or drop B:, so that the steps get the signal: slurmgpu check says so of a script"
         return Choice(None, None, None, False, "own-signal", what, fix)
-    if code == 127:
-        row = row_of("command-missing")
-        return Choice(None, None, None, False, row.id, "a command was not found", row.fix)
-    if code == 126:
-        row = row_of("not-executable")
-        return Choice(None, None, None, False, row.id, "a program could not be executed", row.fix)
+    kind, what = _OF_SHELL.get(code or 0, ("", ""))
+    if kind:
+        return of_row(kind)._replace(certain=False, what=what)
     number = facts.signal or (code or 0) - 128
     if number in _BY_ITSELF:
         return _of_signal(number, None, seen)._replace(certain=False)
     return None
 
 
+_OF_SHELL = {
+    127: ("command-missing", "a command was not found"),
+    126: ("not-executable", "a program could not be executed"),
+}
 _ASKED = (1, 2, 10, 12, 15)
 """Signals that ask for an end, or for a checkpoint."""
 _BY_ITSELF = (4, 6, 7, 8, 9, 11)

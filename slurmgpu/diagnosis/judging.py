@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Optional
 
-from .endings import by_facts, of_end, of_memory
+from .endings import by_facts, of_end, of_memory, of_row
 from .ends import End, ends
 from .facts import BY_SLURM, Cause, Facts
 from .reading import Found, Reading, read_logs
-from .table import GENERIC, row_of
+from .table import GENERIC, NEEDS_SETUP
 from .telling import Choice, told, unknown
 from .text import Piece
 from .waiting import missing_rank, recorded, recorder_files, world_size
@@ -37,9 +37,8 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
         return None
     seen = Reading(pieces, facts)
     ended = ends(pieces)
-    ended = [
-        end for end in ended if not seen.went_on(end.at)
-    ] or ended  # a step that failed, and another one after it
+    # Of a step that failed, and another one after it, the later counts.
+    ended = [end for end in ended if not seen.went_on(end.at)] or ended
     tolerated = seen.after_last_tolerated(ended)
     ended = [end for end in ended if end.at > tolerated]
     seen.forget(tolerated)
@@ -182,12 +181,9 @@ def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
             values = {**one.values, "by": facts.cancelled_by}
             return Choice(one._replace(values=values), None, None, True)
     kind = _STATES.get(facts.state)
-    if kind is None:
-        return None
-    what, fix = _WORDS[kind]
-    if facts.state == "CANCELLED" and facts.cancelled_by:
-        what = f"the job was cancelled by {facts.cancelled_by}"
-    return Choice(None, None, None, True, kind, what, fix)
+    if kind in _IN_NO_LOG:
+        return Choice(None, None, None, True, kind, *_IN_NO_LOG[kind])
+    return of_row(kind, by=facts.cancelled_by) if kind else None
 
 
 _BY_ITSELF = ("COMPLETED", "FAILED", "OUT_OF_MEMORY")
@@ -201,11 +197,7 @@ _STATES = {
     "DEADLINE": "deadline",
     "BOOT_FAIL": "boot-failure",
 }
-_WORDS = {
-    "time-limit": ("the job ran into its time limit", row_of("time-limit").fix),
-    "cancelled": ("the job was cancelled", row_of("cancelled").fix),
-    "preempted": ("Slurm took the nodes for a job that comes first", row_of("preempted").fix),
-    "node-failure": ("a node of the job failed; nothing in the program did", row_of("node-failure").fix),
+_IN_NO_LOG = {
     "deadline": ("the job could not end before its deadline", "ask for less time, or a later deadline"),
     "boot-failure": ("the nodes did not boot", "start it again, and tell the site if it comes back"),
 }
@@ -271,16 +263,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
             if not one.trace and one.at < chosen.at and "NCCL WARN" in one.evidence[0]
         ]
         chosen = of_nccl[-1]._replace(rank=chosen.rank) if of_nccl else chosen
-    if chosen.row.id in (
-        "module-missing",
-        "command-missing",
-        "program-missing",
-        "compiler",
-        "import-error",
-        "shared-library",
-        "script-missing",
-        "file-missing",
-    ):
+    if chosen.row.id in NEEDS_SETUP:
         before = [one for one in seen.setup if one.at < chosen.at]
         # A module brings no files of the user's: what was read after it was missing has another reason.
         if chosen.row.id == "file-missing":
@@ -315,9 +298,8 @@ def _was_survived(found: Found, final: Sequence[Found], first: Optional[End], se
     if found.rank is not None:
         return False
     later = [one.at for one in final if one.at > found.at and one.rank is None]
-    if (
-        first is not None and first.at > found.at and first.code not in (None, 1)
-    ):  # Python ends with 1 after an exception
+    # Python ends with 1 after an exception.
+    if first is not None and first.at > found.at and first.code not in (None, 1):
         later.append(first.at)
     return any(seen.output_between(found.at, at, progress=True) > 1 for at in later)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 from .ends import End, ends, first_host
 from .facts import Facts
 from .row import Row
-from .table import GENERIC, ROWS, SETUP
+from .table import GENERIC, NEVER_OF_PYTHON, ROWS, SETUP
 from .text import Piece, read
 from .traces import Place, Trace, is_noise, is_own_code, is_progress, is_quoted, is_remark, traces
 
@@ -25,21 +25,6 @@ _AFTER = 25  # lines that matter behind a traceback after which its program has 
 _NEAR_END = 4  # lines that matter behind a message that is a certain cause
 _NEAR = 400  # lines before an exception in which its details stand
 _ASSERTION = re.compile(r"([\w./-]+\.cuh?:\d+): .*Assertion `+(?P<assertion>[^`']+)['`]")
-# What stands in the lines below, or (a negative number) above.
-_NEARBY = {
-    "aborted": (3, re.compile(r"^\s*what\(\):\s+(?P<detail>.+)")),
-    "module": (3, re.compile(r'^\s*"(?P<detail>[^"]+)"')),
-    "mpi-abort": (-40, re.compile(r"^(?P<detail>(?:ERROR|FATAL|Error|Fatal error)\b.{4,})")),
-    "mpi-init": (9, re.compile(r"^\w+\(\d+\)\.*: (?P<detail>\S.*)")),
-    "image-missing": (
-        16,
-        re.compile(r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|(?<=\] )\S.*)"),
-    ),
-    "R": (-12, re.compile(r"^(?P<detail>Error(?: in .*)?: .*|Error in .*)")),
-    "program-error": (3, re.compile(r"^(?!note: )(?P<detail>[^\s-].*)")),
-}
-
-
 _OF_LIBRARY = "a library raised it: the traceback shows which, and the line above it what it was given; look the message up there"
 
 
@@ -72,15 +57,11 @@ class Found(NamedTuple):
 _OF_PYTHON = re.compile(
     r"(?:\w+\.)*(?:Assertion|Attribute|Index|Key|Lookup|Name|NotImplemented|Syntax|Type|Unicode\w*|Value)Error\b"
 )
-_NEVER_OF_PYTHON = frozenset({
-    "cublas", "cuda-error", "cudnn", "device-assert", "disk-full", "disk-quota", "ecc", "gpu-lost", "gpu-memory",
-    "illegal-access", "io-error", "loader-exited", "loader-killed", "nccl-error", "open-files", "read-only", "stale-file",
-})  # fmt: skip
 
 
 def _only_mentions(text: str, row: Row) -> bool:
     """Whether an exception cannot be what a row is about: a ValueError may quote any words, and no system raises it."""
-    raised_elsewhere = row.role in ("consequence", "waiting") or row.id in _NEVER_OF_PYTHON
+    raised_elsewhere = row.role in ("consequence", "waiting") or row.id in NEVER_OF_PYTHON
     return raised_elsewhere and _OF_PYTHON.match(text) is not None
 
 
@@ -370,17 +351,13 @@ class Reading:
         return found
 
     def _detail_nearby(self, row: Row, piece: Piece, at: int) -> dict[str, Optional[str]]:
-        most, pattern = _NEARBY.get("R" if "halted" in row.pattern else row.id, (0, None))
-        places = (
-            range(at + 1, min(at + 1 + most, len(piece)))
-            if most > 0
-            else range(at - 1, max(-1, at - 1 + most), -1)
+        most, pattern = row.nearby
+        below = range(at + 1, min(at + 1 + most, len(piece)))
+        found = (
+            re.match(pattern, piece[place].text)
+            for place in below or range(at - 1, max(-1, at - 1 + most), -1)
         )
-        for place in places:
-            match = pattern.match(piece[place].text) if pattern else None
-            if match:
-                return match.groupdict()
-        return {}
+        return next((match.groupdict() for match in found if match), {})
 
     def _among_last(self, number: int, at: int) -> bool:
         piece = self.pieces[number]

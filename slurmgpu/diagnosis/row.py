@@ -35,6 +35,8 @@ class Row(NamedTuple):
     where: str = "any"
     """``exception``: only where a traceback ends with it, since programs also print what they have caught; ``line``: only
     outside of tracebacks; ``last``: as ``line``, but only among the last lines that matter; ``any``: everywhere."""
+    nearby: tuple[int, str] = (0, "")
+    """A pattern whose groups are more values, and within how many lines below (negative: above) it is looked for."""
 
     @property
     def must_be_last(self) -> bool:

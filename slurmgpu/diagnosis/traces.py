@@ -25,13 +25,10 @@ _USER = re.compile(
 )
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-_OF_ANOTHER = re.compile(
-    r"-- Process \d+ terminated with the following error:"
-)  # mp.spawn's, in its own error's message
+# mp.spawn's in its own error's message, and torch.distributed.checkpoint's
+_OF_ANOTHER = re.compile(r"-- Process \d+ terminated with the following error:")
+_OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (?P<rank>\d+)\)")
 _OF_GROUP = re.compile(r"\+-[-+]+ \d+ -+")
-_OF_RANK = re.compile(
-    r"Traceback \(most recent call last\): \(RANK (?P<rank>\d+)\)"
-)  # torch.distributed.checkpoint's
 _BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
 _WORKERS = "Original Traceback (most recent call last)"  # of a data-loader worker, in the message of the error it caused
 _MOST_LINES = 400
@@ -242,9 +239,7 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
     """Where an exception's message ends, and its lines."""
     says, end = [piece[at].text], at + 1
     blank = 0
-    follows = (
-        says[0].rstrip().endswith(" error:")
-    )  # TensorFlow's, whose own words are behind blank lines and frames
+    follows = says[0].rstrip().endswith(" error:")  # TensorFlow's own words are behind blank lines and frames
     for behind in range(at + 1, min(at + 40, len(piece))):
         line = piece[behind]
         if line.stream != first.stream and not (first.stream and not line.text.strip()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..row import Row
 from . import gpus, languages, libraries, machine, programs, ranks, slurm
 
-__all__ = ["GENERIC", "NODE_MATTERS", "ROWS", "SETUP", "row_of"]
+__all__ = ["GENERIC", "NEEDS_SETUP", "NEVER_OF_PYTHON", "NODE_MATTERS", "ROWS", "SETUP", "row_of"]
 
 ROWS: tuple[Row, ...] = tuple(
     row for module in (slurm, ranks, gpus, machine, libraries, programs, languages) for row in module.ROWS
@@ -25,9 +25,21 @@ NODE_MATTERS = frozenset((
 SETUP = frozenset(("environment", "module", "shell-file", "work-folder"))
 """The failures before the program began, of which a missing module or command is the consequence."""
 
-_BY_ID = {row.id: row for row in ROWS}
+NEEDS_SETUP = frozenset((
+    "command-missing", "compiler", "file-missing", "import-error", "module-missing", "program-missing", "script-missing",
+    "shared-library",
+))  # fmt: skip
+"""The failures that may be the consequence of one before the program began."""
+
+NEVER_OF_PYTHON = frozenset((
+    "cublas", "cuda-error", "cudnn", "device-assert", "disk-full", "disk-quota", "ecc", "gpu-lost", "gpu-memory",
+    "illegal-access", "io-error", "loader-exited", "loader-killed", "nccl-error", "open-files", "read-only", "stale-file",
+))  # fmt: skip
+"""The failures that no ValueError or the like is about, whatever words it quotes."""
+
+_BY_ID = {row.id: row for row in reversed(ROWS)}
 
 
 def row_of(name: str) -> Row:
-    """The row of an id."""
+    """Return the first row of an id, which names the most general case."""
     return _BY_ID[name]

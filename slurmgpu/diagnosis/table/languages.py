@@ -9,12 +9,24 @@ __all__ = ["ROWS"]
 _OWN = "this is the program's own message: its documentation, or its authors, say what it means"
 
 
-def _error(language: str, seen: str, pattern: str, what: str = "{message}") -> Row:
-    return Row("program-error", seen, pattern, f"an error in {language}: {what}", _OWN, where="line")
+_BELOW = (3, r"^(?!note: )(?P<detail>[^\s-].*)")
+
+
+def _error(
+    language: str, seen: str, pattern: str, what: str = "{message}", nearby: tuple[int, str] = _BELOW
+) -> Row:
+    what = f"an error in {language}: {what}"
+    return Row("program-error", seen, pattern, what, _OWN, where="line", nearby=nearby)
 
 
 ROWS = (
-    _error("R", "Execution halted", r"^(?P<halted>Execution halted)", "<{detail}>"),
+    _error(
+        "R",
+        "Execution halted",
+        r"^Execution halted",
+        "<{detail}>",
+        (-12, r"^(?P<detail>Error(?: in .*)?: .*|Error in .*)"),
+    ),
     _error("Julia", "ERROR: LoadError: ", r"^ERROR: LoadError: (?P<message>.*)"),
     _error(
         "Java",
@@ -49,6 +61,7 @@ ROWS = (
         "rank {rank} ended all processes by MPI_Abort<: {detail}>",
         _OWN,
         where="line",
+        nearby=(-40, r"^(?P<detail>(?:ERROR|FATAL|Error|Fatal error)\b.{4,})"),
     ),
     Row(
         "mpi-slots",
@@ -66,5 +79,6 @@ ROWS = (
         "start the program with the MPI that it was built with, and srun with the --mpi of it (srun --mpi=list); of the network, "
         "FI_PROVIDER (Intel MPI, libfabric) or UCX_TLS names another way",
         where="line",
+        nearby=(9, r"^\w+\(\d+\)\.*: (?P<detail>\S.*)"),
     ),
 )

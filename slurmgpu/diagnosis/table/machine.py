@@ -201,6 +201,7 @@ ROWS = (
         "look at the words behind what():",
         "host",
         "line",
+        (3, r"^\s*what\(\):\s+(?P<detail>.+)"),
     ),
     Row(
         "aborted",

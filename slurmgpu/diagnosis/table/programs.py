@@ -180,6 +180,7 @@ ROWS = (
         "an image's file must be on a file system of the nodes; slurmgpu submit pulls images that have an address, once, before "
         "the job",
         where="line",
+        nearby=(16, r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|(?<=\] )\S.*)"),
     ),
     Row(
         "container-start",

@@ -297,6 +297,12 @@ class View:
         return "\n".join(self.script.lines[self.script.body_start - 1 :])
 
     @cached_property
+    def body_lines(self) -> list[tuple[int, str]]:
+        """The body's lines with their numbers, without comments."""
+        numbered = enumerate(self.script.lines[self.script.body_start - 1 :], self.script.body_start)
+        return [(number, text) for number, text in numbered if not text.lstrip().startswith("#")]
+
+    @cached_property
     def comments(self) -> str:
         """The comment lines."""
         return "\n".join(

@@ -56,7 +56,7 @@ def _loops(view: View) -> list[range]:
     """The lines of the body that are in loops."""
     found: list[range] = []
     starts: list[int] = []
-    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+    for number, text in view.body_lines:
         code = text.strip()
         if re.match(r"(?:for|while|until)\b", code):
             starts.append(number)

@@ -378,9 +378,9 @@ def container_without_gpus(view: View) -> Iterator[Hit]:
 def _settings(view: View, name: str) -> Iterator[tuple[int, str, str]]:
     """Where variables whose names match are set, with the line, in the body as anywhere in a line: ``srun --export=``."""
     pattern = rf"(?<![\w$]){name}=(['\"]?)([^\s'\";]*)"
-    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+    for number, text in view.body_lines:
         if "CCL" in text or "GLOO" in text:
-            for match in () if text.lstrip().startswith("#") else re.finditer(pattern, text):
+            for match in re.finditer(pattern, text):
                 yield number, match[1], match[3]
 
 

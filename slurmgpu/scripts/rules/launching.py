@@ -151,17 +151,13 @@ def _ranks_in_text(view: View) -> Iterator[Hit]:
     """A rank's option in a variable, an array or a here-document, which the batch shell has expanded before srun uses it."""
     lines = view.script.lines
     ends, started = "", False
-    for number, text in enumerate(lines[view.script.body_start - 1 :], view.script.body_start):
+    for number, text in view.body_lines:
         ends = "" if text.strip() == ends else ends
         opened = re.search(r"(?<![<(])<<-?\s*([A-Za-z_]\w*)(?!.*\)\))", text)
         option = "" if ends and started else r"rank[= ]+\"?"
         early = re.search(rf"{option}(?<!\\)\$\{{?(SLURM_(?:PROCID|LOCALID|NODEID))\b", text)
         rest = "\n".join(lines[number:]).replace("\\\n", " ") if early or opened else ""
-        if (
-            early
-            and not text.lstrip().startswith("#")
-            and not re.search(r"rdzv[-_]backend[= ]c10d", view.body)
-        ):
+        if early and not re.search(r"rdzv[-_]backend[= ]c10d", view.body):
             set_here = re.match(r"\s*(?:export\s+|declare\s+\S+\s+)?([A-Za-z_]\w*)\+?=[\"(]", text)
             name = set_here[1] if set_here else ""
             if (ends and (started or re.search(r"\bsrun\b", rest))) or (
@@ -173,7 +169,7 @@ def _ranks_in_text(view: View) -> Iterator[Hit]:
                     f"write it in the task: \\${early[1]} in a here-document, or srun bash -c '... ${early[1]} ...'",
                 )
                 return
-        if opened and not text.lstrip().startswith("#"):
+        if opened:
             ends, file = opened[1], re.search(r"(?:>|\btee\s+-?a?)\s*[\"']?(?:[^\s\"']*/)?([^\s\"'/]+)", text)
             of_one = r"(?!.*(?:\s-n\s*|--ntasks[= ])1\b)"
             run = rf"(?m)^[^#\n]*\bsrun\b{of_one}.*[\s/\"']{re.escape(file[1])}(?![\w.])" if file else ""
@@ -228,9 +224,9 @@ def fixed_port(view: View) -> Iterator[Hit]:
     """A fixed MASTER_PORT: two jobs on a node take each other's."""
     if "exclusive" in view.asked.options:
         return
-    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+    for number, text in view.body_lines:
         match = re.search(_PORT, text)
-        if match and not text.lstrip().startswith("#"):
+        if match:
             # Whole nodes are common where several are asked for.
             shared = (view.asked.nodes or 1) == 1 and match[1] == "29500"
             yield Hit(
@@ -247,15 +243,15 @@ def loopback_address(view: View) -> Iterator[Hit]:
     """MASTER_ADDR is the own machine, and the job has several nodes."""
     if (view.asked.nodes or 1) < 2:
         return
-    code = "\n".join(line for line in view.script.lines if not line.lstrip().startswith("#"))
+    code = "\n".join(text for _, text in view.body_lines)
     if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", code):
         return  # nothing leaves the first node
-    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+    for number, text in view.body_lines:
         match = re.search(
             r"(?:MASTER_ADDR=|--?master[-_]addr[= ]|--?rdzv[-_]endpoint[= ])['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b",
             text,
         )
-        if match and not text.lstrip().startswith("#") and not _stays_on_a_node(view, number):
+        if match and not _stays_on_a_node(view, number):
             yield _loopback(number, match[1])
             return
     for call in view.calls:  # a variable of another name, expanded
@@ -371,9 +367,9 @@ def address_never_set(view: View) -> Iterator[Hit]:
     """MASTER_ADDR is used, and nothing sets it."""
     if view.script.components > 1 or (view.asked.nodes or 1) < 2:
         return
-    body = "\n".join("" if line.lstrip().startswith("#") else line for line in view.script.lines)
     yield from _not_exported(view)
-    used = re.search(r"(?:endpoint|master[-_]addr|main_process_ip)[= ]\S*\$\{?MASTER_ADDR\b(?!:-)", body)
+    uses = re.compile(r"(?:endpoint|master[-_]addr|main_process_ip)[= ]\S*\$\{?MASTER_ADDR\b(?!:-)")
+    used = next((number for number, text in view.body_lines if uses.search(text)), None)
     sets = [
         word
         for simple in view.simple
@@ -382,9 +378,9 @@ def address_never_set(view: View) -> Iterator[Hit]:
     ]
     others = [word for word in sets if "MASTER_ADDR" not in expanded(word.partition("=")[2])]
     sources = any(simple.name in {"source", ".", "eval"} for simple in view.simple)
-    if used and not others and not sources and "read MASTER_ADDR" not in body:
+    if used and not others and not sources and "read MASTER_ADDR" not in view.body:
         yield Hit(
-            body[: used.start()].count("\n") + 1,
+            used,
             "MASTER_ADDR is used here, and nothing in the script sets it",
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         )
@@ -539,11 +535,10 @@ def gpu_slices(view: View) -> Iterator[Hit]:
         ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
         joins = call.torchrun is not None or _one_for_each_gpu(call) or _told_processes(call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
-        if facts is not None and facts.spawns and not processes:
-            processes, sure = (
-                f"{call.script}'s own",
-                False,
-            )  # as many as it finds GPUs, which is one slice, or more
+        if (
+            facts is not None and facts.spawns and not processes
+        ):  # as many as it finds GPUs: one slice, or more
+            processes, sure = f"{call.script}'s own", False
         if processes and (sure or facts is None or facts.spawns):
             yield Hit(
                 asked.line(*asked.gpu_options),
