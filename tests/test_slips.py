@@ -127,7 +127,9 @@ def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
 
 @pytest.mark.parametrize(("words", "said"), RIGHT["warned"])
 def test_what_rarely_works_in_a_job_is_warned_of(desk: Desk, words: str, said: str) -> None:
-    desk.file("parse.py", "import argparse\nargparse.ArgumentParser().parse_args()\n")
+    for name, text in RIGHT["files"].items():
+        desk.file(name, text)
+    desk.program("python", f'exec {sys.executable} -S "$@"')
     code, _, err = desk("submit", "--gpus", "1", "-t", "10", *shlex.split(words))
     assert (code, f"warning: {said}" in err) == (0, True), err
 
@@ -471,7 +473,7 @@ def test_an_array_whose_tasks_would_all_do_the_same_is_warned_of(
     ("command", "missing"),
     [
         (("python", "deep.py"), "imports einops (line 2), torch (line 3), and its Python here"),
-        (("python", "-m", "nosuch.thing"), "-m nosuch: its Python here"),
+        (("python", "-m", "nosuch.thing"), "-m nosuch.thing: its Python here"),
         (("python", "-m", "train"), ""),
         (("torchrun", "--nproc-per-node=1", "deep.py"), "imports einops (line 2)"),
         (("uv", "run", "deep.py"), ""),

@@ -287,6 +287,12 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
         )
     for text in given.get("job__sbatch") or ():
         name, has_value, value = text.lstrip("-").partition("=")
+        if " " in name.strip():
+            name, _, value = name.strip().partition(" ")
+            raise InvalidInput(
+                f"option --sbatch: {text!r} has a blank where = belongs",
+                hint=f"write --sbatch {name}={value.strip()}",
+            )
         put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
     for text in given.get("job__set") or ():
         put_any(text, put)

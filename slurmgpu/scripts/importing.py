@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.errors import InvalidInput, PlanError, nearest
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.job import Job
 from slurmgpu.scripts.batch_script import Directive, Refusal, Script, parse_batch_script
 from slurmgpu.scripts.importing_body import Kept, understand
@@ -67,7 +69,8 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
         data |= found.data
         before = found.comments
     else:
-        if shebang != "/bin/bash":
+        # A second first line is a comment to sbatch, and one under `script:` would be taken for a forgotten shebang.
+        if shebang != "/bin/bash" or next(iter(body), "").startswith("#!"):
             data["shebang"] = shebang
         data["script"] = "\n".join(body) + ("\n" if text.endswith("\n") else "")
     data = {key: data[key] for key in _ORDER if key in data}
@@ -159,13 +162,34 @@ def _refuse(script: Script, name: str) -> None:
             reason = _REFUSED.get(one.why, "sbatch has no such option")
             raise InvalidInput(
                 f"{name}:{one.line}: sbatch refuses the script: {one.text!r}: {reason}",
-                hint="mend that line first",
+                hint=_mended(script, one) or "mend that line first",
             )
+
+
+def _mended(script: Script, refusal: Refusal) -> str:
+    """Return how a refused word was most likely meant; empty where nothing is likely."""
+    line, word = script.lines[refusal.line - 1], refusal.text
+    if re.match("-?[\u2010-\u2015\u2212]", word):
+        plain = re.sub("\\A[-\u2010-\u2015\u2212]+", "--", word)
+        return f"type the dashes anew, for one is a word processor's: #SBATCH {plain}"
+    if (glued := re.match(r"--([a-z-]+):(.+)", word)) and SBATCH.meanings(glued[1]):
+        return f"a value comes behind =: #SBATCH --{glued[1]}={glued[2]}"
+    if refusal.why == "bare-word":
+        before = next((one for one in script.directives if one.line == refusal.line and one.value), None)
+        if before is not None and re.match(r"[KMGT]i?B?\Z|AM\Z|PM\Z", word, re.IGNORECASE):
+            return f"a value has no blanks: #SBATCH --{before.name}={before.value}{word}"
+        return (
+            f"write it with two dashes: #SBATCH --{word}" if SBATCH.meanings(word.partition("=")[0]) else ""
+        )
+    long = re.search(r"\s-([a-z][a-z-]+)(=\S*)?", line)
+    if refusal.why == "unknown-option" and long and (meant := SBATCH.meanings(long[1])):
+        return f"a long name takes two dashes: #SBATCH --{meant[0]}{long[2] or ''}"
+    return ""
 
 
 def _is_fatal(refusal: Refusal) -> bool:
     if refusal.why == "unknown-option":
-        return not refusal.text.startswith("--")  # a plug-in's options are all long
+        return not re.match(r"--[A-Za-z][\w-]*(?:=|\Z)", refusal.text)  # a plug-in's options are all long
     return refusal.why in _REFUSED
 
 
@@ -293,4 +317,9 @@ def _duplicates(script: Script) -> Iterator[str]:
 def _unknown(script: Script) -> Iterator[str]:
     for one in script.refusals:
         if one.why == "unknown-option":
-            yield f"line {one.line}: {one.text} is not one of sbatch's own options; it is kept, as a site's plug-in may know it"
+            near = nearest(one.text.lstrip("-").partition("=")[0], SBATCH.options)
+            guess = f"; did you mean --{near}?" if near else ""
+            yield (
+                f"line {one.line}: {one.text} is not one of sbatch's own options; it is kept, as a site's plug-in may know "
+                f"it{guess}"
+            )

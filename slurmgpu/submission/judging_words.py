@@ -108,7 +108,9 @@ def _written(key: Key, origin: Origin, one: Directive, request: Prepared) -> tup
         if where.startswith("option --set "):
             before = f"--set {field}="
         elif where.startswith("option --sbatch"):
-            before = f"--sbatch {one.name}="
+            before, value = (
+                (f"--sbatch {one.name}", "") if value == "True" else (f"--sbatch {one.name}=", value)
+            )
         return before + value, lambda new: before + new
     if request.batch is not None:
         plain = _plain(one.name)

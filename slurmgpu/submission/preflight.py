@@ -273,7 +273,7 @@ def doubt_about_pretrained(plan: Plan, folder: Path | None) -> str | None:
 
 
 def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
-    """What the user should know before the job waits in the queue: the task's file cannot be read by this Python.
+    """Return what the user should know of the task's file: this Python cannot read it, or a method is misspelled.
 
     No error, for the job's Python may be a newer one. The file must be there (`check_task`).
     """
@@ -283,9 +283,11 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
-            ast.parse((folder / file).read_bytes())
+            tree = ast.parse((folder / file).read_bytes())
     except (OSError, RecursionError, MemoryError):
-        pass  # gone by now, or nested too deeply for the parser, which says nothing of the job's Python
+        return (
+            None  # gone by now, or nested too deeply for the parser, which says nothing of the job's Python
+        )
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -294,4 +296,15 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
             f"warning: train.task: {file}{line}: Python {version} cannot read it ({said}); "
             "unless the job's Python is a newer one that can, the job will fail at its start"
         )
+    name = str(plan.train["task"]).rpartition(":")[2]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name and not (node.bases or node.decorator_list):
+            methods = {one.name: one.lineno for one in node.body if isinstance(one, ast.FunctionDef)}
+            for required in (one for one in ("model", "dataset", "loss") if one not in methods):
+                near = near_word(required, methods)
+                if near is not None:
+                    return (
+                        f"warning: train.task: {file}, line {methods[near]}: {name} has no method {required!r}, which every "
+                        f"task needs; did you mean it by {near!r}?"
+                    )
     return None

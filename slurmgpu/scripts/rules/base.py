@@ -79,11 +79,8 @@ class Asked(NamedTuple):
     @property
     def gpu_options(self) -> list[str]:
         """The options that ask for GPUs."""
-        names = [
-            name
-            for name in ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
-            if name in self.options
-        ]
+        kinds = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+        names = [name for name in kinds if name in self.options]
         if gpu_entries(self.value("gres") or ""):
             names.insert(0, "gres")
         if re.search(r"\bgres/gpu", self.value("tres-per-task") or ""):

@@ -123,6 +123,7 @@ class Variables:
         code = re.sub(r"(?m)^\s*#.*", "", body)
         others = " ".join(re.findall(_SET_BY, code))
         times = Counter(re.findall(_SET, code) + re.findall(r"\w+", others))
+        self.names = frozenset(times)
         self._once = {name for name, number in times.items() if number == 1 and not names_secret(name)}
         self._values: dict[str, str] = {}
         self._exported: set[str] = set()

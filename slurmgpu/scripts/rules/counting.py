@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from slurmgpu.lines.launch_line import LaunchLine, read_launch_line
 from slurmgpu.lines.torchrun import TORCHRUN
-from slurmgpu.scripts.rules.base import Hit, Severity, View, rule
+from slurmgpu.models.units import Memory
+from slurmgpu.scripts.rules.base import Hit, Severity, View, gpu_entries, rule
 from slurmgpu.scripts.rules.calls import CONTAINERS, Call
 
 # An srun with one of these is told where it runs, or that it may share.
 _OF_ANOTHER_PLACE = {"jobid", "het-group", "pack-group", "overcommit"}
+_MEMORY = r"\d+[KMGTkmgt]?"
 # A step without any of these takes all CPUs of the job on its nodes (srun(1), --exact; --cpus-per-task implies it).
 _SHARES = {
     "exact",
@@ -74,46 +76,58 @@ def _repeated(view: View, call: Call) -> bool:
 
 @rule("warning")
 def step_over_job(view: View) -> Iterator[Hit]:
-    """srun asks for more nodes or tasks than the job has."""
-    asked = view.asked
-    if view.script.components > 1:
-        return
-    for call in view.calls:
+    """srun asks for more nodes, tasks, CPUs, GPUs or memory than the job has."""
+    for call in view.calls if view.script.components == 1 else ():
         own = call.srun
         if own is None or call.nested or call.open_options or _OF_ANOTHER_PLACE & set(own):
             continue
-        nodes, most = _count(own.get("nodes")), _most(asked.value("nodes"))
-        if nodes and most and nodes > most:
+        for option, had in _over(view, own):
             yield Hit(
                 call.line,
-                f"srun --nodes={nodes} in a job of {most} node{'s' * (most != 1)}: Slurm refuses the step",
-                f"ask for #SBATCH --nodes={nodes}, or start it on {most}",
+                f"srun --{option}={own[option]} in a job of {had}: Slurm refuses the step",
+                f"ask for #SBATCH --{option}={own[option]}, or start it with what the job has",
                 "error",
             )
-            continue
-        cpus, had = _count(own.get("cpus-per-task")), asked.number("cpus-per-task")
-        most_cpus = had * (asked.tasks_per_node or 1) if had else None
-        if cpus and most_cpus and cpus > most_cpus + most_cpus % 2 and not _whole(view) and _said(view):
-            yield Hit(
-                call.line,
-                f"srun --cpus-per-task={cpus}: a task wants {cpus} CPUs of a node, and the job has {most_cpus} there: "
-                "Slurm refuses the step",
-                f"ask for #SBATCH --cpus-per-task={cpus}, or start it with {had}",
-                "error",
+            break
+        else:
+            tasks, has = _tasks(view, own), view.asked.tasks
+            if not tasks or not has or tasks <= has or not _said(view) or _whole(view):
+                continue
+            # From 22.05 to 23.02 a step does not take the job's --cpus-per-task; more tasks than asked for are a slip, too.
+            cpus = tasks * (_count(own.get("cpus-per-task")) or view.asked.number("cpus-per-task") or 1)
+            if cpus > _cpus(view, has):
+                yield Hit(
+                    call.line,
+                    f"srun starts {tasks} tasks in a job of {has}, whose {_cpus(view, has)} CPUs are too few for them: "
+                    "Slurm refuses the step, or lets it wait",
+                    f"ask for #SBATCH --ntasks={tasks}, or start {has}",
+                )
+
+
+def _over(view: View, own: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Yield the options by which a step asks for more than the job has, and what it has."""
+    asked = view.asked
+    alone = view.facts.submitted and asked.tasks == 1 and "gpus" not in asked.options
+    nodes, most = _count(own.get("nodes")), _most(asked.value("nodes") or ("1" if alone else None))
+    if nodes and most and nodes > most:
+        yield "nodes", f"{most} node{'s' * (most != 1)}"
+    if _whole(view):
+        return
+    cpus, had = _count(own.get("cpus-per-task")), asked.number("cpus-per-task")
+    has = had * (asked.tasks_per_node or 1) if had and _said(view) else None
+    if cpus and has and cpus > has + has % 2:
+        yield "cpus-per-task", f"{has} CPUs on a node"
+    here = asked.gpus_per_node if asked.gpu_options else None
+    for name, gpus in (("gres", here), ("gpus-per-node", here), ("gpus", here and here * (asked.nodes or 1))):
+        wanted = sum(count for _, count in gpu_entries(own.get(name) or "", typed=name != "gres"))
+        if gpus and wanted > gpus:
+            yield (
+                name,
+                f"{gpus} GPU{'s' * (gpus != 1)}{' on each node' * (name != 'gpus' and asked.nodes != 1)}",
             )
-            continue
-        tasks, has = _tasks(view, own), asked.tasks
-        if not tasks or not has or tasks <= has or not _said(view) or _whole(view):
-            continue
-        # From 22.05 to 23.02 a step does not take the job's --cpus-per-task; more tasks than asked for are a slip there, too.
-        cpus = tasks * (_count(own.get("cpus-per-task")) or asked.number("cpus-per-task") or 1)
-        if cpus > _cpus(view, has):
-            yield Hit(
-                call.line,
-                f"srun starts {tasks} tasks in a job of {has}, whose {_cpus(view, has)} CPUs are too few for them: "
-                "Slurm refuses the step, or lets it wait",
-                f"ask for #SBATCH --ntasks={tasks}, or start {has}",
-            )
+    memory, limit = (re.fullmatch(_MEMORY, value or "0") for value in (own.get("mem"), asked.value("mem")))
+    if memory and limit and Memory.parse(memory[0]).mib > Memory.parse(limit[0]).mib > 0:
+        yield "mem", str(Memory.parse(limit[0]))
 
 
 def _said(view: View) -> bool:

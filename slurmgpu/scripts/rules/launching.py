@@ -246,32 +246,21 @@ def loopback_address(view: View) -> Iterator[Hit]:
     code = "\n".join(text for _, text in view.body_lines)
     if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", code):
         return  # nothing leaves the first node
-    for number, text in view.body_lines:
-        match = re.search(
-            r"(?:MASTER_ADDR=|--?master[-_]addr[= ]|--?rdzv[-_]endpoint[= ])['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b",
-            text,
-        )
-        if match and not _stays_on_a_node(view, number):
-            yield _loopback(number, match[1])
-            return
-    for call in view.calls:  # a variable of another name, expanded
-        match = re.search(
-            rf"{_ENDPOINT}[= ](localhost|127\.0\.0\.1|0\.0\.0\.0)(?::|\Z| )", " ".join(call.words)
-        )
-        if match and call.srun is not None and not _stays_on_a_node(view, call.line):
-            yield _loopback(call.line, match[1])
+    local = r"['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b"
+    texts = [(number, rf"(?:MASTER_ADDR=|{_ENDPOINT}[= ]){local}", text) for number, text in view.body_lines]
+    calls = (call for call in view.calls if call.srun is not None)  # a variable of another name, expanded
+    texts += [(call.line, rf"{_ENDPOINT}[= ]{local}", " ".join(call.words)) for call in calls]
+    for line, pattern, text in texts:
+        if (match := re.search(pattern, text)) and not _stays_on_a_node(view, line):
+            yield Hit(
+                line,
+                f"{match[1]} is another machine on each node: the ranks never meet",
+                'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            )
             return
 
 
 _ENDPOINT = r"--?(?:master[-_]addr|rdzv[-_]endpoint|main_process_ip)"
-
-
-def _loopback(line: int, address: str) -> Hit:
-    return Hit(
-        line,
-        f"{address} is another machine on each node: the ranks never meet",
-        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-    )
 
 
 def _stays_on_a_node(view: View, line: int) -> bool:

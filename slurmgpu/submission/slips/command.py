@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ __all__ = [
     "Command",
     "Slip",
     "first_line",
+    "is_batch_script",
     "missing_script",
     "other_folder",
     "read_by",
@@ -79,6 +81,15 @@ def first_line(path: Path) -> bytes:
             return file.readline(300).rstrip(b"\n")
     except OSError:
         return b""
+
+
+def is_batch_script(path: Path) -> bool:
+    """Return whether a file asks sbatch for something."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")[:4000] if path.is_file() else ""
+    except OSError:
+        return False
+    return re.search(r"(?m)^#SBATCH\s", text) is not None
 
 
 def missing_script(

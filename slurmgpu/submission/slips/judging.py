@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
+from slurmgpu.submission.slips.launchers import launcher_slips
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.options import option_slips
 from slurmgpu.submission.slips.program import missing_interpreter, program_slips
@@ -83,12 +84,18 @@ def slips(command: Command) -> list[Slip]:
     if not command.words:
         absent = [] if folder is None else _missing(command, folder)
         return [*absent, *active_elsewhere(command.plan, command.environ), *in_sight]
-    found = [*program_slips(command), *([] if folder is None else script_slips(command, folder))]
+    typed = typographic_slip(command)
+    if typed is not None and typed.sure:
+        return [typed, *in_sight]
+    found = list(program_slips(command))
+    if folder is not None:
+        misused = list(launcher_slips(command, folder)) if not any(slip.sure for slip in found) else []
+        # Behind an option that a program does not have, its script is not what it seems.
+        found += misused if any(slip.sure for slip in misused) else [*script_slips(command, folder), *misused]
     shell = shell_word_slip(command.words, command.plan, command.in_file, folder)
     if shell is not None:
         found.append(Slip(*shell))
-    if (typed := typographic_slip(command)) is not None:
-        found.append(typed)
+    found += [typed] if typed is not None else []
     if folder is not None:
         if not any(slip.sure for slip in found):
             found += [*usage_slips(command, folder), *_of_code(command, folder)]

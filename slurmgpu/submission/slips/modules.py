@@ -13,7 +13,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.command import Slip
 
-__all__ = ["known_modules", "missing_module"]
+__all__ = ["has_modules", "known_modules", "missing_module"]
 
 TIMEOUT = 5.0
 """Seconds after which nothing is said: some sites' module trees are slow."""
@@ -34,8 +34,16 @@ def missing_module(
 ) -> Slip | None:
     """The first module of the job that does not load here, which is a guess: a compute node may have others."""
     modules = plan.environment.modules
-    here = any(name in environ for name in _SIGNS_OF_MODULES)
-    if modules is None or not (modules.load or modules.swap) or not here:
+    if modules is None or not (modules.load or modules.swap):
+        return None
+    if not has_modules(environ):
+        return Slip(
+            f"environment.modules: there is no module command on this machine ({platform.node()}), and the job ends where its "
+            "node has none either",
+            "leave environment.modules out where the cluster has no modules",
+            sure=False,
+        )
+    if not any(name in environ for name in _SIGNS_OF_MODULES):
         return None
     from slurmgpu.rendering.render import render_script  # only a job with modules pays for it
 
@@ -56,6 +64,14 @@ def missing_module(
         "and the job ends where it does not load on its node either",
         f"`module avail {found[1].partition('/')[0]}` lists what is here; compute nodes may have other modules",
         sure=False,
+    )
+
+
+def has_modules(environ: Mapping[str, str]) -> bool:
+    """Return whether this machine has a module command: in this shell, or for those that read /etc/profile.d."""
+    files = [path.name.lower() for path in Path("/etc/profile.d").glob("*")]
+    return any(name in environ for name in _SIGNS_OF_MODULES) or any(
+        "mod" in name or name.startswith(("cray", "spack")) for name in files
     )
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.lines.command import changes_folder, python_command, runner_length
+from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.command import OPERATOR, shell_syntax
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,
     first_line,
+    is_batch_script,
     missing_script,
     other_folder,
     read_by,
@@ -99,9 +101,16 @@ def program_slips(command: Command) -> Iterator[Slip]:
 
 
 def _behind_another(command: Command) -> Iterator[Slip]:
-    """The program that ``nice`` or ``uv run`` is to start; what brings it there is not known, so only slips count."""
+    """The program that ``nice``, ``uv run`` or ``srun`` is to start; what brings it is not known, so only slips count."""
     at = runner_length(command.words)
     if at and changes_folder(command.words[:at]):
+        return
+    if PurePosixPath(command.words[at]).name == "srun":
+        line, hidden = SRUN.read_unexpanded(command.words, at + 1)
+        inside = {"chdir", "multi-prog", "container", "container-image"} & set(line.given)
+        if not (hidden or inside) and line.end < len(command.words):
+            inner = command._replace(words=command.words[line.end :], before=command.words[: line.end])
+            yield from (slip for slip in program_slips(inner) if slip.sure)
         return
     if at and python_command(command.words) is None and not re.search(r"[-/$ =]", command.words[at]):
         inner = command._replace(words=command.words[at:], before=command.words[:at])
@@ -254,10 +263,18 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         return
     if brought:
         return
+    if command.in_script and rest[:1] and rest[0].startswith("=") and re.fullmatch(r"[A-Za-z_]\w*", program):
+        value = rest[0][1:] or shlex.join(rest[1:2])
+        yield Slip(
+            f"command: {program!r} is run as a program here, for the shell allows no blanks around =",
+            f"write {program}={value}",
+        )
+        return
     has3 = program == "python" and shutil.which("python3", path=command.environ.get("PATH"))
     yield Slip(
         f"command: {program!r} is not on PATH here" + (", and python3 is" if has3 else ""),
-        "it is found only if a module or an environment brings it: name them under environment:"
+        "it is found only if a module or an environment brings it: "
+        + ("load it in the script" if command.in_script else "name them under environment:")
         + (f", or {command.instead('python3', *rest)}" if has3 else ""),
         sure=False,
     )
@@ -284,6 +301,10 @@ def _file_as_program(command: Command, program: str, path: Path, sure: bool) -> 
         return
     if path.is_dir():
         yield _folder_as_program(command, program, sure)
+        return
+    if is_batch_script(path):
+        said = f"command: {program!r} is a batch script, and what comes after -- is a command"
+        yield Slip(said, f"submit it itself: slurmgpu submit {shlex.quote(program)}", sure)
         return
     by = read_by(path) or ("bash" if not os.access(path, os.X_OK) else None)
     words = (by, program, *rest) if by else (f"./{program}", *rest)

@@ -15,21 +15,35 @@ from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, r
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.environment import environment_here
+from slurmgpu.submission.slips.script import code_of
 
 __all__ = ["missing_imports", "unreadable_python"]
 
 TIMEOUT = 5.0
 """Seconds after which nothing is said: a Python may lie on a slow file system."""
+# The top module as Python finds it; what is below it by the names of files, since to ask Python would import it.
 _ASK = """
-import sys
+import os, sys
+from difflib import get_close_matches
+from importlib.machinery import all_suffixes
 from importlib.util import find_spec
 sys.path[0] = sys.argv[1]
 for name in sys.argv[2:]:
+    top, *rest = name.split(".")
     try:
-        there = find_spec(name) is not None
+        spec = find_spec(top)
+        folders = list(spec.submodule_search_locations or ()) if spec else None
     except Exception:
-        there = True
-    there or print(name)
+        continue
+    if folders is None:
+        print(name, "")
+    for one in rest if folders else ():
+        names = {each.partition(".")[0] if each.endswith(tuple(all_suffixes())) else each
+                 for folder in folders if os.path.isdir(folder) for each in os.listdir(folder)}
+        if one not in names:
+            print(name, *get_close_matches(one, names, 1))
+            break
+        folders = [os.path.join(folder, one) for folder in folders]
 """
 
 _READ = """
@@ -102,7 +116,7 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
     script, wanted = _imports(command, command.folder)
     if python is None or not wanted:
         return None
-    beside = (command.folder / script).parent if script else command.folder
+    beside = (command.folder / script).parent if script not in {"", "-c"} else command.folder
     try:
         answer = run(
             [python, "-c", _ASK, str(beside), *wanted],
@@ -112,14 +126,22 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
         )
     except SlurmUnreachable:  # it cannot be started
         return None
-    missing = answer.stdout.split() if answer.rc == 0 else []
+    near = {
+        line.partition(" ")[0]: line.partition(" ")[2]
+        for line in answer.stdout.splitlines()
+        if answer.rc == 0
+    }
+    missing = list(near)
     if not missing:
         return None
     lines = ", ".join(f"{name} ({wanted[name]})" if wanted[name] else name for name in missing[:5])
     what = f"{script} imports {lines}, and" if script else f"-m {missing[0]}:"
+    guess = (
+        f"did you mean {missing[0].rpartition('.')[0]}.{near[missing[0]]}? else " if near[missing[0]] else ""
+    )
     return Slip(
         f"command: {what} its Python here ({python}) has no such {'module' if len(missing) == 1 else 'modules'}",
-        "activate the environment that has all it needs, or name it: --set environment.python.venv=FOLDER, or "
+        f"{guess}activate the environment that has all it needs, or name it: --set environment.python.venv=FOLDER, or "
         "environment.python.conda=NAME",
         sure=False,
     )
@@ -154,37 +176,42 @@ def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
     """The script, and the libraries that it imports in any case, each with its place; of ``-m`` the module."""
     python = python_command(command.words)
     if python is not None and python.module is not None and python.launcher is None:
-        top = python.module.partition(".")[0]
-        return "", {} if top in sys.stdlib_module_names or _local(top, folder) else {top: ""}
+        return "", {} if _local(python.module.partition(".")[0], folder) else {python.module: ""}
     script = python.script if python is not None else None
     if script is None:
         script = next((word for word in command.words[1:] if word.endswith(".py")), None)
-    if script is None:
+    code = code_of(command.words) if script is None else None
+    if script is None and code is None:
         return "", {}
     found: dict[str, str] = {}
-    beside = (folder / script).parent
-    waiting, seen = [folder / script], {folder / script}
+    first: Path | bytes = folder / script if script is not None else (code or "").encode()
+    beside = (folder / script).parent if script is not None else folder
+    waiting, seen = [first], {first}
     while waiting:
         path = waiting.pop(0)
         for name, line in _imported(path):
             local = _local(name, beside, folder)
             if local is None and name not in sys.stdlib_module_names and name != "slurmgpu":
-                where = f"line {line}" if path == folder / script else f"{path.name} line {line}"
+                where = (
+                    f"line {line}"
+                    if not isinstance(path, Path) or path == first
+                    else f"{path.name} line {line}"
+                )
                 found.setdefault(name, where)  # slurmgpu: submission copies what a loop needs of it
             elif local is not None and local not in seen and len(seen) < _MOST_MODULES:
                 seen.add(local)
                 waiting.append(local)
-    return script, found
+    return script or "-c", found
 
 
 _MOST_MODULES = 50
 """A project's own modules; what is beyond is not looked at."""
 
 
-def _imported(path: Path) -> Iterator[tuple[str, int]]:
-    """The top modules that a file imports in any case, with the lines; what stands in try or if may be missing."""
+def _imported(path: Path | bytes) -> Iterator[tuple[str, int]]:
+    """The top modules that code imports in any case, with the lines; what stands in try or if may be missing."""
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(path.read_bytes() if isinstance(path, Path) else path)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     for node in tree.body:

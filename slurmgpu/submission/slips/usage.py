@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.lines.command import python_command, runner_length
-from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
-from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
+from slurmgpu.lines.container import PROGRAMS, read_container
+from slurmgpu.submission.slips.command import Command, Slip, is_batch_script, seen_from_here
 from slurmgpu.submission.slips.nearby import near_file, one_slip_apart
 
 __all__ = ["usage_slips"]
@@ -70,6 +70,14 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             f"submit it itself: slurmgpu submit {shlex.quote(file)}",
             sure=False,
         )
+    elif program in PROGRAMS:
+        yield from _missing_image(command, folder, before, words)
+    elif program in {"bash", "sh"} and not command.in_script and rest and is_batch_script(folder / rest[0]):
+        yield Slip(
+            f"command: {program} takes the #SBATCH lines of {rest[0]} for comments: the job gets none of what they ask for",
+            f"submit it itself: slurmgpu submit {shlex.quote(rest[0])}",
+            sure=False,
+        )
     elif program in {"docker", "podman"}:
         yield Slip(
             f"command: {program} needs a daemon or rights that the nodes of a cluster rarely give",
@@ -88,10 +96,31 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
         )
     elif program in {"mpirun", "mpiexec", "orterun", "prterun"}:
         yield from _too_many_processes(command, rest)
-    elif torchrun_at(words) is not None:
-        yield from _of_torchrun(command, folder, before, words)
     name = python.module if python is not None and python.module == "pip" else program
     yield from _missing_files(command, folder, name, rest)
+
+
+def _missing_image(
+    command: Command, folder: Path, before: tuple[str, ...], words: tuple[str, ...]
+) -> Iterator[Slip]:
+    """The image's file of a container that the command itself starts."""
+    line = read_container(words[1:])
+    image = line.image
+    if line.action not in {"exec", "run", "shell"}:
+        return
+    if not image:
+        yield Slip(
+            f"command: {words[0]} {line.action} is given no image",
+            f"name it before the command: {command.instead(*before, *words[:2], 'IMAGE.sif', 'python', 'train.py')}",
+        )
+    elif not re.search(r"[$~*`]|://|\A-", image) and not os.path.exists(folder / image):  # noqa: PTH110
+        near = near_file(folder / image)
+        guess = f"did you mean {PurePosixPath(image).with_name(near)}? " if near else ""
+        yield Slip(
+            f"command: {words[0]} {line.action}: there is no image {image!r} (looked for {folder / image})",
+            f"{guess}give the path of its file, or its address: docker://NAME",
+            sure=not command.blind and seen_from_here(folder / image, folder),
+        )
 
 
 def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Slip]:
@@ -112,47 +141,6 @@ def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Sli
         )
 
 
-def _of_torchrun(
-    command: Command, folder: Path, before: tuple[str, ...], words: tuple[str, ...]
-) -> Iterator[Slip]:
-    at = torchrun_at(words) or 0
-    line = TORCHRUN.read_unexpanded(words, at)[0]
-    script = words[line.end] if line.end < len(words) else ""
-    if not script and "help" not in line.given:
-        yield Slip(
-            "command: torchrun is given no script: an option without its value takes the next word",
-            f"name it last: {command.instead(*before, 'torchrun', '--nproc-per-node=2', 'train.py')}",
-        )
-    elif PurePosixPath(script).name.startswith("python") and "no-python" not in line.given:
-        yield Slip(
-            f"command: torchrun starts Python itself, and would read {script!r} as its script",
-            f"write {command.instead(*before, *words[: line.end], *words[line.end + 1 :])}",
-        )
-    elif late := [
-        word for word in words[line.end + 1 :] if re.match(r"--(?:nproc|nnodes|rdzv|standalone)", word)
-    ]:
-        yield Slip(
-            f"command: {late[0]} behind the script is the script's own option, and torchrun does not see it",
-            f"options of torchrun come before {script}",
-            sure=False,
-        )
-    elif "module" in line.given and script.endswith(".py"):
-        options = (word for word in words[at : line.end] if word not in {"-m", "--module"})
-        yield Slip(
-            f"command: torchrun -m takes a module's name, and {script!r} is a file's",
-            f"write {command.instead(*before, *words[:at], *options, *words[line.end :])}",
-        )
-    elif "torch.distributed.launch" in words and "use-env" not in line.given and (folder / script).is_file():
-        text = (folder / script).read_text(encoding="utf-8", errors="replace")
-        if "parse_args(" in text and not re.search(r"local[-_]rank", text):
-            torchrun = ("torchrun", *words[at:])
-            yield Slip(
-                f"command: torch.distributed.launch hands --local-rank to the script, and {script} has no such option",
-                f"torchrun sets LOCAL_RANK instead: {command.instead(*before, *torchrun)}",
-                sure=False,
-            )
-
-
 def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str, ...]) -> Iterator[Slip]:
     """The files that a program is to read by an option, and that are not there."""
     options = _FILES.get(program, ())
@@ -162,6 +150,11 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
             continue
         value = value if has_value else next(iter(rest[number + 1 :]), "")
         path = folder / value
+        if value and path.is_dir():
+            said = f"command: {program} {option} {value}: it is a folder, where a file is expected"
+            yield Slip(
+                said, f"give a file in it: {option} {PurePosixPath(value) / 'FILE'}", not command.blind
+            )
         if not value or re.search(r"[$~*{]|://", value) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
             continue
         near = near_file(path)

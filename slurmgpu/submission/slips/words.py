@@ -57,11 +57,23 @@ def shell_word_slip(
 
 
 _DASHES = "\u2013\u2014\u2212"
+_UNSEEN = "\u00a0\u200b\u202f\u2060\ufeff"
 _QUOTES = "\u201c\u201d\u201e\u2018\u2019"
 
 
 def typographic_slip(command: Command) -> Slip | None:
-    """Return the slip of dashes and quotes that a word processor or a web page has put in place of the plain ones."""
+    """Return the slip of dashes, quotes and blanks that a word processor or a web page has put in place of plain ones."""
+    unseen = [word for word in command.words if re.search(f"[{_UNSEEN}]", word)]
+    if unseen:
+        plain = (one for word in command.words for one in re.split(f"[{_UNSEEN}]+", word) if one)
+        return Slip(
+            f"command: {', '.join(map(repr, unseen[:3]))}: there is a blank, or an unseen character, that no shell takes for a "
+            "blank",
+            f"type it anew: {command.instead(*plain)}",
+            # A text may hold such a blank; a program's name, an option or a script may not.
+            sure=command.words[0] in unseen
+            or any(re.search(rf"[{_UNSEEN}]-|\A-|\.py[{_UNSEEN}]", one) for one in unseen),
+        )
     begin = [word for word in command.words[1:] if re.match(f"[{_DASHES}][A-Za-z-]|[{_QUOTES}].", word)]
     found = begin or [word for word in command.words[1:] if re.search(f"[{_QUOTES}]\\Z", word)]
     if not found:
