@@ -277,16 +277,19 @@ def test_what_a_start_without_resume_set_aside_is_mentioned(call: Call, run_dir:
     [
         ("999", "999: there is no run of yours of that name or id in "),
         ("nobody", "nobody: there is no run of yours of that name or id in "),
+        ("digist", "digist: there is no run of yours of that name or id in "),
         ("no/where", "no/where: there is no such directory"),
         ("empty", "empty is not a run directory: it has none of run.json, "),
     ],
 )
-def test_a_word_that_is_no_run_says_what_it_took(call: Call, tmp_path: Path, word: str, message: str) -> None:
+def test_a_word_that_is_no_run_says_what_it_took(
+    call: Call, run_dir: Path, tmp_path: Path, word: str, message: str
+) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SlurmGpuError) as error:
         _raising(call("list", word))
     assert error.value.message.startswith(message)
-    assert error.value.hint
+    assert error.value.hint.startswith("did you mean 'digits'? " if word == "digist" else "give ")
 
 
 def test_where_nothing_ran_there_is_no_newest_run(call: Call) -> None:

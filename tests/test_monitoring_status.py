@@ -348,6 +348,7 @@ def test_a_name_without_jobs_is_a_note() -> None:
     assert "no job of yours named 'nosuch'" in report.notes[0]
     everybodys = status(replay(), user=None, selections=select(["nosuch"]))
     assert "no job named 'nosuch'" in everybodys.notes[0]
+    assert ask("stuborn").notes[0].endswith("did you mean 'stubborn'?")
 
 
 def test_a_run_directory_leads_to_its_job(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, did_you_mean
 
 __all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "to_utf8"]
 
@@ -34,7 +34,8 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             with script.open("rb") as file:
                 data = file.read(LARGEST_SCRIPT + 1)
     except FileNotFoundError:
-        hint = "give the path of a batch script, or - for standard input"
+        beside = [one.name for one in script.parent.glob("*") if one.suffix == script.suffix]
+        hint = did_you_mean(script.name, beside) + "give the path of a batch script, or - for standard input"
         raise InvalidInput(f"{shown}: there is no such file", hint=hint) from None
     except OSError as error:
         hint = "give the path of a batch script that you may read, or - for standard input"

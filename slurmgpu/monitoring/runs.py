@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable, did_you_mean
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import (
@@ -71,7 +71,8 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
     if found is None:
         raise type(asked)(
             f"{word}: there is no run of yours of that name or id in {runs}. {asked.message}",
-            hint="give the run directory itself; slurmgpu submit and slurmgpu run print it",
+            hint=did_you_mean(word, {_name_in(path) for path in run_directories(runs)})
+            + "give the run directory itself; slurmgpu submit and slurmgpu run print it",
         )
     task = selection.job_id.tasks if selection.job_id else None
     return found / task if task and task.isdecimal() else found
@@ -100,9 +101,14 @@ def _left_behind(selection: Selection, runs: Path) -> Path | None:
     return next((path for path in run_directories(runs) if _means(selection, path)), None)
 
 
-def _means(selection: Selection, path: Path) -> bool:
+def _name_in(path: Path) -> str:
+    """Return the job's name that a run directory's own name begins with; the whole name where it has none."""
     stamped = _STAMPED.fullmatch(path.name)
-    if selection.name is not None and selection.name in {path.name, stamped[1] if stamped else None}:
+    return stamped[1] if stamped else path.name
+
+
+def _means(selection: Selection, path: Path) -> bool:
+    if selection.name is not None and selection.name in {path.name, _name_in(path)}:
         return True
     record = _record(path)
     if record is None:

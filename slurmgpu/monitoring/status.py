@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
-from slurmgpu.errors import SlurmRefused, SlurmUnreachable
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable, nearest
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.cause_files import with_cause
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
@@ -191,7 +191,9 @@ def _selected(
             told = f"job {selection.text}: the queue does not list it, and accounting could not be asked: it may have ended"
         elif selection.name is not None:
             whose = " of yours" if yours else ""
+            near = nearest(selection.name, {job.name for job in jobs if job.name})
             told = f"there is no job{whose} named {selection.name!r} in the queue or in recent accounting"
+            told += f"; did you mean {near!r}?" if near else ""
         notes.append(told)
         if selection.name is None:
             found.append(_missing(selection))

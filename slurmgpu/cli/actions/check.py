@@ -110,7 +110,9 @@ def _findings_of_loop(
     facts = read_python([Path(script).name], Path(script).absolute().parent)
     if facts is None or not facts.parsed:
         why = "there is no such file, or it is not text" if facts is None else "its syntax is not Python's"
-        unread.append(InvalidInput(f"{script}: {why}", hint="name a batch script, or a Python script"))
+        beside = [one.name for one in Path(script).parent.glob("*.py")] if facts is None else []
+        hint = did_you_mean(Path(script).name, beside) + "name a batch script, or a Python script"
+        unread.append(InvalidInput(f"{script}: {why}", hint=hint))
         return None
     found = []
     for slip in facts.slips:
