@@ -86,13 +86,13 @@ def test_the_classic_script_as_it_is_written_by_hand(tmp_path: Path) -> None:
     assert any(line.startswith("job.sh:8: error: log-folder-missing: the folder 'logs'") for line in lines)
     assert any(line.startswith("job.sh:5: warning: few-cpus: 1 CPU for 2 GPUs") for line in lines)
     assert any(line.startswith("job.sh:12: warning: source-activate: ") for line in lines)
-    assert answer.stderr == "job.sh: 2 errors, 2 warnings, 1 hint\n"
+    assert answer.stderr == "job.sh: 1 error, 2 warnings, 1 hint\n"
 
 
 def test_folders_and_python_scripts_that_are_there_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(CLASSIC)
     (tmp_path / "logs").mkdir()
-    (tmp_path / "train.py").write_text("import torch\nprint(torch.ones(1))\n")
+    (tmp_path / "train.py").write_text("import torch\ntorch.ones(1, requires_grad=True).backward()\n")
     answer = run("job.sh", cwd=tmp_path)
     assert (answer.returncode, "log-folder-missing" in answer.stdout) == (0, False)
     assert "nothing in train.py uses more than one" in answer.stdout
@@ -120,7 +120,7 @@ def test_json_holds_every_finding_and_the_counts(tmp_path: Path) -> None:
     answer = run("-", "--json", cwd=tmp_path, text=CLASSIC)
     data = json.loads(answer.stdout)
     assert data["schema"] == "slurmgpu.check/1"
-    assert data["counts"] == {"error": 2, "warning": 2, "hint": 1}
+    assert data["counts"] == {"error": 1, "warning": 2, "hint": 1}
     assert set(data["findings"][0]) == {"line", "rule", "severity", "message", "fix"}
     assert [one["line"] for one in data["findings"]] == sorted(one["line"] for one in data["findings"])
     assert answer.stderr == ""

@@ -258,6 +258,8 @@ def _optimizers_before(loop: _Loop, call: _Call, model: str) -> Iterator[_Call]:
 def _saved_by_all(loop: _Loop) -> Iterator[_Call]:
     if not loop.wraps or any(loop.named("get_state_dict", "get_model_state_dict")):
         return
+    if re.search(r"\{[^{}\n]*rank[^{}\n]*\}[^\n\"']*\.(?:pth?|ckpt|bin)\b", loop.text):
+        return  # each rank has a file of its own
     for one in loop.named("save"):
         if one.receiver != "torch" or len(one.node.args) < 2:
             continue

@@ -118,7 +118,7 @@ class Signs(ast.NodeVisitor):
             self._saw("spawns", f"{origin}()", node)
         elif last == "Process" and "multiprocessing" in origin:
             self._saw("process", f"{origin}()", node)
-        elif last in {"DataParallel", *_ONE_NODE_STRATEGIES}:
+        elif last in {"DataParallel", "data_parallel", *_ONE_NODE_STRATEGIES}:
             self._saw("drives", last, node)
         elif last == "MultiWorkerMirroredStrategy" or origin == "jax.distributed.initialize":
             self._saw("joins", last if last != "initialize" else f"{origin}()", node)
@@ -265,7 +265,7 @@ class ScriptFacts(NamedTuple):
 
 _TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (
     ("spawns", "spawn()", r"\b(?:mp|multiprocessing)\.spawn\("),
-    ("drives", "DataParallel", r"(?<!Distributed)\bDataParallel\("),
+    ("drives", "DataParallel", r"(?<!Distributed)\bDataParallel\(|\bdata_parallel\("),
     ("framework", "Lightning", r"(?m)^\s*(?:import|from)\s+(?:pytorch_)?lightning\b"),
     ("framework", "Accelerate", r"(?m)^\s*(?:import|from)\s+accelerate\b"),
     ("distributed", "init_process_group", r"\binit_process_group\("),
@@ -302,7 +302,7 @@ def parse_python_script(
     for module in modules:
         visitor.take(signs_of(module))
     for module in deeper:
-        visitor.take(signs_of(module), ("distributed", "own_loop"))
+        visitor.take(signs_of(module), ("distributed", "drives", "own_loop"))
     found: dict[str, Any] = visitor.concluded()
     return ScriptFacts(
         path,
@@ -311,12 +311,17 @@ def parse_python_script(
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
         same_in_all_tasks=_same_in_all_tasks([text, *modules, *deeper]),
-        launches=any(re.search(r"\b(?:srun|mpirun|mpiexec)\b", one) for one in (text, *modules, *deeper)),
+        launches=any(re.search(_LAUNCHES, one) for one in (text, *modules, *deeper)),
         idle=not any(re.search(_BUSY, one) for one in (text, *modules, *deeper)),
     )
 
 
-_BUSY = r"Loader|[Dd]ataset|\.(?:fit|train|backward|load)\(|Trainer|tf\.data|\bopen\(|read_csv|imread|import_module|subprocess"
+# Slurm's and MPI's own, and libraries that start workers by them.
+_LAUNCHES = r"\b(?:srun|mpirun|mpiexec|dis[Bb]atchc?|parsl|dask_(?:jobqueue|mpi)|submitit|mpi4py\.futures|scoop|westpa)\b"
+_BUSY = (
+    r"Loader|Dataset|dataset[ ,=(.]|\.(?:fit|train|backward|load)\(|Trainer|tf\.data|\bopen\(|read_csv|imread"
+)
+_BUSY += "|import_module|subprocess"
 
 
 def _same_in_all_tasks(texts: list[str]) -> bool:

@@ -22,7 +22,7 @@ _HOUSEKEEPING = {
     *("hostname", "nvidia-smi", "which", "pwd", "unset", "ulimit", "eval", "cp", "rm", "ls", "cat", "printf", "sleep"),
     *("true", ":", "trap", "test", "[", "[[", "env", "kill", "free", "lscpu", "uname", "whoami", "umask", "declare", "local"),
     *("if", "for", "case", "in", "function", "exit", "wait", "pip", "rsync", "touch", "ln", "mv", "tar", "deactivate"),
-    *("shopt", "read", "return", "command", "type", "id", "df", "du", "chmod", "nproc", "rocm-smi", "sync", "break"),
+    *("shopt", "sbatch", "read", "return", "command", "type", "id", "df", "du", "chmod", "nproc", "rocm-smi", "sync", "break"),
 }  # fmt: skip
 CONTAINERS = {*PROGRAMS, "shifter", "podman", "podman-hpc", "docker", "enroot"}
 

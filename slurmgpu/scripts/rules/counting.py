@@ -26,6 +26,7 @@ _SHARES = {
     "nodelist",
     "relative",
 }
+_GPUS = {"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"}
 
 
 def _whole(view: View) -> bool:
@@ -65,10 +66,6 @@ def _loops(view: View) -> list[range]:
         if starts and re.search(r"(?:^|;\s*)done\b", code):
             found.append(range(starts.pop(), number + 1))
     return found
-
-
-def _repeated(view: View, call: Call) -> bool:
-    return any(call.line in loop for loop in _loops(view))
 
 
 # Steps
@@ -162,7 +159,11 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
     steps = [call for call in view.calls if call.srun is not None and not call.nested]
     several = (view.asked.nodes or 1) > 1
     shares = _SHARES - {"nodelist"} if several else _SHARES
-    alone = [call for call in steps if not call.open_options and not shares & set(call.srun or ())]
+    # A step that names no GPUs takes all of the job's, whatever it says of CPUs (srun(1), --gres; seen on 22.05).
+    gpus = {"overlap", "gres", *_GPUS} if view.asked.gpu_options else shares
+    quick = {"pkill", "kill", "killall"}
+    alone = [call for call in steps if not call.open_options and call.name not in quick]
+    alone = [call for call in alone if not (shares & set(call.srun or ()) and gpus & set(call.srun or ()))]
     if several:  # what meets there is known where both name the same node
         named = [call for call in alone if (call.srun or {}).get("nodelist")]
         alone = [call for call in named if sum(one.srun == call.srun for one in named) > 1]
@@ -182,20 +183,21 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
             and (waits is None or one.line < waits)
             and within.get(one.line) == within.get(call.line)
         ]
-        if beside or (_repeated(view, call) and not _waits_within(view, call)):
+        if beside or _goes_round(view, call):
+            what, option = ("GPUs", "--gpus") if shares & set(call.srun or ()) else ("CPUs", "--exact")
             which = f"that of line {beside[0].line}" if beside else "the next one"
             yield Hit(
                 call.line,
-                f"a step without --exact takes all CPUs that the job has on its node: {which} waits until it has ended",
+                f"a step without {option} takes all {what} that the job has on its node: {which} waits until it has ended",
                 "srun --exact, with the step's own share: --ntasks=1 --cpus-per-task=N --gpus=1 --mem=SIZE",
             )
             return
 
 
-def _waits_within(view: View, call: Call) -> bool:
-    """Whether the loop itself waits, for one step after the other."""
-    loop = next(loop for loop in _loops(view) if call.line in loop)
-    return any(one.name == "wait" and one.line in loop for one in view.simple)
+def _goes_round(view: View, call: Call) -> bool:
+    """Whether a loop starts a step again and does not itself wait, for one after the other."""
+    loop = next((loop for loop in _loops(view) if call.line in loop), range(0))
+    return bool(loop) and not any(one.name == "wait" and one.line in loop for one in view.simple)
 
 
 # Launchers
@@ -307,9 +309,11 @@ def nnodes_disagree(view: View) -> Iterator[Hit]:
     """A launcher is told another number of nodes than the job starts it on."""
     nodes = view.asked.number("nodes")
     launchers = [told for told in _launchers(view) if told.nodes is not None]
-    if view.script.components > 1 or not nodes or len(launchers) != 1 or _repeated(view, launchers[0].call):
+    if view.script.components > 1 or not nodes or len(launchers) != 1:
         return
     (told,) = launchers
+    if any(told.call.line in loop for loop in _loops(view)):
+        return
     assert told.nodes is not None
     fewest, most, option = told.nodes
     started = nodes if told.own_nodes else _starts(view, told.call)

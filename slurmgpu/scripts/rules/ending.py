@@ -91,13 +91,8 @@ def signal_misses_trap(view: View) -> Iterator[Hit]:
 def signal_without_step(view: View) -> Iterator[Hit]:
     """The signal goes to the steps, and the script starts none."""
     value = view.asked.value("signal")
-    if (
-        not value
-        or re.match(r"[BR]+:", value.upper())
-        or _traps(view)
-        or not view.sure
-        or view.script.components > 1
-    ):
+    unsure = not view.sure or view.script.components > 1
+    if not value or re.match(r"[BR]+:", value.upper()) or _traps(view) or unsure:
         return
     work = [call for call in _work(view) if call.trains]
     steps = any(call.srun is not None or call.name in {"srun", "mpirun", "mpiexec"} for call in view.calls)
@@ -125,7 +120,10 @@ def signal_without_trap(view: View) -> Iterator[Hit]:
         and not re.search(r"(?:^|/)activate$|conda\.sh$|\.bashrc$", " ".join(simple.words[1:2]))
         for simple in view.simple
     )
-    if not _traps(view) and not execs and not sources:
+    handed = re.search(
+        rf"(?m)^(?!\s*(?:#|trap\b)).*\b{name}\b", view.body
+    )  # a site's helper may set the trap
+    if not _traps(view) and not execs and not sources and not handed:
         yield Hit(
             view.asked.line("signal"),
             f"{name} ends a batch shell that has no trap for it, and the job with it",

@@ -106,9 +106,7 @@ def _loaded(simple: Simple) -> tuple[str, ...]:
     words = tuple(word for word in simple.words[1:] if not word.startswith("-"))
     if simple.name == "module" and words[:1] in {("load",), ("add",), ("switch",), ("swap",)}:
         return words[-1:] if words[0] in {"switch", "swap"} else words[1:]
-    if simple.name == "ml" and words[:1] == ("load",):
-        return words[1:]
-    return ()
+    return (words[1:] if words[:1] == ("load",) else words) if simple.name == "ml" else ()
 
 
 # What dash, the sh of Debian and Ubuntu, does not have: a pattern of a word as written, and what it is called.

@@ -31,12 +31,11 @@ def _trainings(view: View) -> Iterator[Call]:
 def _starts_others(view: View, call: Call) -> bool:
     """Whether a program is told by its arguments, or says in its text, how it starts processes on other CPUs or nodes."""
     facts = view.facts.python.get(call.script or "")
-    return (facts is not None and facts.launches) or (
-        re.search(
-            r"(?:\A|[\s=])(?:srun|mpirun|mpiexec|--hosts?|--hostfile|scoop)\b", " ".join(call.words[1:])
-        )
-        is not None
-    )
+    if any(word.startswith("$") for word in (call.python or ())[:1]):
+        return True  # python $script: who knows
+    text = " ".join(call.words[1:])
+    told = re.search(r"(?:\A|[\s=])(?:srun|mpirun|mpiexec|--hosts?|--hostfile|scoop)\b", text) is not None
+    return told or (facts is not None and facts.launches)
 
 
 def _tasks_on_a_node(view: View, call: Call) -> int | None:
@@ -463,7 +462,7 @@ def one_process(view: View) -> Iterator[Hit]:
         return  # it says itself which it uses
     for call in _trainings(view):
         facts = view.facts.python.get(call.script or "")
-        if facts is not None and (facts.one_process or facts.framework or facts.joins):
+        if facts is not None and (facts.one_process or facts.framework or facts.joins or facts.idle):
             return
         if facts is not None and facts.distributed and call.srun is None:
             return
@@ -490,7 +489,7 @@ def _one_on_a_node(view: View, call: Call) -> bool:
     return _tasks_on_a_node(view, call) == 1 if said else not call.open_options
 
 
-@rule("warning")
+@rule("hint")
 def gpus_hidden(view: View) -> Iterator[Hit]:
     """--gpus-per-task hides the tasks' GPUs from each other, which NCCL needs to see."""
     asked = view.asked

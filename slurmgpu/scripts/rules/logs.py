@@ -60,19 +60,19 @@ def _logs(view: View, asked: Asked) -> Iterator[tuple[Directive, str]]:
 @rule("error", judged_before=True)
 def log_folder_missing(view: View) -> Iterator[Hit]:
     """The folder of a log does not exist: the job fails at once and leaves no log at all."""
+    said: set[str] = set()
     for asked in view.components:
         for one, path in _logs(view, asked):
             folder = _folder_of(path)
-            if re.search(_PATTERN, folder):
-                pattern = re.search(_PATTERN, folder)
-                assert pattern is not None
+            if pattern := re.search(_PATTERN, folder):
                 if pattern[1] in _OWN_EACH_JOB | {"a", "s", "t"}:
                     yield Hit(
                         one.line,
                         f"the folder of {one.value!r} carries {pattern[0]}: it is not there before the job, {_NOT_MADE}",
                         "keep the pattern in the file's name, and the folder fixed",
                     )
-            elif view.facts.paths.get(folder) == "missing" and path.rstrip("/") == path:
+            elif folder not in said and view.facts.paths.get(folder) == "missing" and path[-1:] != "/":
+                said.add(folder)
                 yield _missing_folder(view, one, folder)
 
 
@@ -88,7 +88,7 @@ def _missing_folder(view: View, one: Directive, folder: str) -> Hit:
             "see that it is there where sbatch is called",
             "hint",
         )
-    told = re.search(rf"mkdir\s+(-\w+\s+)*[^\n]*{re.escape(value)}", view.comments)
+    told = re.search(rf"mkdir\s+(-\w+\s+)*[^\n]*{re.escape(value)}|sbatch .*--{one.name}\b", view.comments)
     return Hit(
         one.line,
         said,

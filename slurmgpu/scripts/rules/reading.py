@@ -91,7 +91,8 @@ def cut_by_comment(view: View) -> Iterator[Hit]:
     """An unquoted # cuts a #SBATCH line: what follows is not read."""
     for line, text, _ in _passed(view, "comment"):
         before = view.script.lines[line - 1].split(text, 1)[0]
-        if before and not before[-1].isspace() and not re.match(r"#(\s|$)", text):
+        whole = re.search(r"=\s*[\d:-]+[kKmMgGtT]?[bB]?\Z", before)  # a number or a time has no # in it
+        if before and not before[-1].isspace() and not re.match(r"#(\s|$)", text) and not whole:
             yield Hit(
                 line,
                 f"sbatch takes {text!r} for a comment: the value ends before it",

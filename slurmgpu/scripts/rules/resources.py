@@ -203,7 +203,7 @@ def few_cpus(view: View) -> Iterator[Hit]:
         if not cpus or cpus >= 2 * gpus:
             continue
         # Who tells srun the count, too, means it; and only Python's loaders are known to starve.
-        known = [view.facts.python.get(call.script or "") for call in view.calls if call.trains]
+        known = [view.facts.python.get(call.script) for call in view.calls if call.trains and call.script]
         loads = any(one is None or not one.idle for one in known)
         meant = view.sets("SRUN_CPUS_PER_TASK") or not python or not loads
         yield Hit(
