@@ -36,6 +36,7 @@ from slurmgpu.monitoring.benching.tries import HEAD
 from slurmgpu.monitoring.benching.tries import lines as tries
 from slurmgpu.monitoring.benching.verdict import judge
 from tests.present import Recorded
+from tests.tables import TABLES
 
 MACHINE = {
     "kind": "machine", "node": "node1", "cpu": "Abacus <3>", "cpus": 2, "load": 0.1, "gpus": [],
@@ -192,28 +193,7 @@ def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["node", "--gpus", "1"], "--gpus is for jobs, and without --submit this machine is measured"),
-        (["networks", "--wait"], "--wait is for jobs"),
-        (["networks", "--submit", "--nodes", "2"], "--nodes 2: networks is measured on one node in each job"),
-        (
-            ["node", "--submit", "--python", "python3"],
-            "--python python3: a job has the Python of its environment",
-        ),
-        (["node", "--submit", "-w", "n1", "-N", "2"], "--nodes 2: node is measured on one node"),
-        (["node", "--submit", "-w", "node[1-"], "--nodelist node[1-: this is no list of nodes"),
-        (["node", "--all-nodes"], "--all-nodes is for jobs"),
-        (["node", "--submit", "--all-nodes"], "--all-nodes: of which partition?"),
-        (
-            ["node", "--submit", "--all-nodes", "-p", "gpu", "-N", "2"],
-            "--all-nodes and --nodes are both given",
-        ),
-        (["node", "--submit", "--all-nodes", "-p", "gpu", "-w", "n1"], "--all-nodes and --nodelist are both"),
-        (["node", "--submit", "-w", ","], "--nodelist ,: this is no list of nodes"),
-        (["node", "--submit", "-w", "node[3-1]x]"], "this is no list of nodes"),
-        (["scaling", "job.yaml", "--apply"], "--apply: job.yaml is no job file"),
-        (["show", "."], "jobs.json cannot be read"),
-    ],
+    TABLES["test_an_option_that_would_have_no_effect_is_refused"],
 )
 def test_an_option_that_would_have_no_effect_is_refused(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
 from slurmgpu.scripts.rules.calls import calls_of
 from tests.check_examples import CLUSTER, EXAMPLES, MODULES, PATHS, PYTHON, script
+from tests.tables import TABLES
 
 ROOT = Path(__file__).parent.parent
 
@@ -336,20 +337,7 @@ def test_an_address_of_the_node_itself_is_right_for_a_step_on_one_node(step: str
 
 @pytest.mark.parametrize(
     ("slices", "command", "severities"),
-    [
-        ("1g.10gb:2", "accelerate launch --num_processes 2 train.py", ["error"]),
-        ("a100_3g.20gb:2", "deepspeed --num_gpus=2 train.py", ["error"]),
-        ("a100_3g.20gb:2", "deepspeed train.py", ["error"]),
-        ("a100_3g.20gb:2", "python -m deepspeed.launcher.runner train.py", ["error"]),
-        ("a100_3g.20gb:2", "deepspeed --include localhost:0 train.py", []),
-        ("a100_3g.20gb:1", "deepspeed train.py", []),
-        ("a100_3g.20gb:2", "torchrun --nproc-per-node=gpu train.py", ["error"]),
-        ("a100_3g.20gb:2", "srun --ntasks-per-node=2 python train.py", ["warning"]),
-        ("1g.10gb:2", "srun -n 2 python train.py", ["warning"]),
-        ("a100_3g.20gb:2", "accelerate launch --num_processes 1 train.py", []),
-        ("a100_3g.20gb:1", "torchrun --standalone --nproc-per-node=1 train.py", []),
-        ("a100:2", "accelerate launch --num_processes 2 train.py", []),
-    ],
+    TABLES["test_one_training_on_several_slices_is_found"],
 )
 def test_one_training_on_several_slices_is_found(slices: str, command: str, severities: list[str]) -> None:
     hits = found(f"#SBATCH --nodes=1\n#SBATCH --gres=gpu:{slices}\n\n{command}")

@@ -26,6 +26,7 @@ from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.batch_script import Script, parse_batch_script
 from slurmgpu.scripts.importing import Imported, import_script
 from tests.published import published, script_of, wanted
+from tests.tables import TABLES
 
 CASES = sorted(published())
 BODIES = YAML(typ="safe").load(Path(__file__).parent / "data" / "import_bodies.yaml")
@@ -219,27 +220,7 @@ def test_a_body_that_is_not_sure_stays_as_it_is(body: str) -> None:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [
-        (
-            "module load a\n\nsrun -n 2 python a.py",
-            "line 6: 'srun -n 2 python a.py' keeps the lines text (script:): srun's -n may start other tasks",
-        ),
-        (
-            "python a.py --data $DATA",
-            "line 4: 'python a.py --data $DATA' keeps the lines text (script:): the shell expands $DATA",
-        ),
-        ("python a.py | tee log", "it is not one plain command: a pipe,"),
-        (
-            "torchrun --nproc-per-node=2 a.py",
-            "torchrun becomes a launcher where the options ask for one node",
-        ),
-        (
-            "apptainer exec --nv --overlaid x t.sif python a.py",
-            "--overlaid is not a known option of apptainer exec, so the image cannot be told",
-        ),
-        ("cd work\npython a.py", "line 4: 'cd work' keeps the lines text (script:): a relative folder"),
-        ("export X=$(nproc)\npython a.py", "line 4: 'export X=$(nproc)' keeps"),
-    ],
+    TABLES["test_the_line_that_kept_the_script_as_text_is_named"],
 )
 def test_the_line_that_kept_the_script_as_text_is_named(body: str, said: str) -> None:
     made = imported(HEAD + body + "\n")

@@ -22,6 +22,7 @@ from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.rules.base import Facts
+from tests.tables import TABLES
 from tests.test_planning import cluster, job, plan
 
 TEXTBOOK = Path(__file__).parent / "data" / "textbook"
@@ -337,23 +338,7 @@ def test_data_parallel_of_a_task_on_two_nodes_says_that_the_second_is_idle() -> 
 
 @pytest.mark.parametrize(
     ("words", "runner"),
-    [
-        ("uv run python train.py --lr 1", "uv run"),
-        ("uv run train.py --lr 1", "uv run"),
-        ("uv run --with rich --extra gpu train.py --lr 1", "uv run --with rich --extra gpu"),
-        ("uv --directory sub run --frozen -- python train.py --lr 1", "uv --directory sub run --frozen --"),
-        (
-            "conda run -n torch --no-capture-output python train.py --lr 1",
-            "conda run -n torch --no-capture-output",
-        ),
-        ("micromamba run -p /env python train.py --lr 1", "micromamba run -p /env"),
-        ("pixi run -e cuda python train.py --lr 1", "pixi run -e cuda"),
-        ("poetry run python train.py --lr 1", "poetry run"),
-        ("env A=b python train.py --lr 1", "env A=b"),
-        ("nice -n 5 python train.py --lr 1", "nice -n 5"),
-        ("numactl --cpunodebind=0 -m 0 python train.py --lr 1", "numactl --cpunodebind=0 -m 0"),
-        ("taskset -c 0-3 env A=b uv run python train.py --lr 1", "taskset -c 0-3 env A=b uv run"),
-    ],
+    TABLES["test_a_python_behind_a_runner_is_started_like_any_other"],
 )
 def test_a_python_behind_a_runner_is_started_like_any_other(words: str, runner: str) -> None:
     command = tuple(shlex.split(words))

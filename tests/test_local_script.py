@@ -12,6 +12,7 @@ from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.local.script import expand, read_needs
 from slurmgpu.local.standins.fitting import StepShape, fit_agent, is_pretended_host, shape_step
 from slurmgpu.local.standins.srun_output import output_file
+from tests.tables import TABLES
 
 
 @pytest.mark.parametrize(
@@ -115,21 +116,7 @@ def test_steps_are_scaled_to_three_nodes_of_five_processes(words: str, shape: St
 
 @pytest.mark.parametrize(
     ("words", "fitted"),
-    [
-        (
-            "torchrun --nproc_per_node 8 --nnodes=1:4 t.py --nnodes=9",
-            "torchrun --nproc_per_node 3 --nnodes=2 t.py --nnodes=9",
-        ),
-        (
-            "/env/bin/torchrun --standalone --nproc-per-node=gpu t.py",
-            "/env/bin/torchrun --standalone --nproc-per-node=3 t.py",
-        ),
-        (
-            "python3 -m torch.distributed.run --rdzv-endpoint=node1i:29500 -m pkg.t --nproc-per-node=8",
-            "python3 -m torch.distributed.run --rdzv-endpoint=127.0.0.1:29500 -m pkg.t --nproc-per-node=8",
-        ),
-        ("python3 train.py --nnodes=4", "python3 train.py --nnodes=4"),
-    ],
+    TABLES["test_only_torchruns_own_options_are_fitted"],
 )
 def test_only_torchruns_own_options_are_fitted(words: str, fitted: str) -> None:
     result, changes = fit_agent(words.split(), nodes=2, processes_per_node=3, hosts=["node1", "node2"])

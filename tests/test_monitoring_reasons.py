@@ -12,6 +12,7 @@ from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.table import plain
 from slurmgpu.monitoring.waits import word_of
 from slurmgpu.slurm import sacct
+from tests.tables import TABLES
 from tests.test_monitoring_status import NOW, job
 
 # Every word of job_state_reason.c, 22.05 to 25.11, that a waiting job can have.
@@ -32,24 +33,7 @@ def test_every_reason_for_which_slurm_lets_a_job_wait_has_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("word", "sentence"),
-    [
-        (
-            "QOSMaxGRESPerUser",
-            "your jobs use as many GPUs or other GRES as QOS high allows; starts when some end",
-        ),
-        ("QOSMaxJobsPerUserLimit", "as many of your jobs run as QOS high allows; starts when some end"),
-        (
-            "QOSMaxWallDurationPerJobLimit",
-            "will never start: it asks for more time than QOS high allows for a job",
-        ),
-        (
-            "AssocGrpCPURunMinutesLimit",
-            "the jobs of account lab still have as many CPU-minutes before them as",
-        ),
-        ("AssocGrpGRESMinutes", "the jobs of account lab have used up its GPU-minutes"),
-        ("MaxNodePerAccount", "the jobs of account lab use as many nodes as QOS high allows"),
-        ("QOSMinGRES", "will never start: it asks for fewer GPUs or other GRES than QOS high wants"),
-    ],
+    TABLES["test_a_limit_says_whose_it_is_and_on_what"],
 )
 def test_a_limit_says_whose_it_is_and_on_what(word: str, sentence: str) -> None:
     assert sentence in str(reason(job(state="PENDING", reason=word, account="lab", qos="high")))

@@ -8,24 +8,12 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.passed_options import passed_problems, unjudged
 from tests.check_examples import CLUSTER
+from tests.tables import TABLES
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [
-        ({"nodelist": "g[3-5]"}, "partition gpu has no node g5"),
-        ({"nodelist": "c1"}, "partition gpu has no node c1"),
-        ({"nodelist": "g[1-2]", "nodes": "2"}, ""),
-        ({"nodelist": "/data/hosts"}, ""),
-        ({"exclude": "g[1-3]", "nodes": "2"}, "partition gpu has 4 nodes, and exclude leaves 1; 2 are needed"),
-        ({"exclude": "g9"}, "cluster 'site' has no node g9"),
-        ({"exclude": "c1,g1"}, ""),
-        ({"exclude": "g1", "nodelist": "g[1-2]"}, "the job is to leave out g1, which nodelist wants"),
-        ({"licenses": "matlab:3"}, "cluster 'site' has 2 of licence 'matlab', 3 are asked for"),
-        ({"licenses": "matlab:1,ansys"}, "cluster 'site' has no licence 'ansys'; it has matlab"),
-        ({"licenses": "matlab@server:2"}, ""),
-        ({"tmp": "9T", "comment": "x"}, ""),
-    ],
+    TABLES["test_what_slurm_would_refuse_is_said"],
 )  # fmt: skip
 def test_what_slurm_would_refuse_is_said(options: dict[str, str | None], says: str) -> None:
     assert "; ".join(map(str, passed_problems(CLUSTER, ["gpu"], options))) == says

@@ -25,6 +25,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
+from tests.tables import TABLES
 
 # What the message of a refusal matches, by what is refused.
 REFUSALS = {
@@ -111,21 +112,7 @@ def test_a_rule_says_nothing_that_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "resources", "way"),
-    [
-        (
-            "olcf-frontier",
-            "{account: a, nodes: 100, gpus_per_node: 8, time: '1-00:00:00'}",
-            "nodes: 64, gpus_per_node: 8",
-        ),
-        ("olcf-frontier", "{account: a, gpus: 80000, time: '1-00:00:00'}", "gpus: 512 "),
-        (
-            "olcf-frontier",
-            "{account: a, nodes: 3, gpus_per_node: 9, time: 60}",
-            "nodes: 3, gpus_per_node: 8 ",
-        ),
-        ("mila", "{account: a, gpus: 999, time: 60}", "gpus: 4 "),
-        ("uva-afton", "{account: a, partition: gpu, gpus: 1, cpus_per_gpu: 300, time: 60}", "fewer CPUs "),
-    ],
+    TABLES["test_the_first_way_out_is_the_nearest"],
 )
 def test_the_first_way_out_is_the_nearest(profile: str, resources: str, way: str) -> None:
     with pytest.raises(PlanError) as caught:

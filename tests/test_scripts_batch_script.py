@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.shell import read_shell, simple_commands
+from tests.tables import TABLES
 from tests.test_rendering_golden import CASES
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts"
@@ -97,19 +98,7 @@ def test_a_comment_in_words_is_no_option(line: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [
-        ("", "empty"),
-        ("# (submit.sh)\n#!/bin/bash\n", "no-shebang"),
-        ("#!/bin/bash\r\n#SBATCH -N 1\r\n", "crlf"),
-        ("#!/bin/bash\n\0", "nul"),
-        ("#!/bin/bash\n#SBATCH -J don't\n", "unmatched-quote"),
-        ("#!/bin/bash\n#SBATCH : -N 1\n", "colon"),
-        ("#!/bin/bash\n#SBATCH --nodes=2 4\n", "bare-word"),
-        ("#!/bin/bash\n#SBATCHX\n", "bare-word"),
-        ("#!/bin/bash\n#SBATCH --exc=a\n", "ambiguous-option"),
-        ("#!/bin/bash\n#SBATCH -J\n", "missing-value"),
-        ("#!/bin/bash\n#SBATCH --hold=1\n", "unwanted-value"),
-    ],
+    TABLES["test_what_sbatch_refuses_is_told_with_the_reason"],
 )
 def test_what_sbatch_refuses_is_told_with_the_reason(text: str, why: str) -> None:
     assert [one.why for one in parse_batch_script(text).refusals] == [why]
@@ -144,24 +133,7 @@ def words(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [
-        ("a b # c\n\n# d\ne", [["a", "b"], ["e"]]),
-        ("a \\\n  b \\\n  c", [["a", "b", "c"]]),
-        ("a 'b c' \"d # e\" f\\ g", [["a", "b c", "d # e", "f g"]]),
-        ("a | b && c; d & e", [["a"], ["b"], ["c"], ["d"], ["e"]]),
-        ("a $(b | c 'd)') e", [["a", "$(b | c d))", "e"]]),
-        ('a "$(b "c d")" `e "f`', [["a", '$(b c d)', '`e f`']]),
-        ("a >b 2>&1 <c", [["a"]]),
-        ("if a; then b; else c; fi", [["a"], ["b"], ["c"]]),
-        ("for i in 1 2; do a $i; done", [["for", "i", "in", "1", "2"], ["a", "$i"]]),
-        ("A=1 B='c d' e", [["e"]]),
-        ("A=(b c\nd) e", [["e"]]),
-        ("((i = 1 << 2)); a", [["((i = 1 << 2))"], ["a"]]),
-        ("[[ a =~ ^(b|c)$ && -n d ]] && e", [["[[ a =~ ^(b|c)$ && -n d ]]"], ["e"]]),
-        ("a <(b | c) d", [["a", "<(b | c)", "d"]]),
-        ("a ${b:-c d} e", [["a", "${b:-c d}", "e"]]),
-        ("a 'b\nc'\nd", [["a", "b\nc"], ["d"]]),
-    ],
+    TABLES["test_commands_are_split_as_the_shell_does"],
 )  # fmt: skip
 def test_commands_are_split_as_the_shell_does(text: str, found: list[list[str]]) -> None:
     assert words(text) == found

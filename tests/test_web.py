@@ -52,6 +52,7 @@ from slurmgpu.web.runs import Runs
 from slurmgpu.web.saving import save_job
 from slurmgpu.web.server import _MOST, _Connection, addresses, listen_on_port, listen_on_socket, serve
 from tests.recorded import said
+from tests.tables import TABLES
 from tests.test_monitoring_status import NOW, job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -488,20 +489,7 @@ def test_every_option_has_the_planners_reason_on_it_and_beside_it(inside: TestCl
 
 @pytest.mark.parametrize(
     ("values", "field", "words"),
-    [
-        ({"resources.gpus": "two"}, "resources.gpus", "'two' is not a GPU request; write a count (2)"),
-        ({"resources.nodes": "many"}, "resources.nodes", "should be a valid integer"),
-        ({"resources.gpus": "2", "resources.time": "40-0"}, "resources.time", "allows at most"),
-        ({"resources.gpus": "2", "resources.partition": "nix"}, "resources.partition", "is not a partition of 'uva-afton'"),
-        ({"resources.gpus": "2", "resources.gpu_type": "h900"}, "resources.gpu_type", "no h900"),
-        ({"resources.gpus": "2", "array": "9-1"}, "array", "9-1 goes down"),
-        ({"resources.gpus": "2", "environment": "nope"}, "environment", "nope"),
-        ({"resources.gpus": "2", "dependency": "later"}, "dependency", "is not a dependency"),
-        ({"resources.gpus": "2", "more": "foo: [1"}, "more", "the text ends too early"),
-        ({"resources.gpus": "2", "more": "resorces: {gpus: 2}"}, "more", "unknown key; did you mean 'resources'?"),
-        ({"resources.gpus": "2", "command": ""}, "command", "there is nothing to run"),
-        ({"cluster": "ethz-euler", "resources.gpus": "1", "resources.nodes": "2"}, "resources.gpus", "cannot split 1 GPUs"),
-    ],
+    TABLES["test_what_is_wrong_is_said_at_its_field_in_the_planners_words"],
 )  # fmt: skip
 def test_what_is_wrong_is_said_at_its_field_in_the_planners_words(
     inside: TestClient, values: dict[str, str], field: str, words: str

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from slurmgpu.training.beside import Beside
 from slurmgpu.training.errors import TrainingError
@@ -198,7 +198,7 @@ class Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         answer = function(*args, **(kwargs or {}))
-        for each in tree_leaves(answer):
+        for each in tree_flatten(answer)[0]:
             if not isinstance(each, torch.Tensor) or each.device.type == "meta":
                 continue
             storage = local(each).untyped_storage()
