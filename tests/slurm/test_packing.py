@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
 
@@ -72,6 +73,18 @@ def resumed(tool: Tool, run: Submitted) -> str:
     """The log of a further start in the same run directory."""
     done = tool("resume", str(run.run_dir), "--wait")
     return (run.run_dir / "logs" / f"{done.stdout.strip()}.out").read_text()
+
+
+@pytest.mark.long
+def test_a_cancelled_job_leaves_no_environment_on_the_disk(tool: Tool, shared: Path) -> None:
+    job = {"environment": {"python": {"venv": f"{shared}/venv", "stage": "node"}}, "resources": {"gpus": 1},
+           "command": ["bash", "-c", "echo at work; sleep 300"]}  # fmt: skip
+    run = tool.submit(str(tool.file("job.yaml", json.dumps(job))))
+    wait_until(lambda: run.log_file.exists() and "at work" in run.log)
+    assert left(tool) == [f"slurmgpu-{run.job_id}"]
+    subprocess.run(["scancel", str(run.job_id)], env=tool.env, check=True)
+    tool.wait_for_state(run.job_id, "CANCELLED")
+    wait_until(lambda: left(tool) == [])
 
 
 @pytest.mark.long

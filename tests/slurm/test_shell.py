@@ -20,10 +20,6 @@ def terminal(tool: Tool, *words: str) -> Terminal:
     return Terminal(argv, cwd=tool.work, env=tool.env)
 
 
-def nothing_is_left(tool: Tool) -> bool:
-    return tool.jobs_here() == [] and list(tool.work.iterdir()) == []
-
-
 def test_a_shell_on_a_node_ends_with_its_own_exit_code_and_gives_the_node_back(tool: Tool) -> None:
     with terminal(tool, "--gpus", "2") as shell:
         job = shell.expect(r"slurmgpu: job (\d+) on node\d, \d+ min left; CUDA_VISIBLE_DEVICES=[\d,]+;")[1]
@@ -32,7 +28,7 @@ def test_a_shell_on_a_node_ends_with_its_own_exit_code_and_gives_the_node_back(t
         assert shell.code() == 3
     assert re.search(rf"id={job} gpus=\d,\d cpus=\d+ in={tool.work}\n", shell.shown)
     assert f"job {job} was given back" in shell.shown
-    assert nothing_is_left(tool)
+    assert (tool.jobs_here(), list(tool.work.iterdir())) == ([], [])
     assert tool.slurm.wait_for(job) in ("COMPLETED", "FAILED")
 
 
@@ -73,7 +69,7 @@ def test_ctrl_c_in_the_queue_withdraws_the_request(tool: Tool, words: tuple[str,
         shell.type("\x03")
         assert shell.code() == 130
     assert f"job {job} was withdrawn" in shell.shown
-    assert nothing_is_left(tool)
+    assert (tool.jobs_here(), list(tool.work.iterdir())) == ([], [])
     assert tool.slurm.wait_for(job) == "CANCELLED"
 
 
@@ -87,7 +83,7 @@ def test_ctrl_c_in_the_shell_ends_what_runs_there_and_not_the_shell(tool: Tool) 
         shell.type("echo still=$((40 + 2)); exit\n")
         shell.expect("still=42")
         shell.code()
-    assert nothing_is_left(tool)
+    assert (tool.jobs_here(), list(tool.work.iterdir())) == ([], [])
 
 
 def test_whoever_is_told_to_end_gives_the_node_back(tool: Tool) -> None:
@@ -107,14 +103,14 @@ def test_whoever_is_told_to_end_gives_the_node_back(tool: Tool) -> None:
         _, said = running.communicate(timeout=120)
     assert running.returncode == 143
     assert "was given back" in said
-    assert nothing_is_left(tool)
+    assert (tool.jobs_here(), list(tool.work.iterdir())) == ([], [])
 
 
 def test_a_refused_request_is_told_in_slurms_words(tool: Tool) -> None:
     done = tool("shell", "-A", "nobody", "--gpus", "1", "--", "true")
     assert done.returncode == 1
     assert "Invalid account" in done.stderr
-    assert nothing_is_left(tool)
+    assert (tool.jobs_here(), list(tool.work.iterdir())) == ([], [])
 
 
 def test_in_a_job_it_says_where_it_is(tool: Tool) -> None:

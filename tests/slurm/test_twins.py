@@ -268,6 +268,9 @@ def test_a_twin_has_thousands_of_nodes(user: User) -> None:
         assert "Node count specification invalid" in judged(user, "-N2001")
         beyond = user.tried("sbatch", "-N9", "--gpus-per-node=8", "--wrap=true", name="twin")
         assert "QOSMaxGRESPerJob" in beyond.stderr
+        waits = user.ask("sbatch", "--parsable", "-N8", "--gpus-per-node=8", "--wrap=true", name="twin")
+        shown = user.ask("squeue", "-h", "-j", waits, "-o", "%T %D", name="twin")
+        assert shown in {"CONFIGURING 8", "PENDING 8"}, "for nodes that never come"
     finally:
         user.do("down", "twin")
 

@@ -114,7 +114,8 @@ class Tool:
 
     def jobs_here(self) -> list[str]:
         """The ids of the waiting and running jobs whose work folder is this tool's."""
-        answer = self.slurm.run(["squeue", "-h", "-r", "-o", "%i %Z"]).stdout
+        states = "PENDING,CONFIGURING,RUNNING,SUSPENDED"  # a job that is COMPLETING has been given back
+        answer = self.slurm.run(["squeue", "-h", "-r", "-t", states, "-o", "%i %Z"]).stdout
         rows = [line.split(" ", 1) for line in answer.split("\n") if line]
         return [number for number, folder in rows if folder == str(self.work)]
 

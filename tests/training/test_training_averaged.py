@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,20 @@ def test_a_training_with_an_average_resumes_to_the_bit(tmp_path: Path) -> None:
     assert {step: others[step] for step in mine} == mine
 
 
-def test_a_step_that_is_left_out_does_not_move_the_average(run: RunFolder) -> None:
-    run.write("Poisoned", ema=0.9, nonfinite="skip", max_steps=4, config={"poisoned": 3}, **EVERY)
+def test_a_step_that_is_left_out_does_not_move_the_average(run: RunFolder, tmp_path: Path) -> None:
+    poisoned = {"nonfinite": "skip", "max_steps": 4, "config": {"poisoned": 3}, "log_grad_norm": True}
+    run.write("Poisoned", ema=0.9, **poisoned, **EVERY)
     run.here()
     assert rests(run, 3)
     assert follows(run, 4)
+    norms = [line["values"].get("gradient_norm") for line in run.metrics("train")]
+    fourth = new_run(tmp_path, "fourth")
+    fourth.write("Poisoned", **poisoned, **EVERY | {"log_every": 4})
+    fourth.here()
+    (mean,) = fourth.metrics("train")
+    finite = [norm for norm in norms if norm is not None and math.isfinite(norm)]
+    assert len(finite) == 3, "nor is the norm of that step in the mean that is logged"
+    assert mean["values"]["gradient_norm"] == pytest.approx(sum(finite) / 3)
 
 
 @needs_fp16

@@ -6,8 +6,11 @@ Two ranks to a folder here, where trainings have 64: so five ranks have folders 
 from __future__ import annotations
 
 import importlib.util
+import io
+import math
+import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +246,74 @@ def test_messages_of_a_save_grow_with_folders_and_not_ranks(tmp_path: Path, worl
     counts = [each._channel.messages for each in all_ranks]  # type: ignore[attr-defined]
     assert max(counts) == counts[0] == most
     assert set(counts[1::2]) == {2}, "ranks that hear no other"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[Counter[int], threading.local]:
+    """Operations on files below a folder, by the ``rank`` that the thread has, or that which started it had."""
+    counts: Counter[int] = Counter()
+    own = threading.local()
+
+    def wrap(owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def around(path: Any = ".", *arguments: Any, **named: Any) -> Any:
+            below = (
+                isinstance(path, int) or named.get("dir_fd") is not None or str(path).startswith(str(folder))
+            )
+            if below and hasattr(own, "rank"):
+                counts[own.rank] += 1
+            return call(path, *arguments, **named)
+
+        monkeypatch.setattr(owner, name, around)
+
+    for name in (
+        "open",
+        "stat",
+        "lstat",
+        "mkdir",
+        "rename",
+        "replace",
+        "scandir",
+        "listdir",
+        "fsync",
+        "unlink",
+        "rmdir",
+    ):
+        wrap(os, name)
+    wrap(io, "open")
+    monkeypatch.setattr("builtins.open", io.open)
+    start = threading.Thread.start
+
+    def born(thread: threading.Thread) -> None:
+        rank, run = getattr(own, "rank", None), thread.run
+
+        def attributed() -> None:
+            own.rank = rank
+            run()
+
+        thread.run = attributed if rank is not None else run  # type: ignore[method-assign]
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", born)
+    return counts, own
+
+
+@pytest.mark.parametrize("world", [3, 9, 33])
+def test_what_a_rank_does_for_a_save_grows_with_the_levels_of_folders_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    """The bounds of docs/training.md, for one file of each rank and one of all together."""
+    all_ranks = savers(tmp_path, world)
+    save(all_ranks, 10)
+    counts, own = counted(monkeypatch, tmp_path)
+    for rank, each in enumerate(all_ranks):
+        own.rank = rank
+        parts = {f"shard-{rank}.pt": {"w": torch.ones(2)}, **({"model.pt": {}} if not rank else {})}
+        each.start(20, Snapshot(), parts, {"world_size": world})
+    for rank, each in enumerate(all_ranks):
+        own.rank = rank
+        assert str(getattr(each.collect(), "error", "none saved")) == "None"
+    levels = math.ceil(math.log(world, 2))
+    of_each, of_first = 8 + 3 * (levels + 2), 8 + 9 * (levels - 1) + 25 + 2 + 1 + 5 * levels
+    assert {rank: counts[rank] for rank in range(1, world, 2) if not 0 < counts[rank] <= of_each} == {}
+    assert of_each < counts[0] <= of_each + of_first

@@ -132,6 +132,7 @@ def test_resumes_in_an_epoch_and_at_its_end_change_no_bit(
         stopped.here(SLURMGPU_MAX_STEPS=steps)
     stopped.here()
     assert [line["step"] for line in stopped.metrics("start")] == [0, 2, 3, 7]
+    assert {line["values"]["reason"] for line in stopped.metrics("end")[:3]} == {"SLURMGPU_MAX_STEPS"}
     assert same(stopped.parameters(), undisturbed.parameters())
 
 

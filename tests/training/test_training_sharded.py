@@ -79,6 +79,15 @@ def test_a_tensor_comes_back_from_pieces_whole_or_in_part(tmp_path: Path, about:
     assert torch.equal(found.whole(about), whole)
     part = pieces.Region(tuple(1 for _ in whole.shape), tuple(size - 1 for size in whole.shape))
     assert torch.equal(found.part(about, part), whole[pieces._slices(part)])
+    for reader in about["ranks"]:  # who needs no others' pieces reads no others' files
+        region, _ = own_region(about, reader)
+        needed = {rank for rank, there in pieces._written(about, region) if all(there.sizes)}
+        for rank in set(about["ranks"]) - needed:
+            (tmp_path / f"shard-{rank}.pt").rename(tmp_path / f"away-{rank}.pt")
+        assert torch.equal(Pieces(tmp_path).part(about, region), whole[pieces._slices(region)])
+        assert len(needed) < len(about["ranks"]) or not all(region.sizes)
+        for path in tmp_path.glob("away-*.pt"):
+            path.rename(tmp_path / path.name.replace("away", "shard"))
 
 
 class Mesh:
