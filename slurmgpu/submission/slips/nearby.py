@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurmgpu.errors import nearest
 
-__all__ = ["elsewhere", "near_file", "near_word", "one_slip_apart"]
+__all__ = ["elsewhere", "meant", "near_file", "near_word", "one_slip_apart"]
 
 # A folder of data may have a million files; what is beyond is not looked at.
 _MOST_FILES = 2000
@@ -38,6 +38,12 @@ def near_file(path: Path, *, folders: bool = False) -> str | None:
         return near_word(path.name, alike) or near_word(path.name, names)
     by_stem = {Path(name).stem: name for name in names}
     return by_stem.get(path.name) if not folders and path.name in by_stem else near_word(path.name, names)
+
+
+def meant(word: str, path: Path, *, folders: bool = False) -> str:
+    """Return ``did you mean data/a.txt? `` where a file of nearly this name is there, spelled as the word is; else ''."""
+    near = near_file(path, folders=folders)
+    return f"did you mean {Path(word).with_name(near)}? " if near else ""
 
 
 def one_slip_apart(word: str, other: str) -> bool:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from slurmgpu.models.units import Duration
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.nearby import meant
 
 __all__ = ["option_slips"]
 
@@ -68,10 +68,9 @@ def option_slips(command: Command, now: datetime | None = None) -> Iterator[Slip
     if name.lower() != "none" and name and command.folder is not None and not re.search(r"[%$~]", name):
         path = command.folder / name
         if not os.path.exists(path):  # noqa: PTH110 - a name too long for the disk is not there
-            near = near_file(path)
             yield Slip(
                 f"input: {name!r} is not there (looked for {path}), and Slurm ends a job whose input it cannot open",
-                (f"did you mean {near!r}? " if near else "") + "give a file, against the work folder",
+                f"{meant(name, path)}give a file, against the work folder",
                 not command.blind and seen_from_here(path, command.folder),
             )
     profiler = plan.profile.with_ if plan.profile is not None else None

@@ -17,7 +17,7 @@ from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.launchers import launcher_slips, srun_slips
 from slurmgpu.submission.slips.modules import has_modules
-from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.nearby import meant
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.python import missing_imports, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
@@ -299,22 +299,17 @@ class _State:
             path = self._here(word)
             if path is None or path.exists() or "/" not in word or blind:
                 continue  # it may be made, or asked for, before
-            near = near_file(path)
-            guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
-            sure = path.is_relative_to(self.command.folder or path)
-            yield Slip(f"{word} is not there", f"{guess}the script goes on without what it sets up", sure)
+            hint = f"{meant(word, path)}the script goes on without what it sets up"
+            yield Slip(f"{word} is not there", hint, path.is_relative_to(self.command.folder or path))
 
     def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
         for word in words:
             path = self._here(word)
             if path is None or path.is_dir() or word.startswith("-") or self.made:
                 continue
-            near = near_file(path, folders=True)
-            guess = f"did you mean {Path(word).with_name(near)}? " if near else ""
+            hint = f"{meant(word, path, folders=True)}the commands below it would run in another folder"
             sure = not blind and seen_from_here(path, self.command.folder or path)
-            yield Slip(
-                f"cd: {word} is no folder", f"{guess}the commands below it would run in another folder", sure
-            )
+            yield Slip(f"cd: {word} is no folder", hint, sure)
 
     def _conda_missing(self, words: tuple[str, ...]) -> Iterator[Slip]:
         for word in words:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.submission.slips.command import Command, Slip, is_batch_script, seen_from_here
-from slurmgpu.submission.slips.nearby import near_file, one_slip_apart
+from slurmgpu.submission.slips.nearby import meant, one_slip_apart
 
 __all__ = ["usage_slips"]
 
@@ -114,11 +114,9 @@ def _missing_image(
             f"name it before the command: {command.instead(*before, *words[:2], 'IMAGE.sif', 'python', 'train.py')}",
         )
     elif not re.search(r"[$~*`]|://|\A-", image) and not os.path.exists(folder / image):  # noqa: PTH110
-        near = near_file(folder / image)
-        guess = f"did you mean {PurePosixPath(image).with_name(near)}? " if near else ""
         yield Slip(
             f"command: {words[0]} {line.action}: there is no image {image!r} (looked for {folder / image})",
-            f"{guess}give the path of its file, or its address: docker://NAME",
+            f"{meant(image, folder / image)}give the path of its file, or its address: docker://NAME",
             sure=not command.blind and seen_from_here(folder / image, folder),
         )
 
@@ -157,10 +155,8 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
             )
         if not value or re.search(r"[$~*{]|://", value) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
             continue
-        near = near_file(path)
-        guess = f"did you mean {PurePosixPath(value).with_name(near)}? " if near else ""
         yield Slip(
             f"command: {program} {option} {value}: there is no such file in the work folder {folder}",
-            f"{guess}give its path against the work folder",
+            f"{meant(value, path)}give its path against the work folder",
             sure=not command.blind and seen_from_here(path, folder),
         )
