@@ -135,7 +135,11 @@ def test_what_rarely_works_in_a_job_is_warned_of(desk: Desk, words: str, said: s
 
 
 @pytest.mark.parametrize("text", RIGHT["scripts"])
-def test_nothing_is_refused_in_a_script_that_works(desk: Desk, text: str) -> None:
+def test_nothing_is_refused_in_a_script_that_works(
+    desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BASH_ENV", "/etc/modules.sh")
+    desk.file("joins.py", RIGHT["files"]["joins.py"])
     for name in ("run.sh", "src/model.py", "env.sh"):
         desk.file(name, "")
     desk.file("x.slurm", f"#!/bin/bash\n#SBATCH --gpus=1\n{text}\n")

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from slurmgpu.errors import did_you_mean, nearest
 from slurmgpu.files.layered import Key, Layered, dotted
 from slurmgpu.files.mending import mended_lines, model_in, places_of
+from slurmgpu.lines.slurm import SBATCH
 
 __all__ = ["complaint"]
 
@@ -31,11 +32,28 @@ def complaint(
             "train: is for training tasks (train.task: FILE.py:Class); a command's own options stand in the command: "
             "command: python train.py --lr 0.1, or on the command line -- python train.py --lr 0.1"
         )
+    for one in errors:
+        if one["loc"] == ("array",) and isinstance(one["input"], list):
+            hint = f'write it as text: array: "{",".join(map(str, one["input"]))}"'
+    if any(
+        "gres" in f"{one['loc']} {one['msg']}" and re.search(r"\bgpu\b", str(one["input"])) for one in errors
+    ):
+        hint = "GPUs are asked for by --gpus 1, in a file resources: {gpus: 1}, or a100:1 with a type; gres is for other devices"
+    if any(one["loc"] == ("train", "command") for one in errors):
+        hint = "leave it out: train.task is what runs, and a job has a command or a training task"
     if slashed := next((key for key in keys if "/" in key), None):
         hint = f"a key within a key is written with a dot: {slashed.replace('/', '.')}"
-    if hint is None and "sbatch" in model.model_fields and _strange(model, errors):
-        name, value = _strange(model, errors)[0]
+    if hint is None and "sbatch" in model.model_fields and (strange := _strange(model, errors)):
+        name, value = strange[0]
         hint = f"any other option of sbatch goes under sbatch: {{{name}: {_shown(value)}}}"
+        if name not in SBATCH.options:
+            hint = f"{name} is no option of sbatch's either; `slurmgpu schema job` describes every key"
+        if name in {"run", "cmd", "exec", "entrypoint"}:
+            hint = (
+                f"what runs goes under command: {_shown(value)}; several lines of a shell go under script: |"
+            )
+        if name in {"gres", "accelerators"}:
+            hint = "GPUs go under resources: {gpus: 1}, or {gpus: a100:2} with a type"
     return "\n".join(dict.fromkeys(filter(None, problems))), hint
 
 

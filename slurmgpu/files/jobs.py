@@ -102,6 +102,13 @@ _TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
 def _meant_file(path: Path, shipped: list[str]) -> str:
     """The next act for a job file that is not there."""
     name = str(path)
+    if name.isdecimal():
+        return (
+            f"a job's id goes to slurmgpu status, why, logs or resume: slurmgpu status {name}; submit -d afterok:{name} waits "
+            "for it"
+        )
+    if name == "-":
+        return "save the script in a file, and give that: slurmgpu submit FILE"
     if not name[:1].isascii():
         return "an option begins with two plain dashes (--); this word begins with a sign of its own"
     option = re.match(r"(\w[\w.-]*)=", name)

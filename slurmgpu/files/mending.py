@@ -74,7 +74,8 @@ def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str,
     pair = _PAIR.match(lines[at])
     if pair and ": " in pair["value"]:
         mended = _quoted(lines[at])
-        if re.match(r"[a-z_]+: +\S", pair["value"]):
+        text = pair["key"] in {"name", "comment", "command", "output", "error", "partition", "account"}
+        if re.match(r"[a-z_]+: +\S", pair["value"]) and not text:
             mended = f"{pair['indent']}{pair['key']}:\n{pair['indent']}  {pair['value']}"
         return at, f"{lines[at].strip()!r} has two colons", _write(mended)
     if before != at and indent != above:

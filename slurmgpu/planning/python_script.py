@@ -250,6 +250,12 @@ class ScriptFacts(NamedTuple):
     """False: its syntax could not be read by this Python; it was searched as text."""
 
     @property
+    def trains_alone(self) -> bool:
+        """Whether all of it was read, and nothing in it takes part in a training of several processes."""
+        others = self.distributed or self.framework or self.joins or self.trains_elsewhere
+        return self.parsed and not (others or self.idle)
+
+    @property
     def one_process(self) -> Finding | None:
         """Why one process gets all GPUs of a node; None where it does not follow."""
         if self.spawns or self.drives is None or self.distributed:

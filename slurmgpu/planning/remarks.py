@@ -191,6 +191,5 @@ def array_remarks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:
         return ()
     return (
         f"nothing in the command or in {script.path} reads SLURM_ARRAY_TASK_ID: each of the {job.array.tasks} tasks "
-        "would do the same; read it in the script (os.environ), or let a shell put it into the command: "
-        f"-- bash -c 'python {script.path} --trial $SLURM_ARRAY_TASK_ID'",
+        'would do the same; read it in the script: os.environ["SLURM_ARRAY_TASK_ID"]',
     )

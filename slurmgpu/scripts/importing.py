@@ -82,7 +82,7 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     return Imported(
         job,
         data,
-        (*_head(name, not isinstance(found, Kept), data.get("resources", ())), *notes),
+        (*_head(name.rpartition("/")[2], not isinstance(found, Kept), data.get("resources", ())), *notes),
         before,
         beside,
         tuple(notes),

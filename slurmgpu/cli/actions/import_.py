@@ -17,7 +17,7 @@ from slurmgpu.scripts.importing import import_script
 def act(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
     if to is not None and as_json:
         raise InvalidInput("--to writes a job file, and --json prints JSON", hint="leave one out")
-    imported = import_script(read_batch_script(script), "the script" if str(script) == "-" else script.name)
+    imported = import_script(read_batch_script(script), "the script" if str(script) == "-" else str(script))
     for line in imported.notes:
         note(line)
     if as_json:

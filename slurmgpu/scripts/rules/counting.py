@@ -160,7 +160,7 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
     several = (view.asked.nodes or 1) > 1
     shares = _SHARES - {"nodelist"} if several else _SHARES
     # A step that names no GPUs takes all of the job's, whatever it says of CPUs (srun(1), --gres; seen on 22.05).
-    gpus = {"overlap", "gres", *_GPUS} if view.asked.gpu_options else shares
+    gpus = {"overlap", "nodelist", "gres", *_GPUS} if view.asked.gpu_options else shares
     quick = {"pkill", "kill", "killall"}
     alone = [call for call in steps if not call.open_options and call.name not in quick]
     alone = [call for call in alone if not (shares & set(call.srun or ()) and gpus & set(call.srun or ()))]

@@ -247,7 +247,8 @@ def visible_devices(view: View) -> Iterator[Hit]:
                 if all_there and all(number < all_there for number in numbers):
                     continue
                 here = list(range(view.asked.gpus_per_node or 0))
-                if sorted(numbers) == here and (len(here) >= 4 or numbers != here):
+                spread = simple.ender == "&" and {*numbers} <= {*here}  # each of several programs has its own
+                if spread or (sorted(numbers) == here and (len(here) >= 4 or numbers != here)):
                     continue  # mostly all of a node's; or another order, on purpose
                 yield Hit(
                     simple.line,

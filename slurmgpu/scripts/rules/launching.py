@@ -81,7 +81,7 @@ def nodes_unused(view: View) -> Iterator[Hit]:
         return
 
 
-@rule("warning")
+@rule("hint")
 def tasks_unused(view: View) -> Iterator[Hit]:
     """Several tasks, and no srun that starts them."""
     tasks = view.asked.tasks
@@ -90,12 +90,13 @@ def tasks_unused(view: View) -> Iterator[Hit]:
     if not view.sure or view.launches:
         return
     for call in _trainings(view):
-        if _starts_others(view, call):
+        if _starts_others(view, call) or call.simple.ender == "&":
             return
         yield Hit(
             call.line,
             f"{tasks} tasks are asked for, and this command starts 1 process: only srun starts tasks",
             "write srun before it; or ask for --ntasks=1 and --cpus-per-task, if CPUs are what you want",
+            "warning" if tasks == view.asked.gpus_per_node else None,  # else CPUs are often meant by it
         )
         return
 
@@ -226,13 +227,13 @@ def fixed_port(view: View) -> Iterator[Hit]:
     for number, text in view.body_lines:
         match = re.search(_PORT, text)
         if match:
-            # Whole nodes are common where several are asked for.
-            shared = (view.asked.nodes or 1) == 1 and match[1] == "29500"
+            # Whole nodes are common where several are asked for, or eight GPUs.
+            whole = (view.asked.nodes or 1) > 1 or (view.asked.gpus_per_node or 0) > 7
             yield Hit(
                 number,
                 f"port {match[1]} is fixed: a second job on the same node cannot have it, too",
                 "derive it from the job: export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))",
-                None if shared else "hint",
+                "hint" if whole or match[1] != "29500" else None,
             )
             return
 
@@ -422,11 +423,11 @@ def spawns_itself(view: View) -> Iterator[Hit]:
         words = " ".join((*call.words, *call.simple.raw))
         if re.search(r"SLURM_(?:PROCID|LOCALID|NODEID)\b", words):
             continue  # each process is told to do another share
-        several = call.torchrun is not None or (
-            call.srun is not None and (_tasks_on_a_node(view, call) or 1) > 1
-        )
+        several = call.srun is not None and (_tasks_on_a_node(view, call) or 1) > 1
+        several |= call.torchrun is not None and (torchrun_processes(call.words) or "1") != "1"
         facts = view.facts.python[script]
-        if several and facts.one_process:
+        told = facts.spawns and view.sets("WORLD_SIZE")  # by which some choose between their ways
+        if several and facts.one_process and not told:
             what, line = facts.one_process
             does = "starts its own processes" if facts.spawns else "uses all GPUs by itself"
             yield Hit(
@@ -434,11 +435,7 @@ def spawns_itself(view: View) -> Iterator[Hit]:
                 f"{script} {does} ({what}, line {line}), once in each that is started here",
                 "start it plainly: python " + script,
             )
-        elif (
-            several
-            and facts.parsed
-            and not (facts.distributed or facts.framework or facts.joins or facts.trains_elsewhere)
-        ):
+        elif several and facts.trains_alone:
             yield Hit(
                 call.line,
                 f"nothing in {script} looks distributed: each process trains the same thing",
@@ -454,7 +451,8 @@ def one_process(view: View) -> Iterator[Hit]:
         return
     # Each of several sruns may be a process of its own, beside the others.
     sruns = [call for call in view.calls if call.srun is not None]
-    if any(call.by_launcher for call in view.calls) or len(sruns) > 1:
+    beside = any(call.trains and call.simple.ender == "&" for call in view.calls)
+    if any(call.by_launcher for call in view.calls) or len(sruns) > 1 or beside:
         return
     if sruns and (sruns[0].nested or sruns[0].simple.ender == "&" or not _one_on_a_node(view, sruns[0])):
         return

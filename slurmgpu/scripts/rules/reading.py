@@ -211,8 +211,8 @@ def bad_shebang(view: View) -> Iterator[Hit]:
         yield Hit(
             1,
             f"there is no {path} on this machine, and where there is none on the nodes the job fails when it starts",
-            "write #!/bin/bash, or the path that `command -v` prints on a node",
-            "warning",
+            "write the path that `command -v` prints on a node; or #!/bin/bash, if bash can read it",
+            "hint" if name in {"zsh", "csh", "tcsh", "ksh"} else "warning",
         )
 
 

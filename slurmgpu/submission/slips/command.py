@@ -120,6 +120,8 @@ def other_folder(
     found = _found_elsewhere(command, name)
     if found is None:
         return f"give its path against the work folder, or the work folder by -D FOLDER; {what_it_has(command.folder)}"
+    if ".." in Path(name).parts:  # against that folder it would be right, and nobody means that
+        return f"write {command.instead(*before, os.path.relpath(found / name, command.folder), *after)}"
     shown = shlex.quote(os.path.relpath(found, command.cwd))
     words = (*before, os.path.relpath(found / name, command.folder), *after)
     if command.in_script:  # which may have changed its folder itself

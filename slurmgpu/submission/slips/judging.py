@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurmgpu.submission.slips.command import Command, Slip
+from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.launchers import launcher_slips
 from slurmgpu.submission.slips.nearby import near_file
@@ -121,7 +121,10 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
 
     if (chdir := plan.option("chdir")) is not None:
         folder = folder / chdir
-        if re.search(r"[$%~]", chdir) or not folder.is_dir():
+        if re.search(r"[$%~]", chdir):
+            return
+        if (gone := missing_folder(folder)) is not None:
+            yield gone._replace(sure=not command.blind and seen_from_here(folder, command.folder or folder))
             return
     name, text = batch or ("script", f"#!{plan.shebang or '/bin/bash'}\n{plan.script}")
     read = parse_batch_script(text)
@@ -132,13 +135,26 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
         in_script=True,
     )
     lost = missing_interpreter((read.shebang or "#!").encode(), command.environ.get("PATH"))
+    if re.match(r"#!\s*\S*/env\s+[^-\s]\S*\s+\S", read.shebang or ""):
+        said = f"{name}: it begins with {read.shebang}, and env takes all behind it for one program's name"
+        yield Slip(said, "begin it with #!/bin/bash -l, or #!/usr/bin/env -S bash -l")
     if lost is not None and (read.shebang or "")[2:].strip().startswith(("/bin/", "/usr/bin/")):
         said = f"{name}: it begins with {read.shebang}, and {lost} is not here"
         yield Slip(
             said, "begin it with #!/bin/bash", not command.blind and "env " not in (read.shebang or "")
         )
     elif read.is_shell and "\r\n" not in text:
-        for line, slip in body_slips(command, text):
+        for number, line_text in enumerate(text.splitlines(), 1):
+            if (
+                re.search(r"^[^#]*\b(?:dirname|realpath|readlink|cd)\b.*\$(?:0\b|\{?BASH_SOURCE)", line_text)
+                and batch
+            ):
+                said = f"{name}:{number}: Slurm runs a copy of the script in a folder of its own, and not where it lies"
+                if "SLURM_SUBMIT_DIR" not in line_text:
+                    yield Slip(
+                        said, "write $SLURM_SUBMIT_DIR, the folder in which it is submitted", sure=False
+                    )
+        for line, slip in body_slips(command, text, is_batch=batch is not None):
             yield _at(slip, f"{name}:{line}" if batch else f"script: line {line - 1}")
     elif read.interpreter.startswith("python"):
         path = (read.shebang or "#!")[2:].split()[0]

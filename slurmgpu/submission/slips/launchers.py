@@ -13,7 +13,7 @@ from slurmgpu.lines.launch_line import ACCELERATE, read_launch_line
 from slurmgpu.lines.options import Line, Table
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
-from slurmgpu.submission.slips.command import Command, Slip, is_batch_script
+from slurmgpu.submission.slips.command import Command, Slip, is_batch_script, seen_from_here
 from slurmgpu.submission.slips.nearby import near_word, one_slip_apart
 
 __all__ = ["launcher_slips", "srun_slips"]
@@ -29,13 +29,20 @@ def launcher_slips(command: Command, folder: Path) -> Iterator[Slip]:
     at = runner_length(words)
     name = PurePosixPath(words[at]).name
     if name == "srun":
+        if command.plan.launcher == "srun" and not command.in_script:
+            inner = words[SRUN.read_unexpanded(words, at + 1)[0].end :]
+            yield Slip(
+                "command: srun is in the command, and the job's launcher is srun, too: a step within a step waits for ever",
+                f"leave one of them out: {command.instead(*words[:at], *inner)}",
+            )
         yield from srun_slips(command, folder)
     if (start := torchrun_at(words)) is not None:
         yield from _of_torchrun(command, folder, start)
     elif (line := read_launch_line(words)) is not None and line.name == "accelerate":
         yield from _unknown(command, "accelerate launch", ACCELERATE, line.line)
     elif (python := _python_at(words, at)) is not None:
-        yield from _of_python(command, python)
+        misused = list(_of_python(command, python))
+        yield from misused or _without_rank(command, folder, python)
 
 
 def _unknown(command: Command, program: str, options: Table, line: Line) -> Iterator[Slip]:
@@ -89,6 +96,13 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
                 + (f": {command.instead(*words[: option.at], option.spelling, *rest)}" if rest else ""),
             )
             return
+    logs = [one for one in line.options if one.name in {"output", "error"} and "/" in (one.value or "")]
+    for option in logs if folder is not None else ():
+        path = Path(option.value or "").parent
+        if folder is not None and not re.search(r"[$~%]", str(path)) and not (folder / path).is_dir():
+            said = f"command: srun --{option.name}={option.value}: its folder is not there, and Slurm up to 22.05 makes none"
+            sure = not command.blind and seen_from_here(folder / path, folder)
+            yield Slip(said, f"mkdir -p {shlex.quote(str(path))} before it", sure)
     if not hidden:  # behind a variable with the program's name they are the program's
         yield from _unknown(command, "srun", SRUN, line)
     program = words[line.end] if line.end < len(words) else ""
@@ -106,6 +120,9 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
         )
 
 
+_BACKENDS = ("c10d", "etcd", "etcd-v2", "static")
+
+
 def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
     words = command.words
     line = TORCHRUN.read_unexpanded(words, at)[0]
@@ -120,7 +137,7 @@ def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
             "command: torchrun is given no script: an option without its value takes the next word",
             f"name it last: {command.instead(*words[: at - 1], 'torchrun', '--nproc-per-node=2', 'train.py')}",
         )
-    elif each and not re.fullmatch(r"\d+|auto|gpu|cpu|xpu|.*[$`].*", each):
+    elif "nproc-per-node" in given and not re.fullmatch(r"\d+|auto|gpu|cpu|xpu|.*[$`].*", each):
         yield Slip(
             f"command: torchrun --nproc-per-node={each}: a number is expected there, or gpu, cpu, auto",
             "write --nproc-per-node=gpu for one process on each GPU",
@@ -128,7 +145,18 @@ def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
     elif nodes and not re.fullmatch(r"\d+(?::\d+)?|.*[$`].*", nodes):
         yield Slip(
             f"command: torchrun --nnodes={nodes}: a number is expected there, or a range such as 1:4",
-            "write --nnodes=$SLURM_NNODES in a script of a shell, or leave it out on one node",
+            f"write --nnodes={command.plan.nodes}, the number of the job's nodes; or leave it out on one node",
+        )
+    elif (port := given.get("master-port") or "") and not re.fullmatch(r"\d+|.*[$`].*", port):
+        yield Slip(
+            f"command: torchrun --master-port={port}: a number is expected there", "leave it out on one node"
+        )
+    elif (backend := given.get("rdzv-backend") or "") and backend not in _BACKENDS and "$" not in backend:
+        near = near_word(backend, _BACKENDS)
+        yield Slip(
+            f"command: torchrun has no --rdzv-backend {backend}",
+            f"did you mean {near}?" if near else "write --rdzv-backend=c10d",
+            sure=near is not None,
         )
     elif "standalone" in given and re.search(r"(?:\A|:)(?!1\Z)\d+\Z", nodes):
         yield Slip(
@@ -170,6 +198,30 @@ def _python_at(words: tuple[str, ...], at: int) -> int | None:
     found = (n for n in range(at, len(words)) if re.fullmatch(r"python[\d.]*", PurePosixPath(words[n]).name))
     first = next(found, None)
     return first if first == at or PurePosixPath(words[at]).name in LAUNCHERS else None
+
+
+def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]:
+    """Yield what a script misses that joins a process group by the environment, where nothing sets RANK in it."""
+    plan, script = (
+        command.plan,
+        next((word for word in command.words[python + 1 :] if word.endswith(".py")), None),
+    )
+    ours = plan.launcher not in {"plain", "srun"} and not command.in_script
+    if script is None or ours or (command.environ.keys() | plan.variables.keys()) & {"RANK", "MASTER_ADDR"}:
+        return
+    try:
+        text = (folder / script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    joins = re.search(r"\binit_process_group\(", text)
+    knows = r"SLURM_|\bRANK\b|init_method|rank=|world_size=|spawn\(|is_available\(\) and|torchelastic|store=|mpi|import_module"
+    if joins and not re.search(knows, text) and not command.blind:
+        at = command.words.index(script)
+        yield Slip(
+            f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it",
+            f"start it by torchrun: {command.instead('torchrun', '--nproc-per-node=gpu', *command.words[at:])}",
+            sure=False,
+        )
 
 
 def _of_python(command: Command, python: int) -> Iterator[Slip]:

@@ -36,15 +36,6 @@ def missing_module(
     modules = plan.environment.modules
     if modules is None or not (modules.load or modules.swap):
         return None
-    if not has_modules(environ):
-        return Slip(
-            f"environment.modules: there is no module command on this machine ({platform.node()}), and the job ends where its "
-            "node has none either",
-            "leave environment.modules out where the cluster has no modules",
-            sure=False,
-        )
-    if not any(name in environ for name in _SIGNS_OF_MODULES):
-        return None
     from slurmgpu.rendering.render import render_script  # only a job with modules pays for it
 
     alone = {**_NOTHING_ELSE, "environment": Environment.model_construct(modules=modules)}
@@ -56,6 +47,13 @@ def missing_module(
         answer = run([*shell, "-c", script], timeout=TIMEOUT, env=env, cwd=cwd)
     except SlurmUnreachable:  # no bash
         return None
+    if answer.rc and "slurmgpu: no module command on " in answer.stderr:
+        return Slip(
+            f"environment.modules: there is no module command on this machine ({platform.node()}), and the job ends where its "
+            "node has none either",
+            "leave environment.modules out where the cluster has no modules",
+            sure=False,
+        )
     found = re.search(r"^slurmgpu: module (\S+) did not load on ", answer.stderr, re.MULTILINE)
     if answer.rc is None or not found:
         return None
@@ -68,11 +66,8 @@ def missing_module(
 
 
 def has_modules(environ: Mapping[str, str]) -> bool:
-    """Return whether this machine has a module command: in this shell, or for those that read /etc/profile.d."""
-    files = [path.name.lower() for path in Path("/etc/profile.d").glob("*")]
-    return any(name in environ for name in _SIGNS_OF_MODULES) or any(
-        "mod" in name or name.startswith(("cray", "spack")) for name in files
-    )
+    """Return whether a shell that is started from this one has a module command: inherited, or by BASH_ENV."""
+    return any(name in environ for name in (*_SIGNS_OF_MODULES, "BASH_ENV"))
 
 
 # Lmod's spider also knows the modules that appear when another is loaded.

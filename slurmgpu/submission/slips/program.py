@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.errors import nearest
 from slurmgpu.lines.command import changes_folder, python_command, runner_length
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.command import OPERATOR, shell_syntax
@@ -49,6 +50,17 @@ _SETS_UP = {
 _SETS_UP["."] = _SETS_UP["source"]
 # Runners with an environment of their own, whose commands may be a project's own words: pixi run train.
 _WITH_AN_ENVIRONMENT = frozenset({"conda", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "uv"})
+_OF_SHELL = ("cat", "echo", "export", "mkdir", "module", "sleep", "source", "wait")
+# How far the own words of programs go that start another one: options with their values, and what comes before it.
+_MPI = (
+    r"\A(?:(?:--?(?:n|np|c|N|npernode|map-by|bind-to|host|H|hostfile|machinefile|x|ppn|(?:mca|genv)\0[^\0]*)\0[^\0]*"
+    r"|-[^\0]*)\0)*"
+)
+_WRAPPED = {
+    "time": r"\A(?:-[pvaq]\0|-[of]\0[^\0]*\0)*",
+    "timeout": r"\A(?:-[kfsv]\0[^\0]*\0|--?\w[^\0]*\0)*[\d.]+[smhd]?\0",
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun"), _MPI),
+}
 _KEYWORDS = frozenset({"case", "for", "function", "if", "select", "until", "while", "{"})
 
 
@@ -88,9 +100,12 @@ def program_slips(command: Command) -> Iterator[Slip]:
         )
     elif re.fullmatch(r"[A-Za-z_]\w*=.*", program):
         name, _, value = program.partition("=")
+        devices = name.endswith("_VISIBLE_DEVICES")
         yield Slip(
             f"command: {program!r} is where the program belongs, and hides it from slurmgpu",
-            f"give it as a variable: --set variables.{name}={shlex.quote(value)}",
+            f"leave it out, for Slurm sets it: {command.instead(*rest)}"
+            if devices
+            else f"give it as a variable: --set variables.{name}={shlex.quote(value)}",
             sure=False,
         )
     elif "/" in program:
@@ -112,6 +127,18 @@ def _behind_another(command: Command) -> Iterator[Slip]:
             inner = command._replace(words=command.words[line.end :], before=command.words[: line.end])
             yield from (slip for slip in program_slips(inner) if slip.sure)
         return
+    program = PurePosixPath(command.words[at]).name
+    behind = re.search(_WRAPPED.get(program, r"(?!)"), "\0".join(command.words[at + 1 :]))
+    if program == "timeout" and len(command.words) > at + 1 and behind is None:
+        yield Slip(
+            f"command: timeout {command.words[at + 1]}: a time comes first, such as 30s, 10m or 2h",
+            f"write {command.instead(*command.words[: at + 1], '1h', *command.words[at + 1 :])}",
+        )
+    elif behind is not None:
+        end = at + 1 + behind[0].count("\0")
+        inner = command._replace(words=command.words[end:], before=command.words[:end])
+        if inner.words and not re.search(r"[$=]|\A-", inner.words[0]):
+            yield from (slip for slip in program_slips(inner) if slip.sure)
     if at and python_command(command.words) is None and not re.search(r"[-/$ =]", command.words[at]):
         inner = command._replace(words=command.words[at:], before=command.words[:at])
         yield from (slip for slip in _program_by_name(inner, inner.words[0]) if slip.sure)
@@ -122,7 +149,8 @@ def _set_up(command: Command, program: str) -> str:
     words = command.words
     if program == "cd" and len(words) > 3 and words[2] in {"&&", ";"} and not command.in_file:
         return f"give the folder by -D: -D {shlex.quote(words[1])} {command.instead(*words[3:])}"
-    if any(re.match(OPERATOR, word) or word.endswith(";") for word in words):
+    shell = program not in {"conda", "module", "ml"}  # whose functions bash -c does not have
+    if shell and any(re.match(OPERATOR, word) or word.endswith(";") for word in words):
         return f"{_SETS_UP[program]}; or let a shell read it all: {command.instead('bash', '-c', ' '.join(words))}"
     return _SETS_UP[program]
 
@@ -162,8 +190,9 @@ def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
             return  # of the image, mostly
         if near := near_file(path):
             there = str(PurePosixPath(program).parent / near)
-            there = f"./{there}" if program.startswith("./") else there
-            hint = f"did you mean {there}? {command.instead(there, *rest)}"
+            by = read_by(path.with_name(near))
+            there = f"./{there}" if program.startswith("./") and by is None else there
+            hint = f"did you mean {there}? {command.instead(*filter(None, [by]), there, *rest)}"
         else:
             hint = other_folder(command, program)
         yield Slip(f"command: {program!r} is not there (looked for {path})", hint, sure)
@@ -175,11 +204,14 @@ def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
 
 def _folder_as_program(command: Command, program: str, sure: bool) -> Slip:
     scripts = sorted((command.folder / program).glob("*.py")) if command.folder is not None else []
-    inside = command.instead(
-        "python", str(PurePosixPath(program) / (scripts[0].name if scripts else "FILE.py"))
-    )
     said = f"command: {program!r} is a folder, where a program is expected"
-    return Slip(said, f"give a file in it: {inside}", sure)
+    if not scripts:
+        return Slip(said, "name a script, and the program that reads it: -- python FILE.py", sure)
+    return Slip(
+        said,
+        f"give a file in it: {command.instead('python', str(PurePosixPath(program) / scripts[0].name))}",
+        sure,
+    )
 
 
 def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
@@ -240,12 +272,16 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         yield from _file_as_program(command, program, command.folder / program, sure)
         return
     known = next((name for name in _KNOWN if one_slip_apart(program, name)), None)
+    words_here = (*_KNOWN, *(_OF_SHELL if command.in_script else ()))
+    likely = None if known or brought else nearest(program.strip(":"), words_here, 0.75)
+    known = known or likely  # it is no program, and one of these is near
     if known and program not in _KNOWN and not re.fullmatch(r"python[\d.]+", program):
         yield Slip(
             f"command: there is no program {program!r}",
             f"did you mean {known}? {command.instead(known, *rest)}",
             command.plan.environment.container is None
-            and (not brought or len(program) < len(known) or sorted(program) == sorted(known)),  # not bpython
+            and (not brought or len(program) < len(known) or sorted(program) == sorted(known))  # not bpython
+            and (likely is None or command.in_script),
         )
         return
     by = read_by(Path(program))

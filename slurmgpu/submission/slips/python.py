@@ -110,7 +110,7 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
     The script and the modules beside it that it imports are read and not run. Nothing is said where the job's Python is
     another one than can be found here.
     """
-    if command.folder is None or _unknown_python(command):
+    if command.folder is None or _unknown_python(command) or "PYTHONPATH" in command.plan.variables:
         return None
     python = _python(command)
     script, wanted = _imports(command, command.folder)

@@ -152,12 +152,12 @@ def _python_file(
         yield missing_script(command, folder, script, before, after)
     elif path.is_dir() and not (path / "__main__.py").exists():
         inside = sorted(one.name for one in path.glob("*.py"))[:3]
-        yield Slip(
-            f"command: {script!r} is a folder without __main__.py, and Python can run none",
-            f"give a file in it: {command.instead(*before, str(PurePosixPath(script) / (inside or ['train.py'])[0]), *after)}"
-            + (f" (it has {', '.join(inside)})" if inside else ""),
-            sure,
-        )
+        hint = what_it_has(folder)
+        if inside:
+            words = (*before, str(PurePosixPath(script) / inside[0]), *after)
+            hint = f"give a file in it: {command.instead(*words)} (it has {', '.join(inside)})"
+        said = f"command: {script!r} is a folder without __main__.py, and Python can run none"
+        yield Slip(said, hint if inside else f"give a script; the work folder: {hint}", sure)
     elif path.suffix in {".yaml", ".yml"}:
         yield Slip(
             f"command: {script!r} is YAML, which Python cannot run",

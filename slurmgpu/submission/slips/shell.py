@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.environment import Conda, PythonEnvironment
 from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
 from slurmgpu.scripts.shell import Command as Text
-from slurmgpu.scripts.shell import Simple, pieces, placed_commands, read_shell, simple_commands
+from slurmgpu.scripts.shell import Simple, placed_commands, read_shell, simple_commands
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
@@ -22,6 +24,7 @@ from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.python import missing_imports, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
 from slurmgpu.submission.slips.usage import usage_slips
+from slurmgpu.submission.slips.variables import unset_variables
 from slurmgpu.submission.slips.words import typographic_slip
 
 __all__ = ["body_slips", "syntax_error"]
@@ -47,21 +50,8 @@ _MAKE_NOTHING = _BUILTINS | _BRING | {
     "lscpu", "sleep", "scontrol", "which", "whoami", "ls",
 }  # fmt: skip
 
-# What the shell, Slurm or a site's prolog sets.
-_SET_BY_OTHERS = (
-    r"SLURM|SBATCH|BASH|CUDA_|ROCR_|HIP_|GPU_|ZE_|.*(?:TMP|SCRATCH|LOCAL|JOB)|(?:E?UID|GROUPS|HOME|HOSTNAME|HOSTTYPE|IFS"
-    r"|LINENO|LOGNAME|MACHTYPE|OLDPWD|OPT\w+|OSTYPE|PATH|PIPESTATUS|PPID|PWD|RANDOM|REPLY|SECONDS|SHELL|SHLVL|USER|FUNCNAME"
-    r"|EPOCHSECONDS|EPOCHREALTIME|LANG|TERM|COLUMNS|LINES)\Z"
-)
-_OF_SLURM = {
-    "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR", "PBS_JOBID": "SLURM_JOB_ID", "PBS_NP": "SLURM_NTASKS",
-    "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID", "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
-    "NSLOTS": "SLURM_NTASKS", "LSB_JOBID": "SLURM_JOB_ID", "LSB_JOBINDEX": "SLURM_ARRAY_TASK_ID",
-    "LS_SUBCWD": "SLURM_SUBMIT_DIR", "PBS_NUM_PPN": "SLURM_NTASKS_PER_NODE",
-    "PBS_NODEFILE": "SLURM_JOB_NODELIST, by scontrol show hostnames",
-}  # fmt: skip
-"""Variables of other schedulers, and Slurm's own."""
-_NEEDS = re.compile(r"(?<!\\)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+# An empty word does not harm these.
+_HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 
 def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
@@ -81,12 +71,13 @@ def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
 
 
 def body_slips(
-    command: Command, text: str, first_line: int = 1, run: Runner = call
+    command: Command, text: str, first_line: int = 1, run: Runner = call, *, is_batch: bool = False
 ) -> Iterator[tuple[int, Slip]]:
     """Yield what is wrong with the commands of a shell's text, each with its line.
 
     Sure is only what comes first, whatever happens: a command under a condition, or behind one that may have made its
-    files, is a guess, and those of functions are not judged. ``command`` is the job that the text belongs to.
+    files, is a guess, and those of functions are not judged. ``command`` is the job that the text belongs to; ``is_batch``:
+    it is the job's own script, which gets no arguments.
     """
     if wrong := syntax_error(text, run):
         line, said = wrong
@@ -101,7 +92,10 @@ def body_slips(
     placed = list(placed_commands(commands))
     own = {one[:-2] for _, around in placed for one in around if one.endswith("()")}
     variables = Variables(text)
-    state, before = _State(command, own, variables.names), ""
+    state, before = _State(command, own, variables.names, is_batch), ""
+    # A script that asks for its arguments does well without them.
+    asks = re.search(r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text)
+    state.has_arguments = not is_batch or asks is not None
     yield from _unreadable_documents(command, commands)
     for simple, around in placed:
         if not any(one.endswith("()") for one in around):
@@ -111,6 +105,10 @@ def body_slips(
                 and before in {"", ";"}
                 and len(simple.words) < 3
             ):
+                below = [one for one, where in placed if one.line > simple.line and not where]
+                if simple.name == "exit" and any(one.name not in _BUILTINS for one in below):
+                    said = f"the script ends here, and line {below[0].line} and what is below it never runs"
+                    yield simple.line, Slip(said, "take exit out, if the lines below are to run", sure=False)
                 return
             doubtful = bool(around) or before in {"&&", "||", "|"}
             pattern = "case" in around and simple.ender in {")", "|"}
@@ -145,22 +143,36 @@ def _unreadable_documents(command: Command, commands: tuple[Text, ...]) -> Itera
             yield one.line, slip
 
 
+_OPTIONS_OF_SET = frozenset({
+    "allexport", "braceexpand", "emacs", "errexit", "errtrace", "functrace", "hashall", "histexpand", "history",
+    "ignoreeof", "interactive-comments", "keyword", "monitor", "noclobber", "noexec", "noglob", "nolog", "notify",
+    "nounset", "onecmd", "physical", "pipefail", "posix", "privileged", "verbose", "vi", "xtrace",
+})  # fmt: skip
+
+
+def _unknown_option_of_set(words: tuple[str, ...]) -> str | None:
+    """Return the name behind ``set -o`` or ``set -euo`` that bash does not know (bash(1), SHELL BUILTIN COMMANDS)."""
+    named = (after for before, after in pairwise(words[1:]) if re.fullmatch(r"[-+]\w*o", before))
+    return next((one for one in named if one not in _OPTIONS_OF_SET and re.fullmatch(r"[a-z-]+", one)), None)
+
+
 class _State:
     """What a script has done up to a line, as far as it can be read: its folder, its PATH, the files that it may have made."""
 
-    def __init__(self, command: Command, own: set[str], names: frozenset[str]) -> None:
-        self.command, self.own, self.names = command, own, names
+    def __init__(self, command: Command, own: set[str], names: frozenset[str], is_batch: bool) -> None:
+        self.command, self.own, self.names, self.is_batch = command, own, names, is_batch
         self.folder, self.brought, self.made = command.folder, False, False
         self.written: set[str] = set()
-        self.strict = self.asked = self.made_by_others = False
+        self.strict = self.asked = self.made_by_others = self.has_arguments = False
 
     def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
         """Yield the slips of a command of the script."""
         words = each.words
         blind = self.command.blind or self.made or doubtful
         inner = self.command._replace(
-            words=words, before=(), folder=self.folder, blind=blind, brought=self.brought, in_script=True
-        )
+            words=words, before=(), folder=self.folder, blind=blind, brought=self.brought, in_script=True,
+            environ={**self.command.environ, **dict.fromkeys(self.names & {"RANK", "MASTER_ADDR"}, "")},
+        )  # fmt: skip
         if each.srun is not None and not each.nested:
             yield from srun_slips(inner._replace(words=each.simple.words), self.folder)
         yield from self._unset_variables(each)
@@ -178,10 +190,33 @@ class _State:
         elif name in {"cd", "pushd"}:
             yield from self._folder_missing(words[1:2], blind)
         elif name == "conda" and words[1:2] == ("activate",):
+            if not (self.is_batch or self.brought):  # of a batch script check says so
+                said = (
+                    "conda activate: this shell does not read ~/.bashrc, so that there is no `conda activate`"
+                )
+                yield Slip(said, "name it in the job file: environment: {python: {conda: NAME}}", sure=False)
             yield from self._conda_missing(words[2:3])
-        elif name in {"module", "ml"} and not (self.brought or has_modules(self.command.environ)):
-            said = f"command: {' '.join(words)}: there is no module command on this machine"
-            yield Slip(said, "leave the line out where the cluster has no modules", sure=False)
+        elif name == "eval" and "conda shell" in " ".join(words) and not self.brought:
+            if not shutil.which("conda", path=self.command.environ.get("PATH")):
+                said = "there is no conda on PATH here, and so none of its functions after this line"
+                yield Slip(
+                    said,
+                    "source its etc/profile.d/conda.sh by the whole path, or load its module",
+                    sure=False,
+                )
+        elif name in {"module", "ml"} and not self.brought and not has_modules(self.command.environ):
+            said = f"{' '.join(words)}: this shell has no module command, and a batch shell inherits it from here"
+            hint = (
+                "begin the script with #!/bin/bash -l, or leave the line out where the cluster has no modules"
+            )
+            yield Slip(said, hint, sure=False)
+        elif re.match(r"\[[^\[ ]", words[0]) or (name == "[" and words[-1] != "]"):
+            yield Slip(f"{' '.join(words)}: blanks are missing beside [ or ]", "write [ A = B ], with blanks")
+        elif name == "set" and words[1:2] and (option := _unknown_option_of_set(words)):
+            yield Slip(f"set -o {option}: bash has no such option", "write set -o pipefail, if that is meant")
+        elif name == "export" and any(one.startswith("PATH=") and "$" not in one for one in each.raw[1:]):
+            said = f"{' '.join(words)}: the PATH that was there is gone, and with it /usr/bin"
+            yield Slip(said, f"write {' '.join(words)}:$PATH", sure=False)
         elif name not in _BUILTINS | _BRING | self.own and not re.search(r"[*{}()<>]|\A~|\A\[\[", words[0]):
             # srun looks in the folder, too, where PATH does not have the program (srun(1)).
             here = (
@@ -204,7 +239,8 @@ class _State:
                     unread = unreadable_python(inner, path or code, code if path else "-c")
                     found += [] if unread is None else [unread]
                 found += [] if typed is None else [typed]
-                if not found and not each.nested and not self.asked:
+                own_path = any(one.startswith("PYTHONPATH=") for one in each.simple.assignments)
+                if not (found or each.nested or self.asked or own_path):
                     self.asked = True  # one script's imports are enough, for each costs the start of a Python
                     lost = missing_imports(inner)
                     found += [] if lost is None else [lost]
@@ -218,37 +254,21 @@ class _State:
 
     def _unset_variables(self, each: Call) -> Iterator[Slip]:
         """Yield the variables that a command needs, and that nothing in the script or in this shell sets."""
-        harmless = each.name in {
-            "echo",
-            "printf",
-            "export",
-            "[",
-            "[[",
-            "test",
-            "unset",
-            "declare",
-            "local",
-            "if",
-        }
-        if self.brought or self.made_by_others or each.nested or (harmless and not self.strict):
+        if not self.strict and each.name in _HARMLESS:
             return
-        plan = self.command.plan
+        plan, of_others = self.command.plan, self.brought or self.made_by_others or each.nested
         known = {*self.names, *self.command.environ, *plan.variables, *plan.secrets}
         known |= {one.partition("=")[0] for one in (plan.option("export") or "").split(",")}
-        for word in each.simple.raw:
-            live = (text for quote, text in pieces(word) if quote in ("", '"'))
-            for name in (one or other for text in live for one, other in _NEEDS.findall(text)):
-                if name in known or re.match(_SET_BY_OTHERS, name):
-                    continue
-                instead = _OF_SLURM.get(name)
-                yield Slip(
-                    f"${name} is set nowhere in the script, nor here: "
-                    + ("under `set -u` the script ends" if self.strict else "it is empty")
-                    + (", for it is another scheduler's" if instead else ""),
-                    f"write ${instead}" if instead else f"set it before this line: {name}=...",
-                    sure=False,
-                )
-                known.add(name)
+        known -= {
+            one for one in known if one.startswith("SLURM_")
+        } - self.names  # those of this shell are its own
+        yield from unset_variables(
+            each.simple.raw,
+            plan,
+            None if of_others else known,
+            strict=self.strict,
+            arguments=self.has_arguments,
+        )
 
     def lost_outputs(self, simple: Simple, doubtful: bool) -> Iterator[Slip]:
         """Yield the files that a command is to write in a folder that is not there: the shell does not even start it."""
@@ -270,13 +290,7 @@ class _State:
                 *(word for raw in simple.raw[1:2] for word in variables.expand(raw, inherited=False)),
                 "",
             ][:1]
-            if where in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}", "$PWD", "$(pwd)"}:
-                return
-            there = (
-                None
-                if self.folder is None or not where or re.search(r"[$`~*]|\A-", where)
-                else self.folder / where
-            )
+            there = None if where.startswith("-") else self._here(where)
             self.folder = there if there is not None and there.is_dir() else None
         activates = (
             name in {"source", "."}
@@ -288,7 +302,7 @@ class _State:
         if name == "set":
             self.strict |= re.search(r" -\w*u| nounset", " ".join(simple.words)) is not None
         self.brought |= name in _BRING or any(
-            one.startswith("PATH=") for one in (*simple.assignments, *simple.raw[1:])
+            one.startswith(("PATH=", "PYTHONPATH=")) for one in (*simple.assignments, *simple.raw[1:])
         )
         # A command under a condition may have made something, too; a file that is written has its name.
         self.made |= bool(simple.outputs) or bool(name and name not in _MAKE_NOTHING)
@@ -326,6 +340,17 @@ class _State:
 
     def _here(self, word: str) -> Path | None:
         """The path of a word on this machine; None where a shell or the node alone knows it."""
-        if self.folder is None or re.search(r"[$`*?<(\\]", word):
+        if self.folder is None:
+            return None
+        known = {
+            "SLURM_SUBMIT_DIR": self.command.folder,
+            "PWD": self.folder,
+            "HOME": self.command.environ.get("HOME", "~"),
+        }
+        begins = re.match(r"\$(?:\{(\w+)\}|\((pwd)\)|(\w+))(?=/|\Z)", word)
+        name = "".join(filter(None, begins.groups())).upper() if begins else ""
+        if begins and name in known and name not in self.names:
+            word = f"{known[name]}{word[begins.end() :]}"
+        if re.search(r"[$`*?<(\\]", word):
             return None
         return self.folder / Path(word).expanduser()

@@ -1,0 +1,84 @@
+"""Variables that a shell's text needs, and that nothing sets: misspelled, another scheduler's, or without a value here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from slurmgpu.models.plan import Plan
+from slurmgpu.scripts.shell import pieces
+from slurmgpu.submission.slips.command import Slip
+from slurmgpu.submission.slips.nearby import near_word
+
+__all__ = ["unset_variables"]
+
+# What the shell or a site's prolog sets.
+_SET_BY_OTHERS = (
+    r"BASH|CUDA_|ROCR_|HIP_|GPU_|ZE_|SLURMD_|SBATCH_|.*(?:TMP|SCRATCH|LOCAL|JOB)|(?:E?UID|GROUPS|HOME|HOSTNAME|HOSTTYPE|IFS"
+    r"|LINENO|LOGNAME|MACHTYPE|OLDPWD|OPT\w+|OSTYPE|PATH|PIPESTATUS|PPID|PWD|RANDOM|REPLY|SECONDS|SHELL|SHLVL|USER|FUNCNAME"
+    r"|EPOCHSECONDS|EPOCHREALTIME|LANG|TERM|COLUMNS|LINES)\Z"
+)
+_OF_OTHERS = {
+    "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR", "PBS_JOBID": "SLURM_JOB_ID", "PBS_NP": "SLURM_NTASKS",
+    "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID", "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
+    "NSLOTS": "SLURM_NTASKS", "LSB_JOBID": "SLURM_JOB_ID", "LSB_JOBINDEX": "SLURM_ARRAY_TASK_ID",
+    "LS_SUBCWD": "SLURM_SUBMIT_DIR", "PBS_NUM_PPN": "SLURM_NTASKS_PER_NODE",
+    "PBS_NODEFILE": "SLURM_JOB_NODELIST, by scontrol show hostnames",
+}  # fmt: skip
+"""Variables of other schedulers, and Slurm's own."""
+_SLURMS = tuple(f"SLURM_{name}" for name in (
+    "ARRAY_JOB_ID", "ARRAY_TASK_COUNT", "ARRAY_TASK_ID", "ARRAY_TASK_MAX", "ARRAY_TASK_MIN", "ARRAY_TASK_STEP",
+    "CLUSTER_NAME", "CONF", "CPUS_ON_NODE", "CPUS_PER_GPU", "CPUS_PER_TASK", "CPU_BIND", "DISTRIBUTION", "EXPORT_ENV",
+    "GPUS", "GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK", "GPU_BIND", "GTIDS", "HET_SIZE", "HINT", "JOBID",
+    "JOB_ACCOUNT", "JOB_CPUS_PER_NODE", "JOB_DEPENDENCY", "JOB_END_TIME", "JOB_GPUS", "JOB_ID", "JOB_NAME", "JOB_NODELIST",
+    "JOB_NUM_NODES", "JOB_PARTITION", "JOB_QOS", "JOB_RESERVATION", "JOB_START_TIME", "JOB_UID", "JOB_USER",
+    "LAUNCH_NODE_IPADDR", "LOCALID", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "NNODES", "NODEID", "NODELIST",
+    "NODE_ALIASES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET",
+    "PRIO_PROCESS", "PROCID", "RESTART_COUNT", "SHARDS_ON_NODE", "SRUN_COMM_HOST", "STEPID", "STEP_GPUS", "STEP_ID",
+    "STEP_NODELIST", "STEP_NUM_NODES", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "SUBMIT_DIR", "SUBMIT_HOST",
+    "TASKS_PER_NODE", "TASK_PID", "THREADS_PER_CORE", "TMPDIR", "TOPOLOGY_ADDR", "WORKING_CLUSTER",
+))  # fmt: skip
+"""sbatch(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES; SLURM_TMPDIR is a common one of sites."""
+_NEEDS = re.compile(r"(?<!\\)\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])\})")
+
+
+def unset_variables(
+    words: Collection[str], plan: Plan, known: Collection[str] | None, *, strict: bool, arguments: bool
+) -> Iterator[Slip]:
+    """Yield the variables that words of a shell need, as written, and that have no value there.
+
+    ``known`` has the names that the script or this shell sets (None: something else may set any but Slurm's), ``strict`` is
+    whether the script ends at an unset one, and ``arguments`` whether it may be given some ($1).
+    """
+    live = (text for word in words for quote, text in pieces(word) if quote in ("", '"'))
+    names = dict.fromkeys(one or other for text in live for one, other in _NEEDS.findall(text))
+    array = plan.option("array") is not None
+    so = "under `set -u` the script ends" if strict else "it is empty"
+    for name in names:
+        if name in (known or ()) or re.match(_SET_BY_OTHERS, name) or (name.isdecimal() and arguments):
+            continue
+        if name.isdecimal():
+            yield Slip(
+                f"${name} is empty: sbatch gives the script no arguments here",
+                "write the value itself",
+                sure=False,
+            )
+        elif name.startswith("SLURM_ARRAY_") and name in _SLURMS and not array:
+            yield Slip(
+                f"${name} is set in the tasks of an array alone: here {so}",
+                "ask for one: --array 0-9",
+                sure=False,
+            )
+        elif name.startswith("SLURM_"):
+            near = None if name in _SLURMS else near_word(name, _SLURMS)
+            if near is not None:
+                yield Slip(f"${name} is no variable of Slurm's: {so}", f"did you mean ${near}?", sure=False)
+        elif known is None:
+            continue
+        elif name in _OF_OTHERS:
+            said = f"${name} is set nowhere in the script, nor here: {so}, for it is another scheduler's"
+            needs = " (in a job with --ntasks)" if "NTASKS" in _OF_OTHERS[name] else ""
+            yield Slip(said, f"write ${_OF_OTHERS[name]}{needs}", sure=False)
+        else:
+            said = f"${name} is set nowhere in the script, nor here: {so}"
+            yield Slip(said, f"set it before this line: {name}=...", sure=False)
