@@ -63,7 +63,7 @@ def _like_hours(minutes: int) -> bool:
 @rule("warning")
 def time_in_minutes(view: View) -> Iterator[Hit]:
     """A bare number, or `MM:SS`, is minutes."""
-    submits = "sbatch " in view.body and not any(call.trains for call in view.calls)
+    submits = "sbatch " in view.body and not any(call.trains and call.name != "sbatch" for call in view.calls)
     for one, value in given(view, "time"):
         if re.fullmatch(r"[1-9]\d*", value) and int(value) <= 96:
             yield Hit(
