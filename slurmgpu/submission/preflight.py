@@ -300,6 +300,8 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name and not (node.bases or node.decorator_list):
             methods = {one.name: one.lineno for one in node.body if isinstance(one, ast.FunctionDef)}
+            if plan.train.get("strategy") == "pipeline" and "stages" not in methods:
+                return f"warning: train.strategy: pipeline needs the method stages(model, count) of {name}, and {file} has none"
             for required in (one for one in ("model", "dataset", "loss") if one not in methods):
                 near = near_word(required, methods)
                 if near is not None:

@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from slurmgpu.lines.command import runner_length
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.launchers import launcher_slips
@@ -196,6 +197,11 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
             not command.blind,
         )
         return
+    by_sh = PurePosixPath(command.words[runner_length(command.words)]).name == "sh"
+    bash_only = re.search(rb"(?m)^[^#\n]*(?:\[\[ |\bsource |=\()", data) if by_sh else None
+    if bash_only is not None and Path("/bin/sh").resolve().name != "bash":
+        said = f"command: sh is no bash here, and cannot read {bash_only[0].decode(errors='replace').strip()!r} in {name}"
+        yield Slip(said, f"write {command.instead('bash', *command.words[1:])}", not command.blind)
     from slurmgpu.submission.slips.shell import body_slips
 
     inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)

@@ -28,6 +28,12 @@ def launcher_slips(command: Command, folder: Path) -> Iterator[Slip]:
     words = command.words
     at = runner_length(words)
     name = PurePosixPath(words[at]).name
+    of_job = ("srun", *command.plan.srun_options)
+    if not command.in_script and (own := SRUN.read(of_job, 1)).faults:
+        slips = _unknown(command._replace(words=of_job, before=()), "srun (launch.srun_options)", SRUN, own)
+        yield from (
+            slip._replace(hint=slip.hint.partition("? ")[0] + "?" * ("? " in slip.hint)) for slip in slips
+        )
     if name == "srun":
         if command.plan.launcher == "srun" and not command.in_script:
             inner = words[SRUN.read_unexpanded(words, at + 1)[0].end :]
@@ -103,6 +109,8 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
             said = f"command: srun --{option.name}={option.value}: its folder is not there, and Slurm up to 22.05 makes none"
             sure = not command.blind and seen_from_here(folder / path, folder)
             yield Slip(said, f"mkdir -p {shlex.quote(str(path))} before it", sure)
+    if "pty" in line.given and command.in_script:
+        yield Slip("command: srun --pty wants a terminal, and a job has none", "leave --pty out", sure=False)
     if not hidden:  # behind a variable with the program's name they are the program's
         yield from _unknown(command, "srun", SRUN, line)
     program = words[line.end] if line.end < len(words) else ""

@@ -15,7 +15,8 @@ from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, r
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.environment import environment_here
-from slurmgpu.submission.slips.script import code_of
+from slurmgpu.submission.slips.nearby import near_word
+from slurmgpu.submission.slips.script import code_of, modules_in
 
 __all__ = ["missing_imports", "unreadable_python"]
 
@@ -136,9 +137,16 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
         return None
     lines = ", ".join(f"{name} ({wanted[name]})" if wanted[name] else name for name in missing[:5])
     what = f"{script} imports {lines}, and" if script else f"-m {missing[0]}:"
-    guess = (
-        f"did you mean {missing[0].rpartition('.')[0]}.{near[missing[0]]}? else " if near[missing[0]] else ""
+    full = f"{missing[0].rpartition('.')[0]}.{near[missing[0]]}"
+    guess = f"did you mean {full}? else " if near[missing[0]] else ""
+    own = next(
+        (one for one in ("src", "lib") if (command.folder / one / missing[0].partition(".")[0]).is_dir()),
+        None,
     )
+    if own is not None:
+        guess = f"it is in {own}: --set variables.PYTHONPATH={own}; else "
+    elif not guess and (meant := near_word(missing[0].partition(".")[0], modules_in(command.folder))):
+        guess = f"did you mean {meant}, which is here? else "
     return Slip(
         f"command: {what} its Python here ({python}) has no such {'module' if len(missing) == 1 else 'modules'}",
         f"{guess}activate the environment that has all it needs, or name it: --set environment.python.venv=FOLDER, or "
@@ -175,6 +183,8 @@ def _python(command: Command) -> str | None:
 def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
     """The script, and the libraries that it imports in any case, each with its place; of ``-m`` the module."""
     python = python_command(command.words)
+    if python is not None and python.launcher not in {None, "torchrun"} and python.module is not None:
+        return "", {python.module.partition(".")[0]: ""}
     if python is not None and python.module is not None and python.launcher is None:
         return "", {} if _local(python.module.partition(".")[0], folder) else {python.module: ""}
     script = python.script if python is not None else None

@@ -27,7 +27,7 @@ from slurmgpu.submission.slips.command import (
 )
 from slurmgpu.submission.slips.nearby import near_file, near_word, one_slip_apart
 
-__all__ = ["code_of", "script_slips", "shell_file", "shell_text"]
+__all__ = ["code_of", "modules_in", "script_slips", "shell_file", "shell_text"]
 
 # Further programs, beside launchers, that run the command behind their own words.
 _AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
@@ -210,7 +210,7 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
                 not command.blind and package,
             )
         return
-    near_module = near_word(top, _modules_in(folder))
+    near_module = near_word(top, modules_in(folder))
     if near_module:
         good = ".".join(filter(None, (near_module, rest)))
         yield Slip(
@@ -220,7 +220,8 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
         )
 
 
-def _modules_in(folder: Path) -> list[str]:
+def modules_in(folder: Path) -> list[str]:
+    """Return the names of the modules and packages of a folder."""
     try:
         there = list(folder.iterdir())
         return [one.stem for one in there if one.suffix == ".py" or (one / "__init__.py").is_file()]

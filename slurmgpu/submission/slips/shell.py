@@ -217,7 +217,9 @@ class _State:
         elif name == "export" and any(one.startswith("PATH=") and "$" not in one for one in each.raw[1:]):
             said = f"{' '.join(words)}: the PATH that was there is gone, and with it /usr/bin"
             yield Slip(said, f"write {' '.join(words)}:$PATH", sure=False)
-        elif name not in _BUILTINS | _BRING | self.own and not re.search(r"[*{}()<>]|\A~|\A\[\[", words[0]):
+        elif (name not in _BUILTINS | _BRING | self.own or words[1:2] == ("run",)) and not re.search(
+            r"[*{}()<>]|\A~|\A\[\[", words[0]
+        ):
             # srun looks in the folder, too, where PATH does not have the program (srun(1)).
             here = (
                 each.srun is not None

@@ -6,12 +6,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.submission.slips.command import Command, Slip, is_batch_script, seen_from_here
-from slurmgpu.submission.slips.nearby import meant, one_slip_apart
+from slurmgpu.submission.slips.nearby import meant, near_file, one_slip_apart
 
 __all__ = ["usage_slips"]
 
@@ -27,7 +28,7 @@ _FILES = {
 _FILES |= {"pip3": _FILES["pip"], "mamba": _FILES["conda"], "mpiexec": _FILES["mpirun"]}
 
 _TERMINAL = frozenset(
-    {"emacs", "htop", "less", "man", "more", "nano", "screen", "tmux", "top", "vi", "vim", "watch"}
+    {"emacs", "htop", "less", "salloc", "man", "more", "nano", "screen", "tmux", "top", "vi", "vim", "watch"}
 )
 _READERS = frozenset({"bash", "ipython", "ksh", "python", "python3", "sh", "zsh"})
 
@@ -78,6 +79,12 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             f"submit it itself: slurmgpu submit {shlex.quote(rest[0])}",
             sure=False,
         )
+    elif program == "make" and not any(
+        re.match(r"-[fC]|--(?:file|makefile|directory)", word) for word in rest
+    ):
+        if not any((folder / one).is_file() for one in ("Makefile", "makefile", "GNUmakefile")):
+            said = f"command: make has no Makefile in the work folder {folder}"
+            yield Slip(said, "give its folder: make -C FOLDER", sure=not command.blind)
     elif program in {"docker", "podman"}:
         yield Slip(
             f"command: {program} needs a daemon or rights that the nodes of a cluster rarely give",
@@ -98,6 +105,8 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
         yield from _too_many_processes(command, rest)
     name = python.module if python is not None and python.module == "pip" else program
     yield from _missing_files(command, folder, name, rest)
+    if python is None or python.script is not None:
+        yield from _misspelled_files(folder, rest if python is None else python.arguments)
 
 
 def _missing_image(
@@ -137,6 +146,30 @@ def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Sli
             f"ask for as many tasks: --ntasks-per-node {asked[1]}; or --oversubscribe, where they are to share CPUs",
             sure=False,
         )
+
+
+def _misspelled_files(folder: Path, words: tuple[str, ...]) -> Iterator[Slip]:
+    """Files that a program is given and that are not there, where one of nearly the same name is: a guess."""
+    for before, word in pairwise(("", *words)):
+        name = word.partition("=")[2] if word.startswith("-") else word
+        makes = re.search(
+            r"out|save|log|dir|dest|export|result|ckpt|checkpoint|name", f"{before} {word.partition('=')[0]}"
+        )
+        if makes or not re.fullmatch(
+            r"[\w./-]+\.(?:ya?ml|json|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5)", name
+        ):
+            continue
+        path = folder / name
+        if os.path.exists(path) or not path.parent.is_dir():  # noqa: PTH110 - a long name is not there
+            continue
+        near = near_file(path)
+        if (
+            near
+            and one_slip_apart(path.name, near)
+            and re.sub(r"\d", "", near) != re.sub(r"\d", "", path.name)
+        ):
+            said = f"command: there is no {name}"
+            yield Slip(said, f"did you mean {PurePosixPath(name).with_name(near)}?", sure=False)
 
 
 def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str, ...]) -> Iterator[Slip]:
