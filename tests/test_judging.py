@@ -54,7 +54,11 @@ def said(tmp_path: Path, *arguments: str) -> list[str]:
     done = slurmgpu(tmp_path, "plan", *arguments)
     assert done.returncode == 0, done.stderr
     lines = re.split(r"^slurmgpu: ", done.stderr, flags=re.MULTILINE)[1:]
-    return [line for line in lines if not re.search(r"no cluster profile|no CPUs|nothing in|taken as", line)]
+    return [
+        line
+        for line in lines
+        if not re.search(r"no cluster profile|no CPUs|nothing in|taken as|no module command", line)
+    ]
 
 
 # What is healthy
