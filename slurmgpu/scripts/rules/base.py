@@ -246,7 +246,11 @@ class View:
     @cached_property
     def placed(self) -> tuple[tuple[Simple, tuple[str, ...]], ...]:
         """The body's simple commands, each with what encloses it."""
-        return tuple(placed_commands(self.script.commands()))
+        found = list(placed_commands(self.script.commands()))
+        for at, (one, around) in enumerate(found):
+            if one.name == "exit" and not around and (not at or found[at - 1][0].ender in {"", ";"}):
+                return tuple(found[: at + 1])  # what is below it never runs
+        return tuple(found)
 
     @cached_property
     def functions(self) -> frozenset[str]:

@@ -238,6 +238,7 @@ def visible_devices(view: View) -> Iterator[Hit]:
     if "exclusive" in view.asked.options or not view.asked.gpu_options:
         return
     all_there = _all_gpus_of_a_node(view)
+    beside = re.search(r"(?m)_VISIBLE_DEVICES=(?:.*\\\n)*.*&\s*$", view.body)
     for simple in view.simple:
         for word in (*simple.assignments, *(simple.words[1:] if simple.name == "export" else ())):
             if "_VISIBLE_DEVICES=" in word and re.fullmatch(
@@ -247,7 +248,7 @@ def visible_devices(view: View) -> Iterator[Hit]:
                 if all_there and all(number < all_there for number in numbers):
                     continue
                 here = list(range(view.asked.gpus_per_node or 0))
-                spread = simple.ender == "&" and {*numbers} <= {*here}  # each of several programs has its own
+                spread = {*numbers} <= {*here} and beside  # each of several programs has its own
                 if spread or (sorted(numbers) == here and (len(here) >= 4 or numbers != here)):
                     continue  # mostly all of a node's; or another order, on purpose
                 yield Hit(

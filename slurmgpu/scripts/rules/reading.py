@@ -25,7 +25,7 @@ def _option_in(text: str) -> str:
     match = re.search(r"\s--?([A-Za-z][\w-]*)", text)
     if not match:
         return ""
-    found = SBATCH.meanings(match[1])
+    found = SBATCH.meanings(SBATCH.letters.get(match[1], match[1]))
     return SBATCH.canonical(found[0]) if len(found) == 1 else match[1]
 
 

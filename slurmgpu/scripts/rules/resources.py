@@ -199,7 +199,7 @@ def few_cpus(view: View) -> Iterator[Hit]:
             cpus = gpus if asked.number("cpus-per-gpu") == 1 else None
         else:
             each = asked.number("cpus-per-task")
-            cpus = each * (asked.tasks_per_node or 1) if each else None
+            cpus = each * (asked.tasks_per_node or asked.tasks or 1) if each else None
         if not cpus or cpus >= 2 * gpus:
             continue
         # Who tells srun the count, too, means it; and only Python's loaders are known to starve.

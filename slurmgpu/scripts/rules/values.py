@@ -57,7 +57,7 @@ def _better_time(value: str) -> str:
 
 def _like_hours(minutes: int) -> bool:
     """Whether a number is one that people ask for in hours: half a day and more, but for a whole hour's 60."""
-    return minutes % 12 == 0 and minutes != 60
+    return minutes % 12 == 0 and (minutes % 60 != 0 or 60 < minutes < 240)
 
 
 @rule("warning")
@@ -113,7 +113,7 @@ def memory_in_megabytes(view: View) -> Iterator[Hit]:
                 f"{value} means {value} megabytes"
                 + (", and importing torch alone takes more" if too_little else ""),
                 f"write {value}G",
-                "error" if too_little else None,
+                "error" if too_little else None if int(value) < 256 or trains else "hint",
             )
 
 
