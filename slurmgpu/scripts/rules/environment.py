@@ -238,7 +238,7 @@ def visible_devices(view: View) -> Iterator[Hit]:
     if "exclusive" in view.asked.options or not view.asked.gpu_options:
         return
     all_there = _all_gpus_of_a_node(view)
-    beside = re.search(r"(?m)_VISIBLE_DEVICES=(?:.*\\\n)*.*&\s*$", view.body)
+    beside = any("_DEVICES=" in "".join(one.assignments) for one in view.simple if one.ender == "&")
     for simple in view.simple:
         for word in (*simple.assignments, *(simple.words[1:] if simple.name == "export" else ())):
             if "_VISIBLE_DEVICES=" in word and re.fullmatch(
