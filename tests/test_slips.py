@@ -125,6 +125,12 @@ def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
     assert (code, "error" in err) == (0, False), err
 
 
+def test_a_login_shell_has_a_module_command_of_its_own(desk: Desk) -> None:
+    desk.file("x.slurm", "#!/bin/bash -l\n#SBATCH --gpus=1\nmodule load x\npython train.py\n")
+    code, _, err = desk("submit", "x.slurm")
+    assert (code, "module" in err) == (0, False), err
+
+
 @pytest.mark.parametrize(("words", "said"), RIGHT["warned"])
 def test_what_rarely_works_in_a_job_is_warned_of(desk: Desk, words: str, said: str) -> None:
     for name, text in RIGHT["files"].items():

@@ -161,7 +161,7 @@ class _State:
 
     def __init__(self, command: Command, own: set[str], names: frozenset[str], is_batch: bool) -> None:
         self.command, self.own, self.names, self.is_batch = command, own, names, is_batch
-        self.folder, self.brought, self.made = command.folder, False, False
+        self.folder, self.brought, self.made = command.folder, command.brought, False
         self.written: set[str] = set()
         self.strict = self.asked = self.made_by_others = self.has_arguments = False
 
