@@ -89,7 +89,8 @@ def tested(folder: Path, minor: str, torch: str) -> dict[str, object]:
         str(own), "-m", "pytest", "tests/training", "-p", "no:cacheprovider", "-q", "-m", "not long",
         "--tb=short",
     ]  # fmt: skip
-    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT).stdout
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    said = ended.stdout
     (folder / f"torch-{torch}-python-{minor}.log").write_text(said)
     counts = {name: int(number) for number, name in _COUNT.findall(said.rstrip().rpartition("\n")[2])}
     return {
@@ -97,7 +98,8 @@ def tested(folder: Path, minor: str, torch: str) -> dict[str, object]:
         "python": versions.split()[0],
         "torch": versions.split()[1],
         "passed": counts.get("passed", 0),
-        "failed": counts.get("failed", 0) + counts.get("error", 0),
+        # A Python that crashed has counted nothing.
+        "failed": counts.get("failed", 0) + counts.get("error", 0) or int(ended.returncode != 0),
         "left_out": counts.get("skipped", 0),
         "failures": sorted(re.findall(r"^(?:FAILED|ERROR) tests/training/(\S+)", said, re.MULTILINE)),
         "seconds": round(time.monotonic() - began),
