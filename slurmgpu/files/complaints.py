@@ -38,7 +38,7 @@ def complaint(
     if any(
         "gres" in f"{one['loc']} {one['msg']}" and re.search(r"\bgpu\b", str(one["input"])) for one in errors
     ):
-        hint = "GPUs are asked for by --gpus 1, in a file resources: {gpus: 1}, or a100:1 with a type; gres is for other devices"
+        hint = f"{_GPUS}; gres is for other devices"
     if any(one["loc"] == ("train", "command") for one in errors):
         hint = "leave it out: train.task is what runs, and a job has a command or a training task"
     if slashed := next((key for key in keys if "/" in key), None):
@@ -52,9 +52,12 @@ def complaint(
             hint = (
                 f"what runs goes under command: {_shown(value)}; several lines of a shell go under script: |"
             )
-        if name in {"gres", "accelerators"}:
-            hint = "GPUs go under resources: {gpus: 1}, or {gpus: a100:2} with a type"
+        if name == "accelerators":
+            hint = _GPUS
     return "\n".join(dict.fromkeys(filter(None, problems))), hint
+
+
+_GPUS = "GPUs are asked for by --gpus 1, in a file resources: {gpus: 1}, or a100:1 with a type"
 
 
 def _runs_a_command(layered: Layered) -> bool:

@@ -285,9 +285,8 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
             warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
             tree = ast.parse((folder / file).read_bytes())
     except (OSError, RecursionError, MemoryError):
-        return (
-            None  # gone by now, or nested too deeply for the parser, which says nothing of the job's Python
-        )
+        # Gone by now, or nested too deeply for the parser, which says nothing of the job's Python.
+        return None
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)

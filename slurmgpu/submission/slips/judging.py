@@ -110,6 +110,10 @@ def _missing(command: Command, folder: Path) -> list[Slip]:
     return [*missing_environment(command, folder), *missing_data(command, folder)]
 
 
+_OWN_FOLDER = r"^[^#]*\b(?:dirname|realpath|readlink|cd)\b.*\$(?:0\b|\{?BASH_SOURCE)"
+"""Where a script looks for the folder that it lies in."""
+
+
 def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[Slip]:
     """What is wrong with a batch script's own lines, or with those under ``script:``."""
     plan, folder = command.plan, command.folder
@@ -145,16 +149,10 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
             said, "begin it with #!/bin/bash", not command.blind and "env " not in (read.shebang or "")
         )
     elif read.is_shell and "\r\n" not in text:
-        for number, line_text in enumerate(text.splitlines(), 1):
-            if (
-                re.search(r"^[^#]*\b(?:dirname|realpath|readlink|cd)\b.*\$(?:0\b|\{?BASH_SOURCE)", line_text)
-                and batch
-            ):
+        for number, line_text in enumerate(text.splitlines() if batch else (), 1):
+            if re.search(_OWN_FOLDER, line_text) and "SLURM_SUBMIT_DIR" not in line_text:
                 said = f"{name}:{number}: Slurm runs a copy of the script in a folder of its own, and not where it lies"
-                if "SLURM_SUBMIT_DIR" not in line_text:
-                    yield Slip(
-                        said, "write $SLURM_SUBMIT_DIR, the folder in which it is submitted", sure=False
-                    )
+                yield Slip(said, "write $SLURM_SUBMIT_DIR, the folder in which it is submitted", sure=False)
         for line, slip in body_slips(command, text, is_batch=batch is not None):
             yield _at(slip, f"{name}:{line}" if batch else f"script: line {line - 1}")
     elif read.interpreter.startswith("python"):

@@ -55,18 +55,19 @@ def _unknown(command: Command, program: str, options: Table, line: Line) -> Iter
     """Yield the first option that a program does not have; a newer release may have one that is not known here."""
     for fault in line.faults:
         name = fault.text.partition("=")[0]
+        plain = name.lstrip("-")
         if fault.why == "ambiguous-option":
-            several = ", ".join(f"--{one}" for one in options.meanings(name.lstrip("-")))
+            several = options.meanings(plain)
             yield Slip(
-                f"command: {program} refuses {name}: it may be {several}",
-                f"write the one that is meant, such as --{min(options.meanings(name.lstrip('-')), key=len)}",
+                f"command: {program} refuses {name}: it may be {', '.join(f'--{one}' for one in several)}",
+                f"write the one that is meant, such as --{min(several, key=len)}",
             )
         elif fault.why == "missing-value":
             yield Slip(f"command: {program} {name} is given no value", f"write one behind it: {name} VALUE")
         elif fault.why == "unknown-option":
-            near = near_word(name.lstrip("-").replace("_", "-"), options.options)
-            spelled = f"--{near}".replace("-", "_") if near and "_" in name else f"--{near}"
-            spelled = "--" + spelled.lstrip("-_")
+            dashed = plain.replace("_", "-")
+            near = near_word(dashed, options.options)
+            spelled = "--" + (near or "").replace("-", "_" if "_" in name else "-")
             words = [
                 spelled + word[len(name) :] if word.partition("=")[0] == name else word
                 for word in command.words
@@ -76,7 +77,7 @@ def _unknown(command: Command, program: str, options: Table, line: Line) -> Iter
                 f"did you mean {spelled}? {command.instead(*words)}"
                 if near
                 else f"options of slurmgpu come before --, those of the script behind it; `{program} --help` lists its own",
-                sure=near is not None and one_slip_apart(name.lstrip("-").replace("_", "-"), near),
+                sure=near is not None and one_slip_apart(dashed, near),
             )
         else:
             continue
@@ -210,10 +211,8 @@ def _python_at(words: tuple[str, ...], at: int) -> int | None:
 
 def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]:
     """Yield what a script misses that joins a process group by the environment, where nothing sets RANK in it."""
-    plan, script = (
-        command.plan,
-        next((word for word in command.words[python + 1 :] if word.endswith(".py")), None),
-    )
+    plan = command.plan
+    script = next((word for word in command.words[python + 1 :] if word.endswith(".py")), None)
     ours = plan.launcher not in {"plain", "srun"} and not command.in_script
     if script is None or ours or (command.environ.keys() | plan.variables.keys()) & {"RANK", "MASTER_ADDR"}:
         return

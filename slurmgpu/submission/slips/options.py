@@ -65,7 +65,7 @@ def option_slips(command: Command, now: datetime | None = None) -> Iterator[Slip
             sure=False,
         )
     name = plan.option("input") or ""
-    if name.lower() != "none" and name and command.folder is not None and not re.search(r"[%$~]", name):
+    if name and name.lower() != "none" and command.folder is not None and not re.search(r"[%$~]", name):
         path = command.folder / name
         if not os.path.exists(path):  # noqa: PTH110 - a name too long for the disk is not there
             yield Slip(

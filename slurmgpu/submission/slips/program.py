@@ -120,14 +120,14 @@ def _behind_another(command: Command) -> Iterator[Slip]:
     at = runner_length(command.words)
     if at and changes_folder(command.words[:at]):
         return
-    if PurePosixPath(command.words[at]).name == "srun":
+    program = PurePosixPath(command.words[at]).name
+    if program == "srun":
         line, hidden = SRUN.read_unexpanded(command.words, at + 1)
         inside = {"chdir", "multi-prog", "container", "container-image"} & set(line.given)
         if not (hidden or inside) and line.end < len(command.words):
             inner = command._replace(words=command.words[line.end :], before=command.words[: line.end])
             yield from (slip for slip in program_slips(inner) if slip.sure)
         return
-    program = PurePosixPath(command.words[at]).name
     behind = re.search(_WRAPPED.get(program, r"(?!)"), "\0".join(command.words[at + 1 :]))
     if program == "timeout" and len(command.words) > at + 1 and behind is None:
         yield Slip(

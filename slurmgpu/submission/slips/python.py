@@ -145,8 +145,8 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
     )
     if own is not None:
         guess = f"it is in {own}: --set variables.PYTHONPATH={own}; else "
-    elif not guess and (meant := near_word(missing[0].partition(".")[0], modules_in(command.folder))):
-        guess = f"did you mean {meant}, which is here? else "
+    elif not guess and (similar := near_word(missing[0].partition(".")[0], modules_in(command.folder))):
+        guess = f"did you mean {similar}, which is here? else "
     return Slip(
         f"command: {what} its Python here ({python}) has no such {'module' if len(missing) == 1 else 'modules'}",
         f"{guess}activate the environment that has all it needs, or name it: --set environment.python.venv=FOLDER, or "

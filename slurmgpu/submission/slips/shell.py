@@ -92,10 +92,9 @@ def body_slips(
     placed = list(placed_commands(commands))
     own = {one[:-2] for _, around in placed for one in around if one.endswith("()")}
     variables = Variables(text)
-    state, before = _State(command, own, variables.names, is_batch), ""
     # A script that asks for its arguments does well without them.
-    asks = re.search(r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text)
-    state.has_arguments = not is_batch or asks is not None
+    asks = re.search(r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text) is not None
+    state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or not is_batch), ""
     yield from _unreadable_documents(command, commands)
     for simple, around in placed:
         if not any(one.endswith("()") for one in around):
@@ -159,11 +158,14 @@ def _unknown_option_of_set(words: tuple[str, ...]) -> str | None:
 class _State:
     """What a script has done up to a line, as far as it can be read: its folder, its PATH, the files that it may have made."""
 
-    def __init__(self, command: Command, own: set[str], names: frozenset[str], is_batch: bool) -> None:
-        self.command, self.own, self.names, self.is_batch = command, own, names, is_batch
+    def __init__(
+        self, command: Command, own: set[str], names: frozenset[str], is_batch: bool, *, has_arguments: bool
+    ) -> None:
+        self.command, self.own, self.names = command, own, names
+        self.is_batch, self.has_arguments = is_batch, has_arguments
         self.folder, self.brought, self.made = command.folder, command.brought, False
         self.written: set[str] = set()
-        self.strict = self.asked = self.made_by_others = self.has_arguments = False
+        self.strict = self.asked = self.made_by_others = False
 
     def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
         """Yield the slips of a command of the script."""
