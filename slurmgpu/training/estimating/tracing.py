@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -79,8 +79,8 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.live = self.peak = 0
-        self._known: dict[int, object] = {}
+        self._counted = self.peak = 0
+        self._known: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None
@@ -93,23 +93,24 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         """Count the tensors among these from now on."""
         for tensor in _tensors(values):
             storage = tensor.untyped_storage()
-            key, size = id(storage), storage.nbytes()
-            if key not in self._known:
-                self._known[key] = weakref.ref(storage, self._forget(key, size))
-                self.live += size
-                self.peak = max(self.peak, self.live)
+            # Python's own weak references to a storage end torch 2.1 with a segmentation fault.
+            reference, size = StorageWeakRef(storage), storage.nbytes()
+            if reference.cdata not in self._known:
+                self._known[reference.cdata] = reference, size
+                self._counted += size
+                if self._counted > self.peak:  # only then does it matter which of them are gone
+                    self.peak = max(self.peak, self.live())
 
-    def _forget(self, key: int, size: int) -> Any:
-        def forget(_gone: object) -> None:
-            if self._known.pop(key, None) is not None:
-                self.live -= size
-
-        return forget
+    def live(self) -> int:
+        """Return the bytes of the storages that somebody still holds."""
+        self._known = {key: known for key, known in self._known.items() if not known[0].expired()}
+        self._counted = sum(size for _, size in self._known.values())
+        return self._counted
 
     def begin(self) -> int:
-        """Measure the peak from here on; what lives now."""
-        self.peak = self.live
-        return self.live
+        """Measure the peak from here on, and return the bytes that live now."""
+        self.peak = self.live()
+        return self.peak
 
 
 def trace(task: Task, settings: Settings, processes: Sequence[int] = ()) -> Facts:
@@ -137,7 +138,7 @@ class _Traced:
     """A task's model, with fake tensors or with real ones."""
 
     def __init__(self, task: Task, settings: Settings, *, fake: bool) -> None:
-        self._settings, self._fake = settings, fake
+        self._settings = settings
         self._mode: AbstractContextManager[Any] = contextlib.nullcontext()
         if fake:
             from torch._subclasses.fake_tensor import FakeTensorMode
@@ -198,16 +199,11 @@ class _Traced:
             storages.add([*self._model.parameters(), *self._model.buffers()])
             for _ in range(2):
                 before = storages.begin()
-                self._back(tree_map(self._taken, batch), storages)
+                self._back(tree_map(_copied, batch), storages)
                 found.append(storages.peak - before)
         for each in self._model.parameters():
             each.grad = None
         return Peak(samples, *found)
-
-    def _taken(self, value: object) -> object:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return self._mode.from_tensor(value) if self._fake else value.clone()  # type: ignore[attr-defined]
 
     def _back(self, batch: object, storages: _Storages) -> None:
         storages.add(batch)
@@ -242,6 +238,10 @@ def _batches(task: Task, dataset: Any) -> Iterator[tuple[int, object]]:
         samples = [dataset[index] for index in range(min(max(_SIZES), len(dataset)))]
     for size in sorted({min(each, len(samples)) for each in _SIZES}):
         yield size, collated(samples[:size], task.collate)
+
+
+def _copied(value: object) -> object:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _cast(model: nn.Module, dtype: torch.dtype) -> None:
