@@ -177,6 +177,7 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
     if text is not None:
         from slurmgpu.submission.slips.shell import body_slips
 
+        yield from _bash_in_sh(command, text, "-c")
         inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
         for _, slip in body_slips(inner, text):
             yield _at(slip, "bash -c")
@@ -195,16 +196,24 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
             not command.blind,
         )
         return
-    by_sh = PurePosixPath(command.words[runner_length(command.words)]).name == "sh"
-    bash_only = re.search(rb"(?m)^[^#\n]*(?:\[\[ |\bsource |=\()", data) if by_sh else None
-    if bash_only is not None and Path("/bin/sh").resolve().name != "bash":
-        said = f"command: sh is no bash here, and cannot read {bash_only[0].decode(errors='replace').strip()!r} in {name}"
-        yield Slip(said, f"write {command.instead('bash', *command.words[1:])}", not command.blind)
+    text = data.decode("utf-8", errors="replace")
+    yield from _bash_in_sh(command, text, name)
     from slurmgpu.submission.slips.shell import body_slips
 
     inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
-    for line, slip in body_slips(inner, data.decode("utf-8", errors="replace")):
+    for line, slip in body_slips(inner, text):
         yield _at(slip, f"{name}:{line}")
+
+
+def _bash_in_sh(command: Command, text: str, where: str) -> Iterator[Slip]:
+    at = runner_length(command.words)
+    bash_only = re.search(r"(?m)^[^#\n]*?(\[\[ |\bsource |=\()", text)
+    if bash_only is None or PurePosixPath(command.words[at]).name != "sh":
+        return
+    if Path("/bin/sh").resolve().name != "bash":
+        said = f"command: sh is no bash here, and cannot read {bash_only[1].strip()!r} in {where}"
+        hint = f"write {command.instead(*command.words[:at], 'bash', *command.words[at + 1 :])}"
+        yield Slip(said, hint, not command.blind)
 
 
 def _at(slip: Slip, where: str) -> Slip:

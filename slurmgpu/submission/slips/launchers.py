@@ -84,6 +84,12 @@ def _unknown(command: Command, program: str, options: Table, line: Line) -> Iter
         return
 
 
+# The plug-ins that Slurm has had since 17.11, those of Cray and of centres, and what a shell makes.
+_MPI_TYPES = re.compile(
+    r"$|.*[$`]|(?:none|list|openmpi|pmi2|pmix(?:_v\d)?|cray_shasta|lam|mvapich|mpich\w*|pmi1\w*|s2)$"
+)
+
+
 def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
     """Yield what is wrong with srun's own options, and with a batch script that it is to start."""
     words = command.words
@@ -103,6 +109,13 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
                 + (f": {command.instead(*words[: option.at], option.spelling, *rest)}" if rest else ""),
             )
             return
+    mpi = line.given.get("mpi") or ""
+    if not _MPI_TYPES.match(mpi):
+        yield Slip(
+            f"command: srun --mpi={mpi}: Slurm has no such type",
+            "write --mpi=pmix or --mpi=pmi2; `srun --mpi=list` says which the cluster has",
+            sure=not hidden,
+        )
     logs = [one for one in line.options if one.name in {"output", "error"} and "/" in (one.value or "")]
     for option in logs if folder is not None else ():
         path = Path(option.value or "").parent

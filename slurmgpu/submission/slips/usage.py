@@ -43,7 +43,12 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     def instead(*other: str) -> str:
         return command.instead(*before, *other)
 
-    if program in _TERMINAL or (program in _READERS and not rest and not command.in_script):
+    if rest[:1] == ("=",):
+        yield Slip(
+            f"command: {' '.join(words[:3])!r}: blanks stand beside =, and so {program!r} is taken for a program",
+            f"write {instead(''.join(words[:3]), *words[3:])}",
+        )
+    elif program in _TERMINAL or (program in _READERS and not rest and not command.in_script):
         reads = program in _READERS
         yield Slip(
             f"command: {program} {'without a script reads its standard input' if reads else 'works at a terminal'}, "
@@ -105,6 +110,7 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
         yield from _too_many_processes(command, rest)
     name = python.module if python is not None and python.module == "pip" else program
     yield from _missing_files(command, folder, name, rest)
+    yield from _missing_paths(folder, before)
     if python is None or python.script is not None:
         yield from _misspelled_files(folder, rest if python is None else python.arguments)
 
@@ -173,23 +179,40 @@ def _misspelled_files(folder: Path, words: tuple[str, ...]) -> Iterator[Slip]:
 
 
 def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str, ...]) -> Iterator[Slip]:
-    """The files that a program is to read by an option, and that are not there."""
-    options = _FILES.get(program, ())
+    """The files that a program is to read, by an option or by their place, and that are not there."""
+    plain = [word for word in rest if not word.startswith("-")]
+    read = [("", word) for word in plain[:-1]] if program in {"cp", "mv"} and "-t" not in rest else []
+    if program in {"pip", "pip3"} and plain[:1] == ["install"]:
+        read += [("", word) for word in plain[1:] if re.search(r"\.(?:whl|zip|tar\.gz)\Z", word)]
+    elif program == "tar" and re.match(r"-?[a-zA-Z]*x[a-zA-Z]*f\Z|-?xf", next(iter(rest), "")):
+        read += [("", word) for word in rest[1:2]]
+    elif program == "unzip":
+        read += [("", word) for word in plain[:1]]
     for number, word in enumerate(rest):
         option, has_value, value = word.partition("=")
-        if option not in options:
-            continue
-        value = value if has_value else next(iter(rest[number + 1 :]), "")
+        if option in _FILES.get(program, ()):
+            read.append((f" {option}", value if has_value else next(iter(rest[number + 1 :]), "")))
+    for option, value in read:
         path = folder / value
-        if value and path.is_dir():
-            said = f"command: {program} {option} {value}: it is a folder, where a file is expected"
-            yield Slip(
-                said, f"give a file in it: {option} {PurePosixPath(value) / 'FILE'}", not command.blind
-            )
-        if not value or re.search(r"[$~*{]|://", value) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
+        if option and value and path.is_dir():
+            said = f"command: {program}{option} {value}: it is a folder, where a file is expected"
+            yield Slip(said, f"give a file in it:{option} {PurePosixPath(value) / 'FILE'}", not command.blind)
+        if not value or re.search(r"[$~*?{[`]|:", value) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
             continue
         yield Slip(
-            f"command: {program} {option} {value}: there is no such file in the work folder {folder}",
+            f"command: {program}{option} {value}: there is no such file in the work folder {folder}"
+            if option
+            else f"command: {program} is to read {value}, and there is no such file in the work folder {folder}",
             f"{meant(value, path)}give its path against the work folder",
             sure=not command.blind and seen_from_here(path, folder),
         )
+
+
+def _missing_paths(folder: Path, before: tuple[str, ...]) -> Iterator[Slip]:
+    """Folders of PYTHONPATH that ``env`` sets, and that are not there, where one of nearly the same name is."""
+    values = (word.partition("=")[2] for word in before if word.startswith("PYTHONPATH="))
+    for value in (one for each in values for one in each.split(":") if one and "$" not in one):
+        near = near_file(folder / value, folders=True)
+        if near and not os.path.exists(folder / value):  # noqa: PTH110 - a long name is not there
+            said = f"command: PYTHONPATH={value}: there is no such folder in the work folder {folder}"
+            yield Slip(said, f"did you mean {PurePosixPath(value).with_name(near)}?", sure=False)
