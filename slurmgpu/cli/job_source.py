@@ -46,6 +46,12 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
     named, command = given.get("job__file"), given.get("command") or ()
     for word in (named, *command[:1]):
         refuse_notebook(word or "")
+    if named and command and _is_batch(named):
+        raise InvalidInput(
+            f"{named}: a batch script has commands of its own, and {shlex.join(command)!r} stands behind --",
+            hint=f"to hand it to the script: slurmgpu submit -- {shlex.join([named, *command])}; to run it in the script's "
+            f"place, make a job file of the script's options first: slurmgpu import {shlex.quote(named)}",
+        )
     if named:
         return Source(batch=_batch(named, (), environ)) if _is_batch(named) else Source(find_job_file(named))
     if command and _is_batch(command[0]):

@@ -122,6 +122,13 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     from slurmgpu.models.train import TrainSettings
 
     known = {flag for parameter in ctx.command.params for flag in parameter.opts}
+    if (
+        error.option_name in {"-j", "--job", "--jobs", "--jobid", "--job-id", "--id"}
+        and "--sbatch" not in known
+    ):
+        return f"a job's number stands alone: {ctx.command_path} 1234"
+    if error.option_name in {"-u", "--user", "--me", "-U"} and ctx.info_name == "status":
+        return "status shows your own jobs, without an option; those of others: squeue -u NAME"
     for word in ctx.meta.get(ARGUMENTS, ()):
         if re.match(r"-[a-z][a-z-]+", word) and f"-{word.partition('=')[0]}" in known:
             return f"long options have two dashes: -{word}"
@@ -160,12 +167,15 @@ def _extra(ctx: click.Context) -> str:
     name = ctx.info_name or ""
     if name in given:
         return f"{name} is given twice: leave one out"
+    words = ctx.meta.get(ARGUMENTS, ())
+    for before, word, value in zip(words, words[1:], words[2:], strict=False):
+        if before == "--set" and "=" not in word:
+            return f"key and value are one word: --set {word}={value}"
     files = [word for word in given if re.search(r"\.ya?ml\Z", word)]
     if len(files) > 1:
         return "one job a call: " + "; ".join(f"{ctx.command_path} {file}" for file in files)
     if any(word[:1] in _DASHES for word in given):
         return "a dash here is a typographic one, as documents have it; write --"
-    words = ctx.meta.get(ARGUMENTS, ())
     if name == "submit" and words and re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", words[0]):
         return f"arguments of a batch script: slurmgpu submit [OPTIONS] -- {shlex.join(words)}"
     return f"{ctx.command_path} takes fewer words, and options begin with --: {ctx.command_path} --help"

@@ -13,6 +13,7 @@ from slurmgpu.errors import did_you_mean, nearest
 from slurmgpu.files.layered import Key, Layered, dotted
 from slurmgpu.files.mending import mended_lines, model_in, places_of
 from slurmgpu.lines.slurm import SBATCH
+from slurmgpu.models.train import TrainSettings
 
 __all__ = ["complaint"]
 
@@ -41,6 +42,17 @@ def complaint(
         hint = f"{_GPUS}; gres is for other devices"
     if any(one["loc"] == ("train", "command") for one in errors):
         hint = "leave it out: train.task is what runs, and a job has a command or a training task"
+    own = {
+        str(one["loc"][1]): one["input"]
+        for one in errors
+        if one["type"] == "extra_forbidden"
+        and len(one["loc"]) == 2
+        and one["loc"][0] == "train"
+        and not did_you_mean(str(one["loc"][1]), TrainSettings.model_fields)
+    }
+    if own and hint is None and not TrainSettings.ABSENT.keys() & own.keys():
+        values = ", ".join(f"{name}: {_shown(value)}" for name, value in own.items())
+        hint = f"values of your own, which the task reads as cfg.NAME: train: {{config: {{{values}}}}}"
     if slashed := next((key for key in keys if "/" in key), None):
         hint = f"a key within a key is written with a dot: {slashed.replace('/', '.')}"
     if hint is None and "sbatch" in model.model_fields and (strange := _strange(model, errors)):
@@ -212,7 +224,10 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
         return f"{shown}: {message}" if message.startswith("must be ") else str(message)
     if error["type"] == "string_type" and not isinstance(error["input"], (dict, list)):
         return f"{shown} is not text; put it in quotes"
-    return f"{shown}: {_WANTED.get(error['type']) or message[:1].lower() + message[1:]}"
+    wanted = _WANTED.get(error["type"]) or message[:1].lower() + message[1:]
+    if error["type"] == "model_type" and (keys := _keys_at(model, key)):
+        wanted += f", with the keys {', '.join(keys)}"
+    return f"{shown}: {wanted}"
 
 
 # In YAML's words, where Pydantic speaks of JSON's.
@@ -220,6 +235,8 @@ _WANTED = {
     "string_type": "one text is expected here",
     "tuple_type": "a list is expected here, such as [a, b]",
     "list_type": "a list is expected here, such as [a, b]",
+    "bool_type": "true or false is expected here",
+    "bool_parsing": "true or false is expected here",
     "dict_type": "`key: value` lines are expected here",
     "model_type": "`key: value` lines are expected here",
 }

@@ -60,14 +60,16 @@ def find_job_file(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         program = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}.get(path.suffix)
+        text = "" if path.suffix in {".yaml", ".yml"} else (_read_text(path) or "")[:4096]
+        if text.startswith("#!"):
+            program = program or ("python " if "python" in text.partition("\n")[0] else "bash ")
         if program:
-            text = (_read_text(path) or "")[:4096]
             if not text.strip():
                 raise InvalidInput(f"{name}: is empty", hint="write the commands into it first")
             other = next(
                 (
                     one
-                    for one, mark in (("PBS", r"#PBS\s"), ("SGE", r"#\$ -"))
+                    for one, mark in (("PBS", r"#PBS\s"), ("LSF", r"#BSUB\s"), ("SGE", r"#\$ -"))
                     if re.search(rf"(?m)^{mark}", text)
                 ),
                 None,

@@ -93,7 +93,9 @@ def body_slips(
     own = {one[:-2] for _, around in placed for one in around if one.endswith("()")}
     variables = Variables(text)
     # A script that asks for its arguments does well without them.
-    asks = re.search(r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text) is not None
+    asks = (command.plan.script or "").startswith("set -- ") or re.search(
+        r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text
+    ) is not None
     state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or not is_batch), ""
     yield from _unreadable_documents(command, commands)
     for simple, around in placed:

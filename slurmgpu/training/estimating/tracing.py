@@ -94,7 +94,8 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         for tensor in _tensors(values):
             storage = tensor.untyped_storage()
             # Python's own weak references to a storage end torch 2.1 with a segmentation fault.
-            reference, size = StorageWeakRef(storage), storage.nbytes()
+            reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            size = storage.nbytes()
             if reference.cdata not in self._known:
                 self._known[reference.cdata] = reference, size
                 self._counted += size
@@ -103,7 +104,7 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 
     def live(self) -> int:
         """Return the bytes of the storages that somebody still holds."""
-        self._known = {key: known for key, known in self._known.items() if not known[0].expired()}
+        self._known = {key: known for key, known in self._known.items() if not known[0].expired()}  # type: ignore[no-untyped-call]
         self._counted = sum(size for _, size in self._known.values())
         return self._counted
 
