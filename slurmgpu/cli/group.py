@@ -186,7 +186,9 @@ def _ready_streams() -> None:
 def _usage_message(error: click.UsageError) -> str:
     """click's sentence, with the command that it is about."""
     name = error.ctx.info_name if error.ctx is not None and error.ctx.parent is not None else None
-    return f"{name}: {error.format_message()}" if name else error.format_message()
+    # Of commands click guesses by the letters alone; the hint knows what others call them.
+    said = error.message if error.message.startswith("No such command") else error.format_message()
+    return f"{name}: {said}" if name else said
 
 
 def _print_error(message: str, hint: str | None) -> None:

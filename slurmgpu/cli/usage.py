@@ -109,6 +109,20 @@ def usage_hint(error: click.UsageError) -> str:
         special = _option(error, ctx)
         if special:
             return special
+    if isinstance(ctx.command, click.Group) and error.message.startswith("No such command"):
+        others = {"start": "up", "stop": "down", "run": "up"} if ctx.info_name == "sandbox" else {}
+        commands = ctx.command.list_commands(ctx)
+        named = re.search(r"'(.*?)'", error.message)
+        meant = others.get(named[1]) or nearest(named[1], commands) if named else None
+        guess = f"did you mean {meant}? " if meant else ""
+        return f"{guess}{path} has {', '.join(commands)}: {path} --help"
+    if (
+        isinstance(error, click.MissingParameter)
+        and error.param is not None
+        and not error.param.opts[0].startswith("-")
+    ):
+        jobs = "; slurmgpu status lists your jobs" if "JOB" in error.param.make_metavar(ctx) else ""
+        return f"write {path} {error.param.make_metavar(ctx)}{jobs}; {path} --help says more"
     if error.message.startswith("Got unexpected extra argument"):
         return _extra(ctx)
     parameter = getattr(error, "param", None)

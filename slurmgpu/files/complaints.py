@@ -128,6 +128,10 @@ def _mended(layered: Layered, misplaced: Mapping[Key, tuple[str, ...]]) -> str:
         if origin is not None and origin.where.startswith("option --set"):
             options.append(f"--set {dotted(place)}={value}")
         else:
+            if place == ("restart", "on"):
+                value = (
+                    ["preemption", "node_failure"] if value is True else []
+                )  # what sbatch --requeue restarts after
             texts = place == ("variables",) and isinstance(value, Mapping)  # as variables want them
             values[place] = {name: str(one) for name, one in value.items()} if texts else value
     lines = [f"write {' '.join(options)}"] if options else []
@@ -151,7 +155,13 @@ def _hint(error: Mapping[str, Any]) -> str | None:
     hint = getattr(raised, "hint", None)
     if isinstance(hint, str):
         return hint
+    if error["type"] == "extra_forbidden" and error["input"] is None:
+        glued = re.fullmatch(r"([A-Za-z_]\w*):(\S+)", str(error["loc"][-1]))
+        return f"a blank is missing after the colon: {glued[1]}: {glued[2]}" if glued else None
     if error["type"] == "model_type" and isinstance(error["input"], str):
+        meant = {("mail",): "user", ("train",): "task"}.get(error["loc"])
+        if meant is not None:
+            return f"write {error['loc'][0]}: {{{meant}: {error['input']!r}}}"
         glued = re.match(r"([A-Za-z_]\w*)[:=](\S.*)\Z", error["input"])
         if glued:
             return f"a blank is missing after the colon: write\n{dotted(error['loc'])}:\n  {glued[1]}: {glued[2]}"
@@ -224,6 +234,9 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
         return f"{shown}: {message}" if message.startswith("must be ") else str(message)
     if error["type"] == "string_type" and not isinstance(error["input"], (dict, list)):
         return f"{shown} is not text; put it in quotes"
+    if error["type"] in {"tuple_type", "list_type"}:
+        one = error["input"] if isinstance(error["input"], str) else "a, b"
+        return f"{shown}: a list is expected here, such as [{one}]"
     wanted = _WANTED.get(error["type"]) or message[:1].lower() + message[1:]
     if error["type"] == "model_type" and (keys := _keys_at(model, key)):
         wanted += f", with the keys {', '.join(keys)}"
@@ -233,8 +246,6 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
 # In YAML's words, where Pydantic speaks of JSON's.
 _WANTED = {
     "string_type": "one text is expected here",
-    "tuple_type": "a list is expected here, such as [a, b]",
-    "list_type": "a list is expected here, such as [a, b]",
     "bool_type": "true or false is expected here",
     "bool_parsing": "true or false is expected here",
     "dict_type": "`key: value` lines are expected here",

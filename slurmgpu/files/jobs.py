@@ -120,10 +120,11 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         here = [str(one) for one in path.parent.iterdir() if one.suffix in _TAKEN]
     except OSError:
         here = []
-    stem = next((one for one in here if Path(one).stem == path.name), None)
-    near = stem or nearest(name, [*here, *shipped], cutoff=0.7)
+    stems = {Path(one).stem: one for one in (*shipped, *here)}
+    stem = path.stem if path.suffix in _TAKEN else path.name
+    near = stem if stem in stems else nearest(stem, stems, cutoff=0.7)
     if near:
-        return f"did you mean {near}?"
+        return f"did you mean {stems[near]}?"
     if path.suffix in {".yaml", ".yml"}:
         return "give the path of one, or let `slurmgpu init` write a first one"
     return f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ..."

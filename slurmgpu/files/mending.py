@@ -82,6 +82,10 @@ def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str,
         way = "deeper" if indent > above else "less deep"
         what = "which has a value of its own" if indent > above else "and like none above it"
         said = f"{lines[at].strip()!r} is indented {way} than the line above, {what}"
+        if indent > above and lines[before].rstrip().endswith("}"):
+            value = pair["value"].rstrip() if pair else ""
+            inner = f"{pair['key']}: {json.dumps(value)}" if pair and ":" in value else lines[at].strip()
+            return at, said, _write(f"{lines[before].rstrip()[:-1].rstrip()}, {inner}}}")
         return at, said, _write(f"{lines[before].rstrip()}\n{' ' * above}{lines[at].strip()}")
     return None
 

@@ -143,6 +143,7 @@ class Dependency(_FromText, Model):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, value: Any) -> Any:
+        value = str(value) if isinstance(value, int) else value
         if not isinstance(value, str):
             return value
         if ("," in value and "?" in value) or not all(

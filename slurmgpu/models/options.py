@@ -96,12 +96,15 @@ OTHER_NAMES = {
     "queue": "resources.partition",
     "walltime": "resources.time",
     "runtime": "resources.time",
+    "cpus": "resources.cpus_per_task",
     "ncpus": "resources.cpus_per_task",
     "num-gpus": "resources.gpus",
     "ngpus": "resources.gpus",
     "num-nodes": "resources.nodes",
     "project": "resources.account",
     "env": "variables",
+    "email": "mail.user",
+    "log": "output",
     "workdir": "work_dir",
 }
 """What other systems call a field."""

@@ -98,7 +98,10 @@ def missing_script(
     """The slip of a script that is not there; ``before`` and ``after`` are the command's words around it."""
     path = folder / script
     near = near_file(path)
-    if near and (one_slip_apart(path.name, near) or _found_elsewhere(command, script) is None):
+    first = script.partition(" ")[0]
+    if first != script and (folder / first).is_file():
+        hint = f"write it without the quotes around it: {command.instead(*before, *script.split(), *after)}"
+    elif near and (one_slip_apart(path.name, near) or _found_elsewhere(command, script) is None):
         there = str(PurePosixPath(script).parent / near)
         hint = f"did you mean {there}? {command.instead(*before, there, *after)}"
     else:

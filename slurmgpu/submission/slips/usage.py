@@ -90,6 +90,12 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
         if not any((folder / one).is_file() for one in ("Makefile", "makefile", "GNUmakefile")):
             said = f"command: make has no Makefile in the work folder {folder}"
             yield Slip(said, "give its folder: make -C FOLDER", sure=not command.blind)
+    elif program == "sudo":
+        yield Slip(
+            "command: sudo asks for a password, and a job has no terminal; users of a cluster rarely have the right",
+            f"write {instead(*(word for word in rest if not word.startswith('-')))}",
+            sure=False,
+        )
     elif program in {"docker", "podman"}:
         yield Slip(
             f"command: {program} needs a daemon or rights that the nodes of a cluster rarely give",
@@ -166,7 +172,7 @@ def _misspelled_files(folder: Path, words: tuple[str, ...]) -> Iterator[Slip]:
         ):
             continue
         path = folder / name
-        if os.path.exists(path) or not path.parent.is_dir():  # noqa: PTH110 - a long name is not there
+        if os.path.exists(path):  # noqa: PTH110 - a long name is not there
             continue
         near = near_file(path)
         if (
@@ -176,6 +182,9 @@ def _misspelled_files(folder: Path, words: tuple[str, ...]) -> Iterator[Slip]:
         ):
             said = f"command: there is no {name}"
             yield Slip(said, f"did you mean {PurePosixPath(name).with_name(near)}?", sure=False)
+        elif re.search(r"-\w*(?:conf|cfg)", f"{before} {word}") and seen_from_here(path, folder):
+            said = f"command: there is no {name} in the work folder {folder}"
+            yield Slip(said, f"{meant(name, path)}give its path against the work folder", sure=False)
 
 
 def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str, ...]) -> Iterator[Slip]:
