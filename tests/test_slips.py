@@ -120,6 +120,8 @@ RIGHT = YAML(typ="safe").load(
 def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
     for name in ("run.sh", "fit.jl", "src/model.py"):
         desk.file(name, "")
+    for name in ("parsed.py", "known.py", "taken.py", "doubtful.py"):
+        desk.file(name, RIGHT["files"][name])
     (desk.work / "of_a_node.py").symlink_to("/scratch-of-the-node/train.py")
     code, _, err = desk("submit", "--gpus", "1", "--", *shlex.split(words))
     assert (code, "error" in err) == (0, False), err
@@ -146,7 +148,8 @@ def test_nothing_is_refused_in_a_script_that_works(
     desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BASH_ENV", "/etc/modules.sh")
-    desk.file("joins.py", RIGHT["files"]["joins.py"])
+    for name in ("joins.py", "parsed.py"):
+        desk.file(name, RIGHT["files"][name])
     for name in ("run.sh", "src/model.py", "env.sh"):
         desk.file(name, "")
     desk.file("x.slurm", f"#!/bin/bash\n#SBATCH --gpus=1\n{text}\n")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.lines.command import runner_length
+from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.launchers import launcher_slips
@@ -100,8 +101,9 @@ def slips(command: Command) -> list[Slip]:
     if folder is not None:
         if not any(slip.sure for slip in found):
             found += [*usage_slips(command, folder), *_of_code(command, folder)]
-        if not found:
-            found += _missing(command, folder)
+        if not any(slip.sure for slip in found):
+            refused = argument_slip(command, folder)
+            found += [*([] if refused is None else [refused]), *_missing(command, folder)]
     found += [*active_elsewhere(command.plan, command.environ), *in_sight]
     return sorted(found, key=lambda slip: not slip.sure)
 

@@ -15,6 +15,7 @@ from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
 from slurmgpu.scripts.shell import Command as Text
 from slurmgpu.scripts.shell import Simple, placed_commands, read_shell, simple_commands
 from slurmgpu.slurm import Runner, call, submission_env
+from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.launchers import launcher_slips, srun_slips
@@ -244,6 +245,9 @@ class _State:
                     path = self.folder / code if code.endswith(".py") else None
                     unread = unreadable_python(inner, path or code, code if path else "-c")
                     found += [] if unread is None else [unread]
+                if not any(slip.sure for slip in found) and not each.nested:
+                    refused = argument_slip(inner, self.folder)
+                    found += [] if refused is None else [refused]
                 found += [] if typed is None else [typed]
                 own_path = any(one.startswith("PYTHONPATH=") for one in each.simple.assignments)
                 if not (found or each.nested or self.asked or own_path):
