@@ -310,8 +310,8 @@ def _placed(drafts: list[_Draft], size: Size, of: str) -> dict[str, int]:
     if sums:
         raise PlanError(
             f"{of}steps: together they ask for {' and '.join(sums)}: {late.name} would wait until others end",
-            hint="give the steps less, ask for more under resources, or write overlap: true in one that shares what the "
-            "others have",
+            hint="steps start together: give them less, or ask for more under resources; one that asks for nothing of its own "
+            "may share the others' (overlap: true); one after the other: lines under script: |",
         )
     needs = ", ".join(
         count(amount, what) if what != "MiB of memory" else f"{amount} {what}"

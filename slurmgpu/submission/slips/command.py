@@ -128,6 +128,8 @@ def other_folder(
     shown = shlex.quote(os.path.relpath(found, command.cwd))
     words = (*before, os.path.relpath(found / name, command.folder), *after)
     if command.in_script:  # which may have changed its folder itself
+        if command.folder != command.cwd and found == command.cwd:
+            return f"it is in {found}: take the cd above it out, or write {command.instead(*words)}"
         return f"it is in {found}: write {command.instead(*words)}"
     return f"it is in {found}: give that folder by -D {shown}, or write {command.instead(*words)}"
 

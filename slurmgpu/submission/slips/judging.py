@@ -171,7 +171,7 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
 
     code = code_of(command.words)
     if code is not None:
-        shown = code if code.endswith(".py") else "-c"
+        shown = "-c" if "-c" in command.words and not (folder / code).is_file() else code
         if (slip := unreadable_python(command, folder / code if shown == code else code, shown)) is not None:
             yield slip
         return

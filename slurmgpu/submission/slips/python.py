@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import shutil
 import sys
@@ -67,8 +68,9 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
-            compile(text, shown, "exec", dont_inherit=True)
-        return None
+            tree = ast.parse(text, shown)
+            compile(tree, shown, "exec", dont_inherit=True)
+        return _fails_at_once(command, tree, shown)
     except (RecursionError, MemoryError):
         return None  # nested too deeply for this parser, which says nothing of the job's Python
     except (SyntaxError, ValueError) as error:
@@ -96,6 +98,45 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
         + ("" if python else "; only a newer Python may read it, and the job fails at once otherwise"),
         sure=python is not None and not command.blind,
     )
+
+
+def _fails_at_once(command: Command, tree: ast.Module, shown: str) -> Slip | None:
+    """Return why the first lines of readable code raise under any Python: imports, and names of ``-c`` that nothing sets."""
+    nodes = list(ast.walk(tree))
+    packaged = any(isinstance(node, ast.Name) and node.id == "__package__" for node in nodes)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level and shown.endswith(".py") and not packaged:
+            *package, stem = Path(shown).with_suffix("").parts
+            below = package[:1] == ["src"]
+            named = ".".join([*package[below:], stem])
+            imports = f"from {'.' * node.level}{node.module or ''} import"
+            return Slip(
+                f"command: {shown} line {node.lineno}: {imports} ...: a file that is run by its path is in no package",
+                f"run it as a module: python -m {named}" + ", with --set variables.PYTHONPATH=src" * below,
+                sure=not command.blind,
+            )
+        for one in node.names if isinstance(node, ast.Import) else ():
+            if one.name.endswith(".py"):
+                said = f"{shown} line {node.lineno}: import {one.name}: import takes a module's name, not a file's"
+                return Slip(f"command: {said}", f"write import {one.name.removesuffix('.py')}")
+    if shown != "-c" or any(isinstance(node, ast.alias) and node.name == "*" for node in nodes):
+        return None
+    known = {"__name__", "__file__", "__doc__", *dir(builtins)}
+    for inner in nodes:
+        if isinstance(inner, ast.alias):
+            known.add(inner.asname or inner.name.partition(".")[0])
+        elif isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
+            known.add(inner.id)
+        elif isinstance(inner, (ast.arg, ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)):
+            known.add(getattr(inner, "arg", None) or getattr(inner, "name", None) or "")
+    for statement in tree.body:
+        for inner in ast.walk(statement) if isinstance(statement, (ast.Expr, ast.Assign)) else ():
+            if isinstance(inner, ast.Name) and inner.id not in known:
+                return Slip(
+                    f"command: -c: nothing sets {inner.id!r} in this code",
+                    f"import it first: import {inner.id}; ...",
+                )
+    return None
 
 
 def _unknown_python(command: Command) -> bool:
@@ -133,6 +174,13 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
         if answer.rc == 0
     }
     missing = list(near)
+    if script.endswith(".py") and b"sys.path" in (command.folder / script).read_bytes():
+        bases = (command.folder, command.folder.parent, beside.parent)  # it may look further than Python does
+        missing = [
+            one
+            for one in missing
+            if not any([*base.glob(f"{one}*"), *base.glob(f"*/{one}*")] for base in bases)
+        ]
     if not missing:
         return None
     lines = ", ".join(f"{name} ({wanted[name]})" if wanted[name] else name for name in missing[:5])

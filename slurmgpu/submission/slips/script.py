@@ -192,7 +192,9 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
         script = script if script.endswith(".py") else f"{script}.py"
         yield Slip(
             f"command: -m takes a module's name, and {module!r} is a file's",
-            f"write {instead(named)}, or {command.instead(*before, script, *python.arguments)}",
+            f"write {instead(named)}"
+            + f", or {command.instead(*before, script, *python.arguments)}"
+            * (not _imports_relatively(folder / script)),
         )
         return
     top, _, rest = module.partition(".")
@@ -218,6 +220,14 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
             f"did you mean {good}? {instead(good)}",
             not command.blind and one_slip_apart(top, near_module) and not _importable(top),
         )
+
+
+def _imports_relatively(path: Path) -> bool:
+    """Whether a file can only be run as a module, for it imports from its own package."""
+    try:
+        return re.search(r"(?m)^from \.", path.read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False
 
 
 def modules_in(folder: Path) -> list[str]:

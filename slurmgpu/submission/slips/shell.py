@@ -20,12 +20,12 @@ from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.launchers import launcher_slips, srun_slips
 from slurmgpu.submission.slips.modules import has_modules
-from slurmgpu.submission.slips.nearby import meant
+from slurmgpu.submission.slips.nearby import meant, near_word, one_slip_apart
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.python import missing_imports, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
 from slurmgpu.submission.slips.usage import usage_slips
-from slurmgpu.submission.slips.variables import unset_variables
+from slurmgpu.submission.slips.variables import missing_lists, short_lists, unset_variables
 from slurmgpu.submission.slips.words import typographic_slip
 
 __all__ = ["body_slips", "syntax_error"]
@@ -45,6 +45,24 @@ _BUILTINS = frozenset({
 })  # fmt: skip
 # What they run may set anything: PATH, functions, the folder.
 _BRING = frozenset({"module", "ml", "conda", "mamba", "micromamba", "spack", "eval", "source", ".", "load"})
+_OF_CONDA = frozenset(
+    {
+        "activate",
+        "clean",
+        "config",
+        "create",
+        "deactivate",
+        "env",
+        "info",
+        "init",
+        "install",
+        "list",
+        "remove",
+        "run",
+        "shell",
+        "update",
+    }
+)
 # They leave no file behind that a later command could read.
 _MAKE_NOTHING = _BUILTINS | _BRING | {
     "echo", "date", "hostname", "nvidia-smi", "rocm-smi", "env", "printenv", "id", "uname", "free", "df", "nproc",
@@ -91,14 +109,22 @@ def body_slips(
         return  # whose patterns look like commands in brackets
     commands = read_shell(text, first_line)
     placed = list(placed_commands(commands))
-    own = {one[:-2] for _, around in placed for one in around if one.endswith("()")}
+    defined: dict[str, int] = {}
+    for one, around in placed:
+        for name in (each[:-2] for each in around if each.endswith("()")):
+            defined.setdefault(name, one.line)
+    own = set(defined)
     variables = Variables(text)
     # A script that asks for its arguments does well without them.
     asks = (command.plan.script or "").startswith("set -- ") or re.search(
         r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text
     ) is not None
     state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or not is_batch), ""
+    lines = text.splitlines()
     yield from _unreadable_documents(command, commands)
+    yield from short_lists(command.plan.option("array") or "", lines, first_line)
+    if command.folder is not None and not re.search(r"(?m)^\s*(?:cd|pushd)\b", text):
+        yield from missing_lists(command.folder, lines, first_line)
     for simple, around in placed:
         if not any(one.endswith("()") for one in around):
             if (
@@ -115,8 +141,21 @@ def body_slips(
             doubtful = bool(around) or before in {"&&", "||", "|"}
             pattern = "case" in around and simple.ender in {")", "|"}
             calls = [] if pattern else list(calls_of(simple, variables=variables))
+            if defined.get(simple.name, 0) > simple.line:
+                said = f"{simple.name}: bash reads its definition only in line {defined[simple.name]}, and does not know it yet"
+                yield (
+                    simple.line,
+                    Slip(said, "move the function above its first call", sure=not (around or state.brought)),
+                )
             # The text of bash -c is a script of its own, and that of ssh or docker is for another machine.
             for each in calls if calls and calls[0].name in {"bash", "sh"} else calls[:1]:
+                if each.name.startswith("-") and lines[simple.line - first_line - 1].lstrip().startswith("#"):
+                    said = f"the comment in line {simple.line - 1} ends the command above it: {each.name!r} would be a program"
+                    yield (
+                        each.line,
+                        Slip(said, "take the comment out: none can stand within a continued command"),
+                    )
+                    continue
                 yield from ((each.line, slip) for slip in state.judge(each, doubtful or each.nested))
             yield from ((simple.line, slip) for slip in state.lost_outputs(simple, doubtful))
             state.after(simple, variables)
@@ -169,6 +208,7 @@ class _State:
         self.folder, self.brought, self.made = command.folder, command.brought, False
         self.written: set[str] = set()
         self.strict = self.asked = self.made_by_others = False
+        self.assigned: set[str] = set()
 
     def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
         """Yield the slips of a command of the script."""
@@ -201,6 +241,15 @@ class _State:
                 )
                 yield Slip(said, "name it in the job file: environment: {python: {conda: NAME}}", sure=False)
             yield from self._conda_missing(words[2:3])
+        elif (
+            name in {"conda", "mamba"}
+            and words[1:2]
+            and (near := near_word(words[1], _OF_CONDA))
+            and words[1] not in _OF_CONDA
+        ):
+            meant_words = " ".join((name, near, *words[2:]))
+            said = f"{name} has no command {words[1]!r}"
+            yield Slip(said, f"did you mean {meant_words}?", one_slip_apart(words[1], near))
         elif name == "eval" and "conda shell" in " ".join(words) and not self.brought:
             if not shutil.which("conda", path=self.command.environ.get("PATH")):
                 said = "there is no conda on PATH here, and so none of its functions after this line"
@@ -242,7 +291,9 @@ class _State:
                 found = misused
                 code = None if found or each.nested else code_of(words)
                 if code is not None and "$" not in code:
-                    path = self.folder / code if code.endswith(".py") else None
+                    path = (
+                        None if "-c" in words and not (self.folder / code).is_file() else self.folder / code
+                    )
                     unread = unreadable_python(inner, path or code, code if path else "-c")
                     found += [] if unread is None else [unread]
                 if not any(slip.sure for slip in found) and not each.nested:
@@ -272,6 +323,11 @@ class _State:
         known -= {
             one for one in known if one.startswith("SLURM_")
         } - self.names  # those of this shell are its own
+        for word in (*each.simple.assignments, *each.simple.raw[1:]) if self.strict and not of_others else ():
+            named = re.match(r"(\w+)=.*\$\{?\1\b(?![:}]*[-+])", word)
+            if named and named[1] not in {*self.assigned, *self.command.environ, *plan.variables}:
+                said = f"${named[1]} is set nowhere before, nor here: under `set -u` the script ends"
+                yield Slip(said, f"write ${{{named[1]}:-}} in its place", sure=False)
         yield from unset_variables(
             each.simple.raw,
             plan,
@@ -314,6 +370,9 @@ class _State:
         self.brought |= name in _BRING or any(
             one.startswith(("PATH=", "PYTHONPATH=")) for one in (*simple.assignments, *simple.raw[1:])
         )
+        self.assigned |= {
+            one.partition("=")[0] for one in (*simple.assignments, *simple.raw[1:]) if "=" in one
+        }
         # A command under a condition may have made something, too; a file that is written has its name.
         self.made |= bool(simple.outputs) or bool(name and name not in _MAKE_NOTHING)
         self.written |= {one.rsplit("/", 1)[-1] for one in simple.outputs}

@@ -118,7 +118,8 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     yield from _missing_files(command, folder, name, rest)
     yield from _missing_paths(folder, before)
     if python is None or python.script is not None:
-        yield from _misspelled_files(folder, rest if python is None else python.arguments)
+        script = PurePosixPath(python.script or "").name if python is not None else program
+        yield from _misspelled_files(folder, script, rest if python is None else python.arguments)
 
 
 def _missing_image(
@@ -160,15 +161,21 @@ def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Sli
         )
 
 
-def _misspelled_files(folder: Path, words: tuple[str, ...]) -> Iterator[Slip]:
-    """Files that a program is given and that are not there, where one of nearly the same name is: a guess."""
+_READ_BY = r"-[-\w]*(?:conf|cfg|resume|load|pretrained|weights|checkpoint|ckpt)"
+"""Options by which scripts read a file; a training may write its checkpoint there."""
+
+
+def _misspelled_files(folder: Path, script: str, words: tuple[str, ...]) -> Iterator[Slip]:
+    """Files that a script is given and that are not there, where one of nearly the same name is, or it is to be read."""
+    makes = r"out|save|log|dir|dest|export|result|name"
+    if not re.search(r"eval|test|infer|predict|sampl|generat", script):
+        makes += "|ckpt|checkpoint"
     for before, word in pairwise(("", *words)):
         name = word.partition("=")[2] if word.startswith("-") else word
-        makes = re.search(
-            r"out|save|log|dir|dest|export|result|ckpt|checkpoint|name", f"{before} {word.partition('=')[0]}"
-        )
-        if makes or not re.fullmatch(
-            r"[\w./-]+\.(?:ya?ml|json|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5)", name
+        option = word.partition("=")[0] if word.startswith("-") else before if before[:1] == "-" else word
+        if re.search(makes, option) or not re.fullmatch(
+            r"[\w./-]+\.(?:ya?ml|json|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5|pth?|ckpt|safetensors)",
+            name,
         ):
             continue
         path = folder / name
@@ -182,7 +189,7 @@ def _misspelled_files(folder: Path, words: tuple[str, ...]) -> Iterator[Slip]:
         ):
             said = f"command: there is no {name}"
             yield Slip(said, f"did you mean {PurePosixPath(name).with_name(near)}?", sure=False)
-        elif re.search(r"-\w*(?:conf|cfg)", f"{before} {word}") and seen_from_here(path, folder):
+        elif re.match(_READ_BY, option) and seen_from_here(path, folder):
             said = f"command: there is no {name} in the work folder {folder}"
             yield Slip(said, f"{meant(name, path)}give its path against the work folder", sure=False)
 
@@ -195,6 +202,14 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
         read += [("", word) for word in plain[1:] if re.search(r"\.(?:whl|zip|tar\.gz)\Z", word)]
     elif program == "tar" and re.match(r"-?[a-zA-Z]*x[a-zA-Z]*f\Z|-?xf", next(iter(rest), "")):
         read += [("", word) for word in rest[1:2]]
+        into = re.search(
+            r"(?:\A| )(?:-C|--directory)[ =]([\w./-]+|\$\{?(?:SLURM_)?TMPDIR\}?/[\w./-]+)(?: |\Z)",
+            " ".join(rest),
+        )
+        if into and not ("$" not in into[1] and (folder / into[1]).is_dir()):
+            said = f"command: tar unpacks into {into[1]}, which is not there: tar makes no folder"
+            sure = "$" not in into[1] and not command.blind and seen_from_here(folder / into[1], folder)
+            yield Slip(said, f"mkdir -p {into[1]} before it", sure)
     elif program == "unzip":
         read += [("", word) for word in plain[:1]]
     for number, word in enumerate(rest):

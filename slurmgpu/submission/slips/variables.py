@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 from slurmgpu.models.plan import Plan
 from slurmgpu.scripts.shell import pieces
-from slurmgpu.submission.slips.command import Slip
-from slurmgpu.submission.slips.nearby import near_word
+from slurmgpu.submission.slips.command import Slip, seen_from_here
+from slurmgpu.submission.slips.nearby import meant, near_word
 
-__all__ = ["unset_variables"]
+__all__ = ["missing_lists", "short_lists", "unset_variables"]
 
 # What the shell or a site's prolog sets.
 _SET_BY_OTHERS = (
-    r"BASH|CUDA_|ROCR_|HIP_|GPU_|ZE_|SLURMD_|SBATCH_|.*(?:TMP|SCRATCH|LOCAL|JOB)|(?:E?UID|GROUPS|HOME|HOSTNAME|HOSTTYPE|IFS"
+    r"BASH|SLURMGPU_|CUDA_|ROCR_|HIP_|GPU_|ZE_|SLURMD_|SBATCH_|.*(?:TMP|SCRATCH|LOCAL|JOB)|(?:E?UID|GROUPS|HOME|HOSTNAME|HOSTTYPE|IFS"
     r"|LINENO|LOGNAME|MACHTYPE|OLDPWD|OPT\w+|OSTYPE|PATH|PIPESTATUS|PPID|PWD|RANDOM|REPLY|SECONDS|SHELL|SHLVL|USER|FUNCNAME"
     r"|EPOCHSECONDS|EPOCHREALTIME|LANG|TERM|COLUMNS|LINES)\Z"
 )
@@ -82,3 +83,44 @@ def unset_variables(
         else:
             said = f"${name} is set nowhere in the script, nor here: {so}"
             yield Slip(said, f"set it before this line: {name}=...", sure=False)
+
+
+def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[tuple[int, Slip]]:
+    """Yield the bash arrays that have no value for some tasks of a job array, each of which takes one by its number."""
+    numbers = [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
+    lists: dict[str, list[str]] = {}
+    for number, line in enumerate(lines, first_line):
+        if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
+            lists[found[1]] = found[2].split()
+        for name in re.findall(r"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}", line):
+            values = lists.get(name, [])
+            if values and numbers and max(numbers) >= len(values):
+                said = f"{name} has {len(values)} values, 0 to {len(values) - 1}, and --array={array} goes to {max(numbers)}"
+                yield (
+                    number,
+                    Slip(f"{said}: there it is empty", f"write --array=0-{len(values) - 1}", sure=False),
+                )
+
+
+_READS = re.compile(
+    r"(?:\b(?:cat|head|tail|sed|awk|cut|shuf)\b[^|;&<>()#]*?\s|(?<!<)<\s*)"
+    r"([\w./-]+\.(?:txt|csv|tsv|list|lst|dat|json|ya?ml))(?=[\s)|;]|\Z)"
+)
+
+
+def missing_lists(folder: Path, lines: Sequence[str], first_line: int) -> Iterator[tuple[int, Slip]]:
+    """Yield the files that a shell takes values from (cat, sed, ``<``) and that are not there, if no line makes them."""
+    for number, line in enumerate(lines, first_line):
+        for name in _READS.findall(line) if not line.lstrip().startswith("#") else ():
+            path = folder / name
+            made = rf"(?:>|\btee\b|-o|--out\S*)\s*\S*{re.escape(path.name)}"
+            if (
+                path.exists()
+                or not seen_from_here(path, folder)
+                or any(re.search(made, one) for one in lines)
+            ):
+                continue
+            yield (
+                number,
+                Slip(f"{name} is not there", f"{meant(name, path)}what is read from it is empty", sure=False),
+            )
