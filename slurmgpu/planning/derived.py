@@ -20,7 +20,7 @@ from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outsid
 from slurmgpu.planning.nodes import as_spelled, gres_type
 from slurmgpu.planning.options import Layouted, options_of
 from slurmgpu.planning.passed_options import passed_problems, unjudged
-from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, warnings
+from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, restart_remarks, warnings
 from slurmgpu.planning.request import SHARED, Layout, count
 from slurmgpu.planning.settled import (
     Settled,
@@ -128,6 +128,7 @@ def _likely_not_meant(
     return (
         *(() if job.train is None else job.train.without_effect()),
         *array_remarks(job, around.script),
+        *restart_remarks(job, around.script),
         *outside_the_container(starting.environment),
         *_judged_precision(job, chosen.draft, around.force),
         *warnings(cluster, chosen, job.resources),

@@ -240,6 +240,8 @@ class ScriptFacts(NamedTuple):
     """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
     same_in_all_tasks: bool = False
     """All of it was read, and nothing in it takes a variable of Slurm: the tasks of an array would do the same."""
+    stops_in_time: bool = True
+    """False: all of it was read, and it neither imports slurmgpu.training nor ends with code 75 before its time is up."""
     launches: bool = False
     """It, or a module beside it, names a launcher of Slurm's or of MPI: it may start processes on other nodes itself."""
     idle: bool = False
@@ -310,13 +312,17 @@ def parse_python_script(
     for module in deeper:
         visitor.take(signs_of(module), ("distributed", "drives", "own_loop"))
     found: dict[str, Any] = visitor.concluded()
+    known = _same_in_all_tasks([text, *modules, *deeper])
     return ScriptFacts(
         path,
         **found,
+        stops_in_time=not known
+        or "own_loop" in found
+        or any(re.search(r"\b75\b", one) for one in (text, *modules, *deeper)),
         told="told" in visitor.marks,
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
-        same_in_all_tasks=_same_in_all_tasks([text, *modules, *deeper]),
+        same_in_all_tasks=known,
         launches=any(re.search(_LAUNCHES, one) for one in (text, *modules, *deeper)),
         idle=not any(re.search(_BUSY, one) for one in (text, *modules, *deeper)),
     )

@@ -20,7 +20,7 @@ from slurmgpu.planning.request import SHARED, Layout, count
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
 
-__all__ = ["array_remarks", "other_types_seen", "reasons", "warnings"]
+__all__ = ["array_remarks", "other_types_seen", "reasons", "restart_remarks", "warnings"]
 
 
 def reasons(
@@ -177,6 +177,16 @@ def _loose_types(cluster: Cluster, draft: Draft) -> list[str]:
             f"Slurm may mix {', '.join(types)} over the {layout.nodes} nodes, and {why}: all would wait for the slowest"
         ]
     return []
+
+
+def restart_remarks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:
+    """Return a warning where a job is to start again at its time limit, and nothing in its script asks for that."""
+    if job.restart is None or "timeout" not in job.restart.on or script is None or script.stops_in_time:
+        return ()
+    return (
+        f"restart.on: timeout: nothing in {script.path} stops before the time limit (slurmgpu.training.Run does, or an exit "
+        "with code 75): it would be killed there, and not start again",
+    )
 
 
 def array_remarks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:

@@ -100,10 +100,7 @@ def body_slips(
     """
     if wrong := syntax_error(text, run):
         line, said = wrong
-        yield (
-            line + first_line - 1,
-            Slip(f"bash cannot read this: {said}", "mend it; `bash -n FILE` says whether it can be read"),
-        )
+        yield line + first_line - 1, Slip(f"bash cannot read this: {said}", _mended(text, said))
         return
     if "extglob" in text:
         return  # whose patterns look like commands in brackets
@@ -165,6 +162,17 @@ def body_slips(
         )
 
 
+def _mended(text: str, said: str) -> str:
+    """Return what to do about the commonest slips that bash cannot read."""
+    if re.search(r"(?m)^(?:import|from) \w[\w.]*(?: import .*| as .*)?$", text):
+        return "these lines are Python's, and bash reads them: keep them in a file, and write python FILE.py"
+    if "unexpected token" in said and (short := re.search(r"(?m)^\s*(?:el)?if .*[^;\s]\s+then\s*$", text)):
+        return f"a ; is missing before then: {short[0].strip().removesuffix('then').rstrip()}; then"
+    if "end of file" in said:
+        return "a done, fi, esac, } or a closing quote is missing; `bash -n FILE` says whether it can be read"
+    return "mend it; `bash -n FILE` says whether it can be read"
+
+
 def _unreadable_documents(command: Command, commands: tuple[Text, ...]) -> Iterator[tuple[int, Slip]]:
     """Yield the here-documents that Python is to read and cannot: ``python <<'EOF'``."""
     for one in commands:
@@ -222,6 +230,21 @@ class _State:
             yield from srun_slips(inner._replace(words=each.simple.words), self.folder)
         yield from self._unset_variables(each)
         elsewhere = {"chdir", "multi-prog", "container", "container-image"} & set(each.srun or ())
+        glued = re.match(r"\$\{?(\w+)\}?=(.*)", words[0]) if words else None
+        empty = next((one for one in each.simple.assignments if one.endswith("=")), None) if words else None
+        if glued:
+            said = f"{words[0]}: a name that gets a value is written without $"
+            yield Slip(said, f"write {glued[1]}={glued[2]}", sure=not doubtful)
+            return
+        if (
+            empty
+            and self.folder is not None
+            and (self.folder / words[0]).exists()
+            and not shutil.which(words[0])
+        ):
+            said = f"{empty} {words[0]}: a blank stands behind =, and {words[0]} would be the program"
+            yield Slip(said, f"write {empty}{words[0]}", sure=not doubtful)
+            return
         if not words or "$" in words[0] or "`" in words[0] or each.open_options or elsewhere:
             return
         name = each.name
@@ -382,7 +405,12 @@ class _State:
             path = self._here(word)
             if path is None or path.exists() or "/" not in word or blind:
                 continue  # it may be made, or asked for, before
-            hint = f"{meant(word, path)}the script goes on without what it sets up"
+            inside = (
+                f"did you mean {Path(word).parent / 'bin/activate'}? "
+                if path.with_name("bin").is_dir()
+                else ""
+            )
+            hint = f"{meant(word, path) or inside}the script goes on without what it sets up"
             yield Slip(f"{word} is not there", hint, path.is_relative_to(self.command.folder or path))
 
     def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:

@@ -43,6 +43,14 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     def instead(*other: str) -> str:
         return command.instead(*before, *other)
 
+    pattern = next((word for word in rest if re.fullmatch(r"%[aAjJ]", word)), None)
+    if pattern and not command.in_script:
+        variable = "$SLURM_ARRAY_TASK_ID" if pattern == "%a" else "$SLURM_JOB_ID"
+        yield Slip(
+            f"command: {pattern} reaches the program as written: Slurm reads it in the names of logs alone",
+            f"let a shell read the variable: {instead('bash', '-c', ' '.join(words).replace(pattern, variable))}",
+            sure=False,
+        )
     if rest[:1] == ("=",):
         yield Slip(
             f"command: {' '.join(words[:3])!r}: blanks stand beside =, and so {program!r} is taken for a program",
