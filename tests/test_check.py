@@ -145,8 +145,8 @@ def test_lesser_findings_and_rules_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "#SBATCH --gres=gpu:1\n#SBATCH --cpus-per-task=1 # slurmgpu: ignore few-cpus\n\npython train.py\n",
-        "#SBATCH --gres=gpu:1\n# slurmgpu: ignore few-cpus, no-time\n#SBATCH --cpus-per-task=1\n\npython train.py\n",
+        "#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=1 # slurmgpu: ignore few-cpus\n\npython train.py\n",
+        "#SBATCH --gres=gpu:2\n# slurmgpu: ignore few-cpus, no-time\n#SBATCH --cpus-per-task=1\n\npython train.py\n",
     ],
 )
 def test_a_comment_silences_a_rule_on_its_line_or_the_next(text: str) -> None:
@@ -154,7 +154,7 @@ def test_a_comment_silences_a_rule_on_its_line_or_the_next(text: str) -> None:
 
 
 def test_a_comment_silences_no_other_rule_and_no_other_line() -> None:
-    text = "#!/bin/bash\n#SBATCH --gres=gpu:1\n# slurmgpu: ignore few-cpus\n\n#SBATCH --cpus-per-task=1\n\npython a.py\n"
+    text = "#!/bin/bash\n#SBATCH --gres=gpu:2\n# slurmgpu: ignore few-cpus\n\n#SBATCH --cpus-per-task=1\n\npython a.py\n"
     assert findings(text) == ["5: few-cpus"]
     assert findings(text.replace("ignore few-cpus\n\n", "ignore no-time\n")) == ["4: few-cpus"]
 

@@ -242,8 +242,9 @@ def test_memory_for_a_job_without_a_gpu_is_warned_of_only(tmp_path: Path) -> Non
 
 
 def test_memory_per_cpu_counts_all_cpus(tmp_path: Path) -> None:
-    options = ("--gpus", "1", "-c", "16", "--mem-per-cpu", "500", "--", "python", "train.py")
-    (line,) = said(tmp_path, *options)
+    options = ("--mem-per-cpu", "500", "--", "python", "train.py")
+    assert said(tmp_path, "--gpus", "1", "-c", "16", *options) == []
+    (line,) = said(tmp_path, "--gpus", "1", "-c", "1", *options)
     assert line.startswith("warning: --mem-per-cpu 500: ")
     assert "hint" not in line
 

@@ -67,6 +67,7 @@ def signal_too_late(view: View) -> Iterator[Hit]:
             view.asked.line("signal"),
             f"{match[1]} s are left when the signal comes; saving a model takes longer than one hopes",
             "give it 120 or more: @120",
+            None if [*_traps(view)] or "requeue" in view.asked.options else "hint",
         )
 
 

@@ -129,6 +129,7 @@ def value_on_next_line(view: View) -> Iterator[Hit]:
                 one.line,
                 f"{one.spelling} has no value on its line, and takes {value!r} from the next one for it",
                 "write the value beside it",
+                None if value.startswith("-") else "hint",
             )
 
 

@@ -190,7 +190,10 @@ def tasks_disagree(view: View) -> Iterator[Hit]:
 @rule("warning")
 def few_cpus(view: View) -> Iterator[Hit]:
     """Fewer than 2 CPUs for a GPU: its data loader starves it."""
-    python = any(call.trains or any(word.endswith(".py") for word in call.words) for call in view.calls)
+    python = any(
+        (call.trains and call.script) or any(word.endswith(".py") for word in call.words)
+        for call in view.calls
+    )
     for asked in view.components:
         gpus = asked.gpus_per_node
         if "exclusive" in asked.options or not gpus or any(map(names_a_slice, asked.gpu_types)):
@@ -203,13 +206,10 @@ def few_cpus(view: View) -> Iterator[Hit]:
         if not cpus or cpus >= 2 * gpus:
             continue
         # Who tells srun the count, too, means it; and only Python's loaders are known to starve.
-        known = [view.facts.python.get(call.script) for call in view.calls if call.trains and call.script]
-        loads = any(one is None or not one.idle for one in known)
-        meant = view.sets("SRUN_CPUS_PER_TASK") or not python or not loads
+        meant = view.sets("SRUN_CPUS_PER_TASK") or not python or cpus >= gpus
         yield Hit(
             asked.line("cpus-per-gpu", "cpus-per-task"),
-            f"{cpus} CPU{'s' * (cpus != 1)} for {gpus} GPU{'s' * (gpus != 1)}: "
-            "one process for each loads and prepares all data beside the training",
+            f"{cpus} CPU{'s' * (cpus != 1)} for {gpus} GPU{'s' * (gpus != 1)}: one process for each prepares all data",
             "ask for a GPU's share of the node, often 8 to 16 CPUs each (`scontrol show node` tells)",
             "hint" if meant else None,
         )

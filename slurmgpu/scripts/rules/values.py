@@ -107,13 +107,14 @@ def memory_in_megabytes(view: View) -> Iterator[Hit]:
     for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu"):
         if re.fullmatch(r"\d+", value) and 0 < int(value) <= 512:
             asked = view.components[one.component]
-            too_little = trains and asked.gpu_options and _on_a_node(asked, one.name, int(value)) < _TORCH
+            amount = _on_a_node(asked, one.name, int(value))
+            too_little = trains and asked.gpu_options and amount < _TORCH
             yield Hit(
                 one.line,
                 f"{value} means {value} megabytes"
                 + (", and importing torch alone takes more" if too_little else ""),
                 f"write {value}G",
-                "error" if too_little else None if int(value) < 256 or trains else "hint",
+                "error" if too_little else None if amount < (1024 if asked.gpu_options else 256) else "hint",
             )
 
 
@@ -124,7 +125,7 @@ def _on_a_node(asked: Asked, name: str, mib: int) -> float:
     cpus, gpus = asked.number("cpus-per-task"), asked.number("cpus-per-gpu")
     if gpus is not None:
         return mib * gpus * (asked.gpus_per_node or math.inf)
-    return mib * (cpus or 1) * (asked.tasks_per_node or math.inf)
+    return mib * (cpus or 1) * (asked.tasks_per_node or asked.tasks or 1)
 
 
 @rule("error")
