@@ -264,7 +264,11 @@ def test_a_job_id_is_found_without_slurm_by_the_record_of_its_run(call: Call, ru
 def test_a_run_without_checkpoints_says_so(call: Call, tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     done = call("list", "run")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "No checkpoints in run.\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (
+        0,
+        "",
+        "No checkpoints of slurmgpu's (step-N folders) in run/checkpoints.\n",
+    )
 
 
 def test_what_a_start_without_resume_set_aside_is_mentioned(call: Call, run_dir: Path) -> None:

@@ -274,6 +274,11 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
         if row.key == "resources.gres":
             _put_gres(value, put, exact, given.get("job__resources__gpus_per_node"))
             continue
+        if row.key == "error" and re.match(r"[A-Z][A-Z0-9_]*=", value):
+            raise InvalidInput(
+                f"option -e/--error {value!r} looks like a variable, and this is the log of standard error",
+                hint=f"write --set {shlex.quote(f'variables.{value}')}",
+            )
         if row.key == "work_dir" and value[:1] not in "$~":
             value = str(Path(value).absolute())
         elif row.kind == "list":

@@ -61,6 +61,7 @@ _INSTEAD = {
     "after": "--dependency afterok:JOB starts it once JOB has ended well",
     "g": "-G N, or --gpus N, asks for GPUs",
     "gpu": "--gpus N asks for GPUs",
+    "l": "-l is an option of PBS's and SGE's; here: --gpus 1 -t 1:00:00, and -p PARTITION for -q QUEUE",
     "gpus-per-task": "--gpus N asks for GPUs, and each gets a process",
     "nnodes": "-N/--nodes N asks for nodes; slurmgpu starts torchrun on each",
     "nproc-per-node": "--gpus N asks for GPUs, and each gets a process of torchrun",
@@ -98,6 +99,9 @@ _MAPPINGS = {
 def usage_hint(error: click.UsageError) -> str:
     """The next act for a command line that click cannot read."""
     ctx = error.ctx
+    if isinstance(error, click.BadOptionUsage) and error.message.endswith("requires an argument."):
+        value = "page.html" if error.option_name == "--html" else "VALUE"
+        return f"write {error.option_name} {value}; the command's --help says what it takes"
     if ctx is None:
         return "slurmgpu --help lists the commands"
     path = ctx.command_path
@@ -112,6 +116,8 @@ def usage_hint(error: click.UsageError) -> str:
     if isinstance(ctx.command, click.Group) and error.message.startswith("No such command"):
         others = {"start": "up", "stop": "down", "run": "up"} if ctx.info_name == "sandbox" else {}
         commands = ctx.command.list_commands(ctx)
+        if ctx.info_name == "config":
+            return "slurmgpu cluster use NAME chooses a cluster; other settings stand in files, which slurmgpu config show lists"
         named = re.search(r"'(.*?)'", error.message)
         meant = others.get(named[1]) or nearest(named[1], commands) if named else None
         guess = f"did you mean {meant}? " if meant else ""
@@ -124,6 +130,8 @@ def usage_hint(error: click.UsageError) -> str:
         jobs = "; slurmgpu status lists your jobs" if "JOB" in error.param.make_metavar(ctx) else ""
         return f"write {path} {error.param.make_metavar(ctx)}{jobs}; {path} --help says more"
     if error.message.startswith("Got unexpected extra argument"):
+        if instead := {"top": "status --watch", "init": "init --name"}.get(ctx.info_name or ""):
+            return f"write slurmgpu {instead} {error.message.rpartition('(')[2].rstrip(')').split()[0]}"
         return _extra(ctx)
     parameter = getattr(error, "param", None)
     if isinstance(parameter, click.Option) and isinstance(parameter.type, click.types.IntParamType):
@@ -141,11 +149,19 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         and "--sbatch" not in known
     ):
         return f"a job's number stands alone: {ctx.command_path} 1234"
-    if error.option_name in {"-u", "--user", "--me", "-U"} and ctx.info_name == "status":
-        return "status shows your own jobs, without an option; those of others: squeue -u NAME"
+    if error.option_name in {"-u", "--user", "--me", "-U"} and ctx.info_name in {"status", "why", "cancel"}:
+        if "--all-users" not in known:
+            return (
+                "give the jobs' numbers or names, which slurmgpu status lists; all of yours: scancel -u $USER"
+            )
+        return f"your own jobs need no option; everybody's: {ctx.command_path} --all-users"
+    if error.option_name == "--tail" and "-n" in known:
+        return f"the last lines of each log: {ctx.command_path} -n 50"
     for word in ctx.meta.get(ARGUMENTS, ()):
         if re.match(r"-[a-z][a-z-]+", word) and f"-{word.partition('=')[0]}" in known:
             return f"long options have two dashes: -{word}"
+    if lsf := re.search(r"-W (\d+(:\d+)?)(?= |\Z)", " ".join(ctx.meta.get(ARGUMENTS, ()))):
+        return f"-W is LSF's option for the time; here: -t {lsf[1]}{':00' if lsf[2] else ''}"
     name = error.option_name.lstrip("-")
     name = SBATCH.letters.get(name, name.replace("_", "-"))
     if f"--{name}" in known:
@@ -182,6 +198,8 @@ def _extra(ctx: click.Context) -> str:
     if name in given:
         return f"{name} is given twice: leave one out"
     words = ctx.meta.get(ARGUMENTS, ())
+    if "-pe" in words:
+        return "-pe is an option of SGE's; here -c 4 asks for 4 CPUs of each task"
     for before, word, value in zip(words, words[1:], words[2:], strict=False):
         if before == "--set" and "=" not in word:
             return f"key and value are one word: --set {word}={value}"

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import did_you_mean, nearest
 from slurmgpu.files.layered import Key, Layered, dotted
 from slurmgpu.files.mending import mended_lines, model_in, places_of
 from slurmgpu.lines.slurm import SBATCH
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.train import TrainSettings
 
 __all__ = ["complaint"]
@@ -22,9 +23,16 @@ def complaint(
     model: type[BaseModel], layered: Layered, errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """The message for a model's errors, one a line, and the next act where one is known."""
+    if {"on", "jobs"} <= layered.data.keys():
+        said = f"{layered.place(('jobs',))}jobs: this is a workflow of GitHub's, and no job file"
+        return said, "slurmgpu jobs lists job files to copy from; slurmgpu schema job describes every key"
     misplaced = _misplaced(model, layered, errors, others)
     problems = [_problem(model, layered, one, misplaced) for one in errors]
-    hint = _mended(layered, misplaced) or next(filter(None, map(_hint, errors)), None)
+    reshaped: dict[tuple[str, ...], object] = {}
+    for one in errors if "sbatch" in model.model_fields else ():
+        reshaped |= _reshaped(one["loc"], one["input"])
+    hint = _mended(layered, misplaced) or (mended_lines(reshaped) if reshaped else None)
+    hint = hint or next(filter(None, map(_hint, errors)), None)
     keys = [str(one["loc"][-1]) for one in errors if one["type"] == "extra_forbidden"]
     of_train = any((places_of(model, key, others) or ("",))[0] == "train" for key in keys)
     untrained = any(one["type"] == "missing" and one["loc"] == ("train", "task") for one in errors)
@@ -69,6 +77,7 @@ def complaint(
     return "\n".join(dict.fromkeys(filter(None, problems))), hint
 
 
+_KUBERNETES = {("resources", "limits"), ("resources", "requests")}
 _GPUS = "GPUs are asked for by --gpus 1, in a file resources: {gpus: 1}, or a100:1 with a type"
 
 
@@ -95,8 +104,65 @@ def _misplaced(
         # A key elsewhere that is merely like it is meant less often than one here.
         alike = place is not None and place[-1] != name and name.replace("_", "-") not in others
         slip = nearest(name, _keys_at(model, key[:-1]), cutoff=0.6 if alike else 0.8)
-        if place is not None and place != key and (not slip or (place[-1] == name and len(place) < 3)):
+        meant = place is not None and (not slip or (place[-1] == name and len(place) < 3))
+        if place is not None and meant and place != key and _fits(model, place, _moved(layered, key, place)):
             found[key] = place
+    return found
+
+
+def _fits(model: type[BaseModel], place: tuple[str, ...], value: object) -> bool:
+    """Whether a value is of the kind that a place wants; a text or number under resources may have a slip of its own."""
+    data = value
+    for part in reversed(place):
+        data = {part: data}
+    try:
+        model.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        keys = [_without_branches(one["loc"]) for one in error.errors()]
+        return place not in keys or (place[0] == "resources" and isinstance(value, (str, int)))
+    return True
+
+
+def _moved(layered: Layered, key: Key, place: tuple[str, ...]) -> Any:
+    """The value at a key, as its right place wants it."""
+    value: Any = layered.data
+    for part in key:
+        value = value[part]
+    if place == ("restart", "on") and isinstance(value, bool):
+        return ["preemption", "node_failure"] if value else []  # what sbatch --requeue restarts after
+    return _variables(value) if place == ("variables",) else value
+
+
+def _variables(value: object) -> object:
+    """A list of NAME=VALUE, or a mapping of any values, as variables are written; anything else as it is."""
+    if isinstance(value, list) and value and all("=" in str(one) for one in value):
+        value = dict(str(one).split("=", 1) for one in value)
+    return {name: str(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _reshaped(key: Key, value: Any) -> dict[tuple[str, ...], object]:
+    """What was meant by a list or number where a job has a mapping, or by Kubernetes's limits; empty: nothing known."""
+    if key == ("restart",) and isinstance(value, int):
+        return {("restart", "on"): ["timeout"], ("restart", "limit"): 3 if isinstance(value, bool) else value}
+    if key == ("variables",) and isinstance(pairs := _variables(value), dict):
+        return {("variables",): pairs}
+    if key in _KUBERNETES and isinstance(value, Mapping):
+        names = {"nvidia.com/gpu": "gpus", "amd.com/gpu": "gpus", "memory": "memory", "cpu": "cpus_per_task"}
+        asked = {names[one]: value[one] for one in names if one in value and str(value[one])[-1:] != "m"}
+        return {
+            ("resources", name): one.rstrip("i") if isinstance(one, str) else one
+            for name, one in asked.items()
+        }
+    if key == ("steps",) and isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        rest = [{name: one[name] for name in one if name != "name"} for one in value]
+        named = [str(one.get("name", f"step{at}")) for at, one in enumerate(value, 1)]
+        return {("steps",): dict(zip(named, rest, strict=True))}
+    found: dict[tuple[str, ...], object] = {}
+    for one in value if key == ("sbatch",) and isinstance(value, list) else ():
+        name, _, text = re.sub(r"[ =]+", "=", str(one).lstrip("-"), count=1).partition("=")
+        name = SBATCH.letters.get(name, name)
+        place = tuple(OWN_OPTIONS[name].split(".")) if name in OWN_OPTIONS else ("sbatch", name)
+        found[place] = int(text) if text.isdigit() else text or True
     return found
 
 
@@ -121,19 +187,12 @@ def _mended(layered: Layered, misplaced: Mapping[Key, tuple[str, ...]]) -> str:
     """The next act for keys in the wrong place; empty without any."""
     options, values = [], {}
     for key, place in misplaced.items():
-        value: Any = layered.data
-        for part in key:
-            value = value[part]
+        value = _moved(layered, key, place)
         origin = layered.origin(key)
         if origin is not None and origin.where.startswith("option --set"):
             options.append(f"--set {dotted(place)}={value}")
         else:
-            if place == ("restart", "on"):
-                value = (
-                    ["preemption", "node_failure"] if value is True else []
-                )  # what sbatch --requeue restarts after
-            texts = place == ("variables",) and isinstance(value, Mapping)  # as variables want them
-            values[place] = {name: str(one) for name, one in value.items()} if texts else value
+            values[place] = value
     lines = [f"write {' '.join(options)}"] if options else []
     return "\n".join([*lines, mended_lines(values)] if values else lines)
 
@@ -161,7 +220,8 @@ def _hint(error: Mapping[str, Any]) -> str | None:
     if error["type"] == "model_type" and isinstance(error["input"], str):
         meant = {("mail",): "user", ("train",): "task"}.get(error["loc"])
         if meant is not None:
-            return f"write {error['loc'][0]}: {{{meant}: {error['input']!r}}}"
+            more = ", type: [END, FAIL]" if meant == "user" else ""
+            return f"write {error['loc'][0]}: {{{meant}: {error['input']!r}{more}}}"
         glued = re.match(r"([A-Za-z_]\w*)[:=](\S.*)\Z", error["input"])
         if glued:
             return f"a blank is missing after the colon: write\n{dotted(error['loc'])}:\n  {glued[1]}: {glued[2]}"
@@ -221,6 +281,8 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
         where = f"under {dotted(belongs[:-1])}:" if belongs[:-1] else "at the top, not indented"
         known_as = "" if belongs[-1] == key[-1] else f" as {belongs[-1]}"
         return f"unknown key; it belongs {where}{known_as}"
+    if key in _KUBERNETES:
+        return "this is Kubernetes's; gpus, memory and cpus_per_task stand under resources themselves"
     if error["type"] == "extra_forbidden":
         absent = getattr(_model_at(model, key[:-1]), "ABSENT", {}).get(key[-1])
         if absent is not None:

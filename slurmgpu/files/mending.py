@@ -31,7 +31,9 @@ def yaml_slip(text: str, problem: str, line: int | None, context: int | None) ->
     if "duplicate key" in problem:
         name = re.search(r'duplicate key "([^"]*)"', problem)
         said = f"the key {name[1] if name else ''!r} is there twice; keep one"
-        return line, said, "take one of the two lines out"
+        block = re.search(r":\s*([{|>].*|#.*)?\Z", here)
+        both = "make one of the two, with all that is under both"
+        return line, said, both if block else "take one of the two lines out"
     if "another document" in problem:
         return line, "a second document begins here (---); keep one", "write one job a file"
     if "'\\t'" in problem:
@@ -77,6 +79,8 @@ def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str,
         text = pair["key"] in {"name", "comment", "command", "output", "error", "partition", "account"}
         if re.match(r"[a-z_]+: +\S", pair["value"]) and not text:
             mended = f"{pair['indent']}{pair['key']}:\n{pair['indent']}  {pair['value']}"
+        if pair["key"] == "dependency":
+            mended = f"{pair['indent']}dependency: {pair['value'].replace(': ', ':')}"
         return at, f"{lines[at].strip()!r} has two colons", _write(mended)
     if before != at and indent != above:
         way = "deeper" if indent > above else "less deep"

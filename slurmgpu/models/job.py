@@ -144,6 +144,11 @@ class Dependency(_FromText, Model):
     @classmethod
     def _read(cls, value: Any) -> Any:
         value = str(value) if isinstance(value, int) else value
+        if isinstance(value, dict) and value and "text" not in value:
+            meant = ",".join(f"{when}:{job}" for when, job in value.items())
+            if all(re.match(_DEPENDENCY, part) for part in meant.split(",")):
+                raise Hinted(f"{value!r}: one text is expected here", hint=f"write dependency: {meant}")
+            value = meant
         if not isinstance(value, str):
             return value
         if ("," in value and "?" in value) or not all(

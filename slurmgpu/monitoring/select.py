@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobState, JobStatus, Run
 from slurmgpu.slurm import JobId, cluster_name_here, current_user
@@ -133,6 +134,21 @@ def _select(word: str) -> Selection:
         raise InvalidInput(f"{word!r} names no job", hint=_VALID)
     if job_id := JobId.parse(word):
         return Selection(word, job_id=job_id)
+    if log := re.fullmatch(r"(?:.*?[-_.])?(\d+(?:_\d+)?)\.(?:out|err|log)", word):
+        raise InvalidInput(f"{word} is a log, where a job is expected", hint=f"give its number: {log[1]}")
+    if re.fullmatch(r"[\d_]+(?:[,-][\d_]+)+", word):
+        first, _, last = word.partition("-")
+        ids = range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else word.split(",")
+        if 0 < len(ids) < 100:
+            raise InvalidInput(f"{word}: separate ids by blanks", hint=f"write {' '.join(map(str, ids))}")
+    if word.endswith((".yaml", ".yml")) and Path(word).is_file():
+        from slurmgpu.files.jobs import load_job  # only a mistake pays for it
+        from slurmgpu.planning.settled import name_of
+
+        job = load_job(Path(word), Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job
+        runs = job.name or job.command or job.train or job.steps
+        hint = f"give the job's name: slurmgpu status {shlex.quote(name_of(job)) if runs else 'NAME'}"
+        raise InvalidInput(f"{word} is a job file, where a job is expected", hint=hint)
     if not names_folder(word):
         return Selection(word, name=word)
     path = Path(word)

@@ -255,7 +255,11 @@ def _undescribed(cluster: Cluster, resources: Resources, tasks: Tasks) -> Chosen
     try:
         return Chosen(draft(cluster, resources, resources.partition, tasks), "the partition as asked")
     except Misfit as misfit:
-        raise PlanError(f"{Request.of(resources)}: cluster {cluster.name!r} {misfit}") from None
+        hint, total, nodes = None, resources.gpus, resources.nodes or 1
+        if total is not None and total.count % nodes:
+            fewer = max(n for n in range(1, nodes) if total.count % n == 0)
+            hint = f"write --gpus {GpuRequest(total.count + -total.count % nodes, total.type)}, or -N {fewer}"
+        raise PlanError(f"{Request.of(resources)}: cluster {cluster.name!r} {misfit}", hint=hint) from None
 
 
 def _several(cluster: Cluster, resources: Resources, best: Draft, found: Candidates) -> Chosen:

@@ -99,7 +99,7 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
     total = request.gpus or 0
     if request.nodes is not None:
         if total % request.nodes:
-            raise Misfit(f"cannot split {total} GPUs evenly over {request.nodes} nodes")
+            raise Misfit(f"cannot split {count(total, 'GPU')} evenly over {count(request.nodes, 'node')}")
         per_node = total // request.nodes
         if gpus_on_a_node is not None and per_node > gpus_on_a_node:
             raise Misfit(

@@ -114,7 +114,8 @@ def act_list(ctx: click.Context, run: str | None, as_json: bool) -> None:
     for aside in sorted(run_dir.glob("earlier-checkpoints-*")):
         click.echo(f"note: a start with resume: false set earlier ones aside, in {aside}", err=True)
     if not rows:
-        click.echo(f"No checkpoints in {run_dir}.", err=True)
+        folder = (run_dir if run_dir.name else run_dir.absolute()) / "checkpoints"
+        click.echo(f"No checkpoints of slurmgpu's (step-N folders) in {folder}.", err=True)
         return
     click.echo(str(run_dir))
     print_table(rows)
