@@ -143,7 +143,8 @@ def _variables(value: object) -> object:
 def _reshaped(key: Key, value: Any) -> dict[tuple[str, ...], object]:
     """What was meant by a list or number where a job has a mapping, or by Kubernetes's limits; empty: nothing known."""
     if key == ("restart",) and isinstance(value, int):
-        return {("restart", "on"): ["timeout"], ("restart", "limit"): 3 if isinstance(value, bool) else value}
+        on = ["preemption", "node_failure"]
+        return {("restart", "on"): on} | ({} if isinstance(value, bool) else {("restart", "limit"): value})
     if key == ("variables",) and isinstance(pairs := _variables(value), dict):
         return {("variables",): pairs}
     if key in _KUBERNETES and isinstance(value, Mapping):

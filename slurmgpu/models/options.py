@@ -103,6 +103,8 @@ OTHER_NAMES = {
     "num-nodes": "resources.nodes",
     "project": "resources.account",
     "env": "variables",
+    "learning-rate": "train.lr",
+    "num-workers": "train.workers",
     "email": "mail.user",
     "log": "output",
     "workdir": "work_dir",

@@ -27,6 +27,8 @@ _OPERATORS = (
     *("<<<", "<<-", "&>>", ";;&", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", ">|", "<>"),
     *(";", "&", "|", "<", ">", "(", ")"),
 )
+_DESCRIPTOR = re.compile(r"\d+(?=[<>](?!\())")
+"""The number before a redirection belongs to it where no blank stands between them: ``2>``."""
 _REDIRECTIONS = {"<<<", "<<-", "&>>", "&>", "<<", ">>", "<&", ">&", ">|", "<>", "<", ">"}
 _ENDERS = {";", "&", "|", "|&", "&&", "||", ";;", ";&", ";;&", "(", ")"}
 _KEYWORDS = {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "}", "time", "done", "fi"}
@@ -140,6 +142,8 @@ class _Reader:
             if self.text.startswith("((", self.at):
                 self._bracket("(", ")")
             else:
+                if descriptor := _DESCRIPTOR.match(self.text, self.at):
+                    self.at = descriptor.end()
                 operator = self._operator()
                 if operator:
                     self.at += len(operator)
@@ -288,7 +292,7 @@ class _Reader:
 
     def _documents(self, words: list[str]) -> Iterator[HereDocument]:
         for operator, tag in itertools.pairwise(words):
-            if operator not in {"<<", "<<-"}:
+            if operator.lstrip("0123456789") not in {"<<", "<<-"}:
                 continue
             line, lines = self.line, []
             while self.at < len(self.text):
@@ -399,15 +403,13 @@ def _without_redirections(
     outputs: list[str] = []
     operator, found = "", False
     for word, line in part:
+        redirection = word.lstrip("0123456789")
         if operator:
             if operator in (">", ">>", "&>", "&>>", ">|", ">&") and not re.fullmatch(r"\d+|-", word):
                 outputs.append(unquoted(word))
             operator = ""
-        elif word in _REDIRECTIONS:
-            operator, found = word, True
-            # The descriptor before it; a word of digits apart is rare enough.
-            if kept and kept[-1][0].isdigit() and len(kept[-1][0]) == 1 and len(kept) > 1:
-                kept.pop()
+        elif redirection in _REDIRECTIONS:
+            operator, found = redirection, True
         else:
             kept.append((word, line))
     return kept, found, tuple(outputs)

@@ -21,7 +21,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.submission.image_file import image_format
 from slurmgpu.submission.slips.command import Command
 from slurmgpu.submission.slips.judging import missing_folder
-from slurmgpu.submission.slips.nearby import near_file, near_word
+from slurmgpu.submission.slips.nearby import meant, near_file, near_word
 
 __all__ = [
     "check_before_submission",
@@ -155,7 +155,7 @@ def check_image(container: Container | None, folder: Path | None) -> None:
             f"environment.container.image: {container.image!r} is not there (looked for {image})",
             hint=f"give the image's path, or docker://{container.image} if that is an image of a registry"
             if re.match(r"[\w.-]+(/[\w.-]+)+:[\w.-]+\Z", container.image)
-            else _meant(image)
+            else meant(container.image, image)
             + "give the image's path, or a docker:// address; $NAME in it expands when the job runs",
         )
     _check_format(container, image)
@@ -173,12 +173,6 @@ def _check_format(container: Container, image: Path) -> None:
         "or a folder",
         hint="give the image's file, or a docker:// address; one that was cut off or built wrongly must be made again",
     )
-
-
-def _meant(path: Path, *, folder: bool = False) -> str:
-    """The file or folder nearby that may be meant, as the beginning of a hint; empty where there is none."""
-    near = near_file(path, folders=folder)
-    return f"did you mean {near}? " if near else ""
 
 
 def _check_binds(plan: Plan, folder: Path | None) -> None:
@@ -205,7 +199,7 @@ def _check_binds(plan: Plan, folder: Path | None) -> None:
             continue
         raise PlanError(
             f"environment.container.{field}: {bind!r}: {host} is not there",
-            hint=_meant(host, folder=field == "binds") + hint,
+            hint=meant(host.name, host, folders=field == "binds") + hint,
         )
 
 

@@ -60,8 +60,7 @@ def trap_waits(view: View) -> Iterator[Hit]:
 @rule("warning")
 def signal_too_late(view: View) -> Iterator[Hit]:
     """A signal less than 60 seconds before the end."""
-    value = view.asked.value("signal")
-    match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", value) if value else None
+    match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", view.asked.value("signal") or "")
     if match and int(match[1]) < 60:
         yield Hit(
             view.asked.line("signal"),

@@ -73,10 +73,11 @@ def nodes_unused(view: View) -> Iterator[Hit]:
             return
         if _starts_others(view, call):
             return
+        start = "torchrun" if getattr(view.facts.python.get(call.script), "distributed", None) else call.name
         yield Hit(
             call.line,
             f"the batch script runs on the first of {nodes} nodes only, and so does this command",
-            f"start it with srun, once on each node: srun --ntasks-per-node=1 {call.name} ...",
+            f"start it with srun, once on each node: srun --ntasks-per-node=1 {start} ...",
         )
         return
 
@@ -327,7 +328,7 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
             yield Hit(
                 call.line,
                 f"{nodes} nodes, and torchrun has no --rdzv-endpoint: each node trains for itself, or waits for ever",
-                "add --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+                "with srun, --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$(scontrol show hostnames|head -1):29500",
             )
             return
 
@@ -346,7 +347,7 @@ def _static_without_rank(view: View) -> Iterator[Hit]:
         yield Hit(
             call.line,
             "without --rdzv-backend=c10d torchrun's rendezvous is static, and every node is node 0: --node-rank is missing",
-            "add --rdzv-backend=c10d, with --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+            "add --rdzv-backend=c10d, with --rdzv-endpoint=$(scontrol show hostnames | head -n 1):29500",
         )
         return
 

@@ -190,10 +190,7 @@ def tasks_disagree(view: View) -> Iterator[Hit]:
 @rule("warning")
 def few_cpus(view: View) -> Iterator[Hit]:
     """Fewer than 2 CPUs for a GPU: its data loader starves it."""
-    python = any(
-        (call.trains and call.script) or any(word.endswith(".py") for word in call.words)
-        for call in view.calls
-    )
+    python = any(call.script or any(word.endswith(".py") for word in call.words) for call in view.calls)
     for asked in view.components:
         gpus = asked.gpus_per_node
         if "exclusive" in asked.options or not gpus or any(map(names_a_slice, asked.gpu_types)):

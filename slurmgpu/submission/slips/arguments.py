@@ -77,6 +77,11 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         )
         words = [meant if word == (value[1] or value[3]) else word for word in given if meant]
         hint = f"did you mean {meant}? {command.instead(*before, *words)}" if meant else "write one of these"
+    elif (
+        "expected one argument" in said and command.plan.option("array") is not None and not command.in_script
+    ):
+        text = " ".join((*command.words, "$SLURM_ARRAY_TASK_ID"))
+        hint = f"your shell has no such variable: let the job's shell read it: {command.instead('bash', '-c', text)}"
     else:
         hint = f"python {script} --help says what each option takes"
     return Slip(f"command: {script} refuses its arguments: {said}", hint, sure=not command.blind)
@@ -86,6 +91,10 @@ def _way_out(
     command: Command, before: tuple[str, ...], given: tuple[str, ...], unknown: list[str], options: list[str]
 ) -> str | None:
     """Return what was meant by the first argument that the script does not have."""
+    joined = [word for word in unknown if " " in word.strip() and word.startswith("-")]
+    if joined:
+        split = [part for word in given for part in (word.split() if word in joined else [word])]
+        return f"{joined[0]!r} is one word: {command.instead(*before, *split)}"
     for word in unknown[:1]:
         at = given.index(word)
         name, _, value = word.partition("=")
@@ -94,13 +103,14 @@ def _way_out(
             return f"{given[at - 1]} takes no value: {command.instead(*before, *given[:at], *rest)}"
         flag = "--" + name.lstrip("-").replace("_", "-")
         same = {one.replace("_", "-"): one for one in options}
+        ours = SBATCH.letters.get(name[1:], name.lstrip("-"))
+        if word.startswith("-") and ours in SBATCH.options and flag not in same and not command.in_script:
+            return f"{name} is an option of slurmgpu's and of sbatch's: it comes before --"
         near = flag if flag in same else near_word(flag, same)
         if near is not None:
             meant = same[near]
             glued = [meant, value] if value and not word.startswith("-") else [meant + word[len(name) :]]
             return f"did you mean {meant}? {command.instead(*before, *given[:at], *glued, *rest)}"
-        if flag[2:] in SBATCH.options and not command.in_script:
-            return f"{name} is an option of slurmgpu's and of sbatch's: it comes before --"
     return None
 
 

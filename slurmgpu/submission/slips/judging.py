@@ -89,6 +89,12 @@ def slips(command: Command) -> list[Slip]:
     typed = typographic_slip(command)
     if typed is not None and typed.sure:
         return [typed, *in_sight]
+    if command.in_file and any(word[:1] == " " for word in command.words):
+        said = (
+            "command: a backslash at a line's end is a shell's: YAML joins the lines by itself, and keeps it"
+        )
+        words = [part for word in command.words for part in word.split()]
+        return [Slip(said, f"take the backslashes out: {command.instead(*words)}"), *in_sight]
     found = list(program_slips(command))
     if folder is not None:
         misused = list(launcher_slips(command, folder)) if not any(slip.sure for slip in found) else []

@@ -237,9 +237,16 @@ def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]
     knows = r"SLURM_|\bRANK\b|init_method|rank=|world_size=|spawn\(|is_available\(\) and|torchelastic|store=|mpi|import_module"
     if joins and not re.search(knows, text) and not command.blind:
         at = command.words.index(script)
+        start = f"torchrun: {command.instead('torchrun', '--nproc-per-node=gpu', *command.words[at:])}"
+        if (plan.option("nodes") or "1") not in {"1", "1-1"}:
+            start = (
+                "torchrun on each node: srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu "
+                "--rdzv-backend=c10d --rdzv-endpoint=$(scontrol show hostnames | head -n 1):29500 "
+                + shlex.join(command.words[at:])
+            )
         yield Slip(
             f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it",
-            f"start it by torchrun: {command.instead('torchrun', '--nproc-per-node=gpu', *command.words[at:])}",
+            f"start it by {start}",
             sure=False,
         )
 

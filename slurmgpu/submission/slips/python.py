@@ -191,7 +191,11 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
         (one for one in ("src", "lib") if (command.folder / one / missing[0].partition(".")[0]).is_dir()),
         None,
     )
-    if own is not None:
+    here = script.endswith(".py") and "/" in script and _local(missing[0].partition(".")[0], command.folder)
+    if here:
+        named = str(Path(script).with_suffix("")).replace("/", ".")
+        guess = f"it is in the work folder, where a file in {Path(script).parent} does not look: python -m {named}; else "
+    elif own is not None:
         guess = f"it is in {own}: --set variables.PYTHONPATH={own}; else "
     elif not guess and (similar := near_word(missing[0].partition(".")[0], modules_in(command.folder))):
         guess = f"did you mean {similar}, which is here? else "
@@ -244,11 +248,14 @@ def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
     found: dict[str, str] = {}
     first: Path | bytes = folder / script if script is not None else (code or "").encode()
     beside = (folder / script).parent if script is not None else folder
+    by_path = beside != folder and launcher_of(command.words) in {None, "torchrun"}
     waiting, seen = [first], {first}
     while waiting:
         path = waiting.pop(0)
         for name, line in _imported(path):
             local = _local(name, beside, folder)
+            if local is not None and by_path and _local(name, beside) is None:
+                found.setdefault(name, f"line {line}")  # of the work folder, where Python does not look
             if local is None and name not in sys.stdlib_module_names and name != "slurmgpu":
                 where = (
                     f"line {line}"

@@ -45,6 +45,10 @@ _BUILTINS = frozenset({
 })  # fmt: skip
 # What they run may set anything: PATH, functions, the folder.
 _BRING = frozenset({"module", "ml", "conda", "mamba", "micromamba", "spack", "eval", "source", ".", "load"})
+_ENDLESS = re.compile(
+    r"(?:\S*/)?(?:nvidia-smi (?:.* )?(?:-l\b|-lms\b|--loop|dmon\b|pmon\b)|tensorboard\b|tail (?:-n \S+ )?-\w*[fF]\b|jupyter\b"
+    r"|python3? -m (?:http\.server|tensorboard)\b)(?!.* (?:-c \d|--count))"
+)
 _OF_CONDA = frozenset(
     {
         "activate",
@@ -106,6 +110,7 @@ def body_slips(
         return  # whose patterns look like commands in brackets
     commands = read_shell(text, first_line)
     placed = list(placed_commands(commands))
+    last = max((one.line for one, around in placed if one.name not in _BUILTINS), default=0)
     defined: dict[str, int] = {}
     for one, around in placed:
         for name in (each[:-2] for each in around if each.endswith("()")):
@@ -135,6 +140,14 @@ def body_slips(
                     said = f"the script ends here, and line {below[0].line} and what is below it never runs"
                     yield simple.line, Slip(said, "take exit out, if the lines below are to run", sure=False)
                 return
+            if (
+                not around
+                and simple.ender in {"", ";"}
+                and simple.line < last
+                and _ENDLESS.match(" ".join(simple.words))
+            ):
+                said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
+                yield simple.line, Slip(said, "write & behind it", sure=False)
             doubtful = bool(around) or before in {"&&", "||", "|"}
             pattern = "case" in around and simple.ender in {")", "|"}
             calls = [] if pattern else list(calls_of(simple, variables=variables))
@@ -168,6 +181,10 @@ def _mended(text: str, said: str) -> str:
         return "these lines are Python's, and bash reads them: keep them in a file, and write python FILE.py"
     if "unexpected token" in said and (short := re.search(r"(?m)^\s*(?:el)?if .*[^;\s]\s+then\s*$", text)):
         return f"a ; is missing before then: {short[0].strip().removesuffix('then').rstrip()}; then"
+    if "unexpected token" in said and (
+        loop := re.search(r"(?m)^\s*(?:for \w+ in|while) .*[^;\s]\s*$(?!\n\s*do\b)", text)
+    ):
+        return f"do is missing: {loop[0].strip()}; do"
     if "end of file" in said:
         return "a done, fi, esac, } or a closing quote is missing; `bash -n FILE` says whether it can be read"
     return "mend it; `bash -n FILE` says whether it can be read"
@@ -215,7 +232,8 @@ class _State:
         self.is_batch, self.has_arguments = is_batch, has_arguments
         self.folder, self.brought, self.made = command.folder, command.brought, False
         self.written: set[str] = set()
-        self.strict = self.asked = self.made_by_others = False
+        self.strict = self.ends_at_failure = self.asked = False
+        self.sets_variables = command.brought  # whether something that is not read may have set some
         self.assigned: set[str] = set()
 
     def judge(self, each: Call, doubtful: bool) -> Iterator[Slip]:
@@ -273,6 +291,22 @@ class _State:
             meant_words = " ".join((name, near, *words[2:]))
             said = f"{name} has no command {words[1]!r}"
             yield Slip(said, f"did you mean {meant_words}?", one_slip_apart(words[1], near))
+        elif (
+            name == "mkdir"
+            and self.ends_at_failure
+            and not doubtful
+            and not self.made
+            and "-p" not in " ".join(words)
+        ):
+            there = next(
+                (one for one in words[1:] if (path := self._here(one)) is not None and path.is_dir()), None
+            )
+            if there is not None:
+                yield Slip(
+                    f"mkdir: {there} is there already, and `set -e` ends the script",
+                    f"write mkdir -p {there}",
+                    sure=False,
+                )
         elif name == "eval" and "conda shell" in " ".join(words) and not self.brought:
             if not shutil.which("conda", path=self.command.environ.get("PATH")):
                 said = "there is no conda on PATH here, and so none of its functions after this line"
@@ -340,7 +374,7 @@ class _State:
         """Yield the variables that a command needs, and that nothing in the script or in this shell sets."""
         if not self.strict and each.name in _HARMLESS:
             return
-        plan, of_others = self.command.plan, self.brought or self.made_by_others or each.nested
+        plan, of_others = self.command.plan, self.sets_variables or each.nested
         known = {*self.names, *self.command.environ, *plan.variables, *plan.secrets}
         known |= {one.partition("=")[0] for one in (plan.option("export") or "").split(",")}
         known -= {
@@ -354,7 +388,8 @@ class _State:
         yield from unset_variables(
             each.simple.raw,
             plan,
-            None if of_others else known,
+            known,
+            complete=not of_others,
             strict=self.strict,
             arguments=self.has_arguments,
         )
@@ -387,9 +422,11 @@ class _State:
             and simple.words[1].endswith(("activate", "conda.sh"))
         )
         if name in {"source", ".", "eval"} and not activates:
-            self.made = self.made_by_others = True
+            self.made = self.sets_variables = True
         if name == "set":
             self.strict |= re.search(r" -\w*u| nounset", " ".join(simple.words)) is not None
+            self.ends_at_failure |= re.search(r" -\w*e| errexit", " ".join(simple.words)) is not None
+        self.sets_variables |= name in _BRING - {"source", "."}
         self.brought |= name in _BRING or any(
             one.startswith(("PATH=", "PYTHONPATH=")) for one in (*simple.assignments, *simple.raw[1:])
         )

@@ -181,15 +181,21 @@ def _misspelled_files(folder: Path, script: str, words: tuple[str, ...]) -> Iter
     for before, word in pairwise(("", *words)):
         name = word.partition("=")[2] if word.startswith("-") else word
         option = word.partition("=")[0] if word.startswith("-") else before if before[:1] == "-" else word
-        if re.search(makes, option) or not re.fullmatch(
-            r"[\w./-]+\.(?:ya?ml|json|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5|pth?|ckpt|safetensors)",
+        is_folder = (
+            option[:1] == "-" and re.search(r"data|input|path|folder|root|dir|src", option) and "/" in name
+        )
+        made = re.search(makes, option.replace("dir", "") if is_folder else option)
+        if made or not re.fullmatch(
+            r"[\w./-]+"
+            if is_folder
+            else r"[\w./-]+\.(?:ya?ml|json|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5|pth?|ckpt|safetensors)",
             name,
         ):
             continue
         path = folder / name
         if os.path.exists(path):  # noqa: PTH110 - a long name is not there
             continue
-        near = near_file(path)
+        near = near_file(path, folders=not path.suffix)
         if (
             near
             and one_slip_apart(path.name, near)

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmgpu.models.plan import Plan
 from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import meant, near_word
+from slurmgpu.submission.slips.nearby import meant, near_word, one_slip_apart
 
 __all__ = ["missing_lists", "short_lists", "unset_variables"]
 
@@ -44,11 +44,17 @@ _NEEDS = re.compile(r"(?<!\\)\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])\})
 
 
 def unset_variables(
-    words: Collection[str], plan: Plan, known: Collection[str] | None, *, strict: bool, arguments: bool
+    words: Collection[str],
+    plan: Plan,
+    known: Collection[str],
+    *,
+    complete: bool,
+    strict: bool,
+    arguments: bool,
 ) -> Iterator[Slip]:
     """Yield the variables that words of a shell need, as written, and that have no value there.
 
-    ``known`` has the names that the script or this shell sets (None: something else may set any but Slurm's), ``strict`` is
+    ``known`` has the names that the script or this shell sets; not ``complete``: something else may set any. ``strict`` is
     whether the script ends at an unset one, and ``arguments`` whether it may be given some ($1).
     """
     live = (text for word in words for quote, text in pieces(word) if quote in ("", '"'))
@@ -56,7 +62,7 @@ def unset_variables(
     array = plan.option("array") is not None
     so = "under `set -u` the script ends" if strict else "it is empty"
     for name in names:
-        if name in (known or ()) or re.match(_SET_BY_OTHERS, name) or (name.isdecimal() and arguments):
+        if name in known or re.match(_SET_BY_OTHERS, name) or (name.isdecimal() and arguments):
             continue
         if name.isdecimal():
             yield Slip(
@@ -74,15 +80,14 @@ def unset_variables(
             near = None if name in _SLURMS else near_word(name, _SLURMS)
             if near is not None:
                 yield Slip(f"${name} is no variable of Slurm's: {so}", f"did you mean ${near}?", sure=False)
-        elif known is None:
-            continue
-        elif name in _OF_OTHERS:
+        elif name in _OF_OTHERS and complete:
             said = f"${name} is set nowhere in the script, nor here: {so}, for it is another scheduler's"
             needs = " (in a job with --ntasks)" if "NTASKS" in _OF_OTHERS[name] else ""
             yield Slip(said, f"write ${_OF_OTHERS[name]}{needs}", sure=False)
-        else:
+        elif (near := next((one for one in known if one_slip_apart(name, one)), None)) or complete:
             said = f"${name} is set nowhere in the script, nor here: {so}"
-            yield Slip(said, f"set it before this line: {name}=...", sure=False)
+            hint = f"did you mean ${near}?" if near else f"set it before this line: {name}=..."
+            yield Slip(said, hint, sure=False)
 
 
 def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[tuple[int, Slip]]:
