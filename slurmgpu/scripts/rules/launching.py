@@ -73,7 +73,11 @@ def nodes_unused(view: View) -> Iterator[Hit]:
             return
         if _starts_others(view, call):
             return
-        start = "torchrun" if getattr(view.facts.python.get(call.script), "distributed", None) else call.name
+        start = (
+            "torchrun"
+            if getattr(view.facts.python.get(call.script or ""), "distributed", None)
+            else call.name
+        )
         yield Hit(
             call.line,
             f"the batch script runs on the first of {nodes} nodes only, and so does this command",
