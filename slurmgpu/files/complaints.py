@@ -61,6 +61,8 @@ def complaint(
     if own and hint is None and not TrainSettings.ABSENT.keys() & own.keys():
         values = ", ".join(f"{name}: {_shown(value)}" for name, value in own.items())
         hint = f"values of your own, which the task reads as cfg.NAME: train: {{config: {{{values}}}}}"
+    if "amp" in own:
+        hint = "train: {precision: bf16}, or fp16, turns it on"
     if slashed := next((key for key in keys if "/" in key), None):
         hint = f"a key within a key is written with a dot: {slashed.replace('/', '.')}"
     if hint is None and "sbatch" in model.model_fields and (strange := _strange(model, errors)):

@@ -55,7 +55,6 @@ class TrainSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     ABSENT: ClassVar[Mapping[str, str]] = {
-        "amp": "precision: bf16, or fp16, turns it on",
         "context_parallel": "torch 2.13 cuts sequences over processes in a prototype alone, whose causal attention runs on GPUs "
         "only; for long sequences there are activation_checkpointing, micro_batch and strategy: pipeline",
         "tensor_parallel": f"it has been removed; {_INSTEAD}",

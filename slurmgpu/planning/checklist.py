@@ -205,9 +205,8 @@ def _without_sampler(loop: _Loop) -> Iterator[_Call]:
 
 
 def _without_set_epoch(loop: _Loop) -> Iterator[_Call]:
-    if "set_epoch" not in loop.text and re.search(
-        r"(?i)epoch", loop.text
-    ):  # else the data may be gone through once
+    # Without epochs the data may be gone through once, and without a backward pass nothing is trained.
+    if "set_epoch" not in loop.text and re.search(r"(?is)epoch.*backward\(|backward\(.*epoch", loop.text):
         yield from (one for one in loop.named("DistributedSampler") if not one.says("shuffle", False))
 
 

@@ -28,7 +28,7 @@ def source_activate(view: View) -> Iterator[Hit]:
     for simple in view.simple:
         by_module |= any(re.search(r"(?i)conda|mamba|forge|python", name) for name in _loaded(simple))
         by_module |= any(word.startswith("PATH=") for word in (*simple.assignments, *simple.raw[1:]))
-        by_module |= simple.name in {"source", ".", "eval"} and simple.words[1:2] != ("activate",)
+        by_module |= simple.name in {"source", ".", "eval", "spack"} and simple.words[1:2] != ("activate",)
         if simple.name in {"source", "."} and simple.words[1:2] == ("activate",):
             name = simple.words[2] if len(simple.words) > 2 else "NAME"
             yield Hit(

@@ -73,15 +73,11 @@ def nodes_unused(view: View) -> Iterator[Hit]:
             return
         if _starts_others(view, call):
             return
-        start = (
-            "torchrun"
-            if getattr(view.facts.python.get(call.script or ""), "distributed", None)
-            else call.name
-        )
+        facts = view.facts.python.get(call.script or "")
         yield Hit(
             call.line,
             f"the batch script runs on the first of {nodes} nodes only, and so does this command",
-            f"start it with srun, once on each node: srun --ntasks-per-node=1 {start} ...",
+            f"start one on each node: srun --ntasks-per-node=1 {'torchrun' if facts and facts.distributed else call.name} ...",
         )
         return
 
@@ -285,8 +281,8 @@ def address_by_hostname(view: View) -> Iterator[Hit]:
             several = asked[1] in {"-I", "--all-ip-addresses"}
             if several and re.search(r"\|\s*(?:awk|cut|head|sed|tr|grep)\b", word[asked.end() :]):
                 continue  # one of them is picked
-            if not several and (view.asked.nodes or 1) < 2:
-                continue  # a node reaches itself under any of its addresses
+            if not several and ((view.asked.nodes or 1) < 2 or "SOCKET_IFNAME" in view.script.text):
+                continue  # a node reaches itself under any of its addresses, and who names the interface knows them
             prints = (
                 "prints all addresses of a node, with blanks between them, and one is needed"
                 if several

@@ -69,7 +69,7 @@ def blank_in_sbatch(view: View) -> Iterator[Hit]:
     for line, text, _ in _passed(view, "blank"):
         # Beside the same option in force, or one that excludes it, it is an alternative that was switched off.
         name = _option_in(text)
-        off = name in given or any(name in group and group & given for group in _EXCLUSIVE)
+        off = name in given or any(name in group and group & given for group in _EXCLUSIVE) or " if " in text
         severity: Severity | None = "hint" if off else None
         yield Hit(
             line,

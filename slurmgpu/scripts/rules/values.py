@@ -114,7 +114,7 @@ def memory_in_megabytes(view: View) -> Iterator[Hit]:
                 f"{value} means {value} megabytes"
                 + (", and importing torch alone takes more" if too_little else ""),
                 f"write {value}G",
-                "error" if too_little else None if amount < (1024 if asked.gpu_options else 256) else "hint",
+                "error" if too_little else None if amount < (1024 if asked.gpu_options else 65) else "hint",
             )
 
 

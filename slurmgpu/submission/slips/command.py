@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from slurmgpu.models.plan import Plan
-from slurmgpu.submission.slips.nearby import elsewhere, near_file, one_slip_apart
+from slurmgpu.submission.slips.nearby import elsewhere, is_there, near_file, one_slip_apart
 
 __all__ = [
     "Command",
@@ -99,7 +99,7 @@ def missing_script(
     path = folder / script
     near = near_file(path)
     first = script.partition(" ")[0]
-    if first != script and (folder / first).is_file():
+    if first != script and is_there(folder / first):
         hint = f"write it without the quotes around it: {command.instead(*before, *script.split(), *after)}"
     elif near and (one_slip_apart(path.name, near) or _found_elsewhere(command, script) is None):
         there = str(PurePosixPath(script).parent / near)

@@ -13,7 +13,7 @@ from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.launchers import launcher_slips
-from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.nearby import is_there, near_file
 from slurmgpu.submission.slips.options import option_slips
 from slurmgpu.submission.slips.program import missing_interpreter, program_slips
 from slurmgpu.submission.slips.script import code_of, script_slips, shell_file, shell_text
@@ -177,7 +177,7 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
 
     code = code_of(command.words)
     if code is not None:
-        shown = "-c" if "-c" in command.words and not (folder / code).is_file() else code
+        shown = "-c" if "-c" in command.words and not is_there(folder / code) else code
         if (slip := unreadable_python(command, folder / code if shown == code else code, shown)) is not None:
             yield slip
         return

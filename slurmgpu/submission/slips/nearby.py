@@ -8,12 +8,17 @@ from pathlib import Path
 
 from slurmgpu.errors import nearest
 
-__all__ = ["elsewhere", "meant", "near_file", "near_word", "one_slip_apart"]
+__all__ = ["elsewhere", "is_there", "meant", "near_file", "near_word", "one_slip_apart"]
 
 # A folder of data may have a million files; what is beyond is not looked at.
 _MOST_FILES = 2000
 _DEEPEST = 3
 _LEFT_OUT = frozenset({"__pycache__", "build", "node_modules", "runs", "site-packages", "venv", "wandb"})
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a path exists; Path.exists raises for a name that is too long for the disk."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def near_word(word: str, words: Iterable[str]) -> str | None:

@@ -20,7 +20,7 @@ from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.launchers import launcher_slips, srun_slips
 from slurmgpu.submission.slips.modules import has_modules
-from slurmgpu.submission.slips.nearby import meant, near_word, one_slip_apart
+from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.python import missing_imports, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
@@ -257,7 +257,7 @@ class _State:
         if (
             empty
             and self.folder is not None
-            and (self.folder / words[0]).exists()
+            and is_there(self.folder / words[0])
             and not shutil.which(words[0])
         ):
             said = f"{empty} {words[0]}: a blank stands behind =, and {words[0]} would be the program"
@@ -298,9 +298,8 @@ class _State:
             and not self.made
             and "-p" not in " ".join(words)
         ):
-            there = next(
-                (one for one in words[1:] if (path := self._here(one)) is not None and path.is_dir()), None
-            )
+            paths = {one: self._here(one) for one in words[1:]}
+            there = next((one for one, path in paths.items() if path is not None and is_there(path)), None)
             if there is not None:
                 yield Slip(
                     f"mkdir: {there} is there already, and `set -e` ends the script",
@@ -348,9 +347,7 @@ class _State:
                 found = misused
                 code = None if found or each.nested else code_of(words)
                 if code is not None and "$" not in code:
-                    path = (
-                        None if "-c" in words and not (self.folder / code).is_file() else self.folder / code
-                    )
+                    path = None if "-c" in words and not is_there(self.folder / code) else self.folder / code
                     unread = unreadable_python(inner, path or code, code if path else "-c")
                     found += [] if unread is None else [unread]
                 if not any(slip.sure for slip in found) and not each.nested:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.submission.slips.command import Command, Slip, is_batch_script, seen_from_here
-from slurmgpu.submission.slips.nearby import meant, near_file, one_slip_apart
+from slurmgpu.submission.slips.nearby import is_there, meant, near_file, one_slip_apart
 
 __all__ = ["usage_slips"]
 
@@ -143,7 +142,7 @@ def _missing_image(
             f"command: {words[0]} {line.action} is given no image",
             f"name it before the command: {command.instead(*before, *words[:2], 'IMAGE.sif', 'python', 'train.py')}",
         )
-    elif not re.search(r"[$~*`]|://|\A-", image) and not os.path.exists(folder / image):  # noqa: PTH110
+    elif not re.search(r"[$~*`]|://|\A-", image) and not is_there(folder / image):
         yield Slip(
             f"command: {words[0]} {line.action}: there is no image {image!r} (looked for {folder / image})",
             f"{meant(image, folder / image)}give the path of its file, or its address: docker://NAME",
@@ -193,7 +192,7 @@ def _misspelled_files(folder: Path, script: str, words: tuple[str, ...]) -> Iter
         ):
             continue
         path = folder / name
-        if os.path.exists(path):  # noqa: PTH110 - a long name is not there
+        if is_there(path):
             continue
         near = near_file(path, folders=not path.suffix)
         if (
@@ -220,7 +219,7 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
             r"(?:\A| )(?:-C|--directory)[ =]([\w./-]+|\$\{?(?:SLURM_)?TMPDIR\}?/[\w./-]+)(?: |\Z)",
             " ".join(rest),
         )
-        if into and not ("$" not in into[1] and (folder / into[1]).is_dir()):
+        if into and not ("$" not in into[1] and is_there(folder / into[1])):
             said = f"command: tar unpacks into {into[1]}, which is not there: tar makes no folder"
             sure = "$" not in into[1] and not command.blind and seen_from_here(folder / into[1], folder)
             yield Slip(said, f"mkdir -p {into[1]} before it", sure)
@@ -235,7 +234,7 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
         if option and value and path.is_dir():
             said = f"command: {program}{option} {value}: it is a folder, where a file is expected"
             yield Slip(said, f"give a file in it:{option} {PurePosixPath(value) / 'FILE'}", not command.blind)
-        if not value or re.search(r"[$~*?{[`]|:", value) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
+        if not value or re.search(r"[$~*?{[`]|:", value) or is_there(path):
             continue
         yield Slip(
             f"command: {program}{option} {value}: there is no such file in the work folder {folder}"
@@ -251,6 +250,6 @@ def _missing_paths(folder: Path, before: tuple[str, ...]) -> Iterator[Slip]:
     values = (word.partition("=")[2] for word in before if word.startswith("PYTHONPATH="))
     for value in (one for each in values for one in each.split(":") if one and "$" not in one):
         near = near_file(folder / value, folders=True)
-        if near and not os.path.exists(folder / value):  # noqa: PTH110 - a long name is not there
+        if near and not is_there(folder / value):
             said = f"command: PYTHONPATH={value}: there is no such folder in the work folder {folder}"
             yield Slip(said, f"did you mean {PurePosixPath(value).with_name(near)}?", sure=False)

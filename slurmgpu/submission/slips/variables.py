@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmgpu.models.plan import Plan
 from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import meant, near_word, one_slip_apart
+from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 
 __all__ = ["missing_lists", "short_lists", "unset_variables"]
 
@@ -120,7 +120,7 @@ def missing_lists(folder: Path, lines: Sequence[str], first_line: int) -> Iterat
             path = folder / name
             made = rf"(?:>|\btee\b|-o|--out\S*)\s*\S*{re.escape(path.name)}"
             if (
-                path.exists()
+                is_there(path)
                 or not seen_from_here(path, folder)
                 or any(re.search(made, one) for one in lines)
             ):
