@@ -151,7 +151,7 @@ def body_slips(
             doubtful = bool(around) or before in {"&&", "||", "|"}
             pattern = "case" in around and simple.ender in {")", "|"}
             calls = [] if pattern else list(calls_of(simple, variables=variables))
-            if defined.get(simple.name, 0) > simple.line:
+            if defined.get(simple.name, 0) > simple.line and shutil.which(simple.name) is None:
                 said = f"{simple.name}: bash reads its definition only in line {defined[simple.name]}, and does not know it yet"
                 yield (
                     simple.line,
