@@ -34,8 +34,8 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             with script.open("rb") as file:
                 data = file.read(LARGEST_SCRIPT + 1)
     except FileNotFoundError:
-        beside = [one.name for one in script.parent.glob("*") if one.suffix in {script.suffix, ".slurm"}]
-        hint = did_you_mean(script.name, beside) + "give the path of a batch script, or - for standard input"
+        beside = [str(one) for one in script.parent.glob("*") if one.suffix in {script.suffix, ".slurm"}]
+        hint = did_you_mean(str(script), beside) + "give the path of a batch script, or - for standard input"
         raise InvalidInput(f"{shown}: there is no such file", hint=hint) from None
     except OSError as error:
         hint = "give the path of a batch script that you may read, or - for standard input"

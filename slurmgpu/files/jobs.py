@@ -121,7 +121,13 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
     except OSError:
         here = []
     stems = {Path(one).stem: one for one in (*shipped, *here)}
-    stem = path.stem if path.suffix in _TAKEN else path.name
+    if re.fullmatch(r"[KMGT]i?B?|h|hours?|d|days?|min", name):
+        return (
+            f"a number and its unit are one word, such as 64{name}"
+            if name[0].isupper()
+            else "write a time as 2:00:00"
+        )
+    stem = path.stem if path.suffix else path.name
     near = stem if stem in stems else nearest(stem, stems, cutoff=0.7)
     if near:
         return f"did you mean {stems[near]}?"

@@ -70,7 +70,9 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
             or f"it has {', '.join(options[:20]) or 'no options'}"
         )
     elif value and value[4]:
-        hint = f"give it: {command.instead(*command.words, value[4].rstrip(','), 'VALUE')}"
+        needed = value[4].rstrip(",")
+        words = [needed, "VALUE"] if needed.startswith("-") else [needed.upper()]
+        hint = f"give it: {command.instead(*command.words, *words)}"
     elif value:
         meant = (
             near_word(value[1], re.findall(r"[\w.-]+", value[2])) if value[1] else value[3].replace(",", ".")
@@ -103,6 +105,10 @@ def _way_out(
             return f"{given[at - 1]} takes no value: {command.instead(*before, *given[:at], *rest)}"
         flag = "--" + name.lstrip("-").replace("_", "-")
         same = {one.replace("_", "-"): one for one in options}
+        glued_to = next((one for one in options if re.fullmatch(rf"{one}\d\S*", word)), None)
+        if glued_to:
+            parted = [glued_to, word[len(glued_to) :]]
+            return f"a blank is missing: {command.instead(*before, *given[:at], *parted, *rest)}"
         ours = SBATCH.letters.get(name[1:], name.lstrip("-"))
         if word.startswith("-") and ours in SBATCH.options and flag not in same and not command.in_script:
             return f"{name} is an option of slurmgpu's and of sbatch's: it comes before --"

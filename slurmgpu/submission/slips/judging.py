@@ -186,6 +186,9 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
         from slurmgpu.submission.slips.shell import body_slips
 
         yield from _bash_in_sh(command, text, "-c")
+        if re.search(r"[^&]&\s*\Z", text) and not re.search(r"\bwait\b", text):
+            said = "command: what ends with & goes on in the background, and Slurm ends it with the shell, at once"
+            yield Slip(said, "leave & out: a job runs in the background by itself", sure=False)
         inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
         for _, slip in body_slips(inner, text):
             yield _at(slip, "bash -c")

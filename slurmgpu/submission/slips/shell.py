@@ -116,6 +116,17 @@ def body_slips(
         for name in (each[:-2] for each in around if each.endswith("()")):
             defined.setdefault(name, one.line)
     own = set(defined)
+    runs = any(
+        one.name not in _BUILTINS for one, around in placed if not any(each.endswith("()") for each in around)
+    )
+    for name, line in defined.items() if not runs else ():
+        if len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)) == 1:
+            yield (
+                line,
+                Slip(
+                    f"nothing calls {name}, and nothing else runs here", f"write {name} below it", sure=False
+                ),
+            )
     variables = Variables(text)
     # A script that asks for its arguments does well without them.
     asks = (command.plan.script or "").startswith("set -- ") or re.search(
@@ -248,6 +259,10 @@ class _State:
             yield from srun_slips(inner._replace(words=each.simple.words), self.folder)
         yield from self._unset_variables(each)
         elsewhere = {"chdir", "multi-prog", "container", "container-image"} & set(each.srun or ())
+        if words[:1] in {("$",), (">",), ("%",)}:
+            said = f"{' '.join(words)}: {words[0]} is the sign of a prompt, and would be the program here"
+            yield Slip(said, f"write {' '.join(words[1:])}", sure=not doubtful)
+            return
         glued = re.match(r"\$\{?(\w+)\}?=(.*)", words[0]) if words else None
         empty = next((one for one in each.simple.assignments if one.endswith("=")), None) if words else None
         if glued:
@@ -394,8 +409,8 @@ class _State:
     def lost_outputs(self, simple: Simple, doubtful: bool) -> Iterator[Slip]:
         """Yield the files that a command is to write in a folder that is not there: the shell does not even start it."""
         for word in simple.outputs if not (self.made or doubtful) else ():
-            path = self._here(word)
-            if path is not None and "/" in word and not path.parent.is_dir():
+            path = self._here(word.rpartition("/")[0]) if "/" in word else None
+            if path is not None and not path.is_dir():
                 sure = not self.command.blind and path.is_relative_to(self.command.folder or path)
                 yield Slip(
                     f"> {word}: its folder is not there, and nothing makes it",

@@ -168,6 +168,8 @@ def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Sli
         )
 
 
+_READ = "ya?ml|jsonl?|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5|pth?|ckpt|safetensors|bin|pkl|parquet"
+"""Endings of files that a script reads."""
 _READ_BY = r"-[-\w]*(?:conf|cfg|resume|load|pretrained|weights|checkpoint|ckpt)"
 """Options by which scripts read a file; a training may write its checkpoint there."""
 
@@ -184,18 +186,17 @@ def _misspelled_files(folder: Path, script: str, words: tuple[str, ...]) -> Iter
             option[:1] == "-" and re.search(r"data|input|path|folder|root|dir|src", option) and "/" in name
         )
         made = re.search(makes, option.replace("dir", "") if is_folder else option)
-        if made or not re.fullmatch(
-            r"[\w./-]+"
-            if is_folder
-            else r"[\w./-]+\.(?:ya?ml|json|toml|csv|tsv|txt|cfg|ini|whl|gz|zip|npz?|h5|pth?|ckpt|safetensors)",
-            name,
-        ):
+        if made or not re.fullmatch(r"[\w./-]+" if is_folder else rf"[\w./-]+\.(?:{_READ})", name):
             continue
         path = folder / name
         if is_there(path):
             continue
         near = near_file(path, folders=not path.suffix)
-        if (
+        elsewhere = near_file(path.parent, folders=True) if not is_there(path.parent) else None
+        if elsewhere and is_there(path.parent.with_name(elsewhere) / path.name):
+            there = PurePosixPath(name).parent.with_name(elsewhere) / path.name
+            yield Slip(f"command: there is no {name}", f"did you mean {there}?", sure=False)
+        elif (
             near
             and one_slip_apart(path.name, near)
             and re.sub(r"\d", "", near) != re.sub(r"\d", "", path.name)
