@@ -23,6 +23,12 @@ def complaint(
     model: type[BaseModel], layered: Layered, errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """The message for a model's errors, one a line, and the next act where one is known."""
+    if {"setup", "run"} <= layered.data.keys():
+        said = f"{layered.place(('run',))}run: this is a task of SkyPilot's, and no job file"
+        return (
+            said,
+            "write setup's and run's lines under script: |, and accelerators A100:4 as resources: {gpus: a100:4}",
+        )
     if {"on", "jobs"} <= layered.data.keys():
         said = f"{layered.place(('jobs',))}jobs: this is a workflow of GitHub's, and no job file"
         return said, "slurmgpu jobs lists job files to copy from; slurmgpu schema job describes every key"

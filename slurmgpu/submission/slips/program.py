@@ -85,6 +85,9 @@ def program_slips(command: Command) -> Iterator[Slip]:
             f"options of slurmgpu go before it: slurmgpu submit {program} ... -- python train.py; one of the program's comes "
             f"behind the program: -- python train.py {program} ...",
         )
+    elif program.startswith(("!", "%")) and len(program) > 1:
+        said = f"command: {program!r}: ! and % before a command are a notebook's"
+        yield Slip(said, f"take it out: {command.instead(program[1:], *rest)}")
     elif program in _KEYWORDS:
         yield Slip(
             f"command: {program!r} is a word of the shell's language, and no shell reads a command",

@@ -138,6 +138,10 @@ def body_slips(
     yield from short_lists(command.plan.option("array") or "", lines, first_line)
     if command.folder is not None and not re.search(r"(?m)^\s*(?:cd|pushd)\b", text):
         yield from missing_lists(command.folder, lines, first_line)
+    for number, line in enumerate(lines, first_line):
+        if re.search(r"\S\s*\\[ \t]+\Z", line) and not line.lstrip().startswith("#"):
+            said = "a blank stands behind the backslash: the command ends there, and gets the blank as a word"
+            yield number, Slip(said, "take the blank out", sure=False)
     for simple, around in placed:
         if not any(one.endswith("()") for one in around):
             if (
@@ -196,6 +200,8 @@ def _mended(text: str, said: str) -> str:
         loop := re.search(r"(?m)^\s*(?:for \w+ in|while) .*[^;\s]\s*$(?!\n\s*do\b)", text)
     ):
         return f"do is missing: {loop[0].strip()}; do"
+    if (end := re.search(r"wanted `(\w+)'", said)) and re.search(rf"(?m)^\s*{end[1]}[ \t]+$", text):
+        return f"the line that ends it has a blank behind {end[1]}: take it out"
     if "end of file" in said:
         return "a done, fi, esac, } or a closing quote is missing; `bash -n FILE` says whether it can be read"
     return "mend it; `bash -n FILE` says whether it can be read"
