@@ -138,8 +138,8 @@ def body_slips(
     yield from short_lists(command.plan.option("array") or "", lines, first_line)
     if command.folder is not None and not re.search(r"(?m)^\s*(?:cd|pushd)\b", text):
         yield from missing_lists(command.folder, lines, first_line)
-    for number, line in enumerate(lines, first_line):
-        if re.search(r"\S\s*\\[ \t]+\Z", line) and not line.lstrip().startswith("#"):
+    for number, row in enumerate(lines, first_line):
+        if re.search(r"\S\s*\\[ \t]+\Z", row) and not row.lstrip().startswith("#"):
             said = "a blank stands behind the backslash: the command ends there, and gets the blank as a word"
             yield number, Slip(said, "take the blank out", sure=False)
     for simple, around in placed:
