@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.environment import Conda, PythonEnvironment
 from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
-from slurmgpu.scripts.shell import Command as Text
-from slurmgpu.scripts.shell import Simple, placed_commands, read_shell, simple_commands
-from slurmgpu.slurm import Runner, call, submission_env
+from slurmgpu.scripts.shell import Simple, placed_commands, read_shell
+from slurmgpu.slurm import Runner, call
 from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
@@ -24,15 +22,12 @@ from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_sli
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.python import missing_imports, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
+from slurmgpu.submission.slips.syntax import syntax_error, unreadable_documents, usual_cause
 from slurmgpu.submission.slips.usage import usage_slips
 from slurmgpu.submission.slips.variables import missing_lists, short_lists, unset_variables
 from slurmgpu.submission.slips.words import typographic_slip
 
-__all__ = ["body_slips", "syntax_error"]
-
-TIMEOUT = 10.0
-LONGEST = 100_000
-"""Characters: an argument may have 128 KiB (MAX_ARG_STRLEN, execve(2)), and a longer script is not tried."""
+__all__ = ["body_slips"]
 
 _BUILTINS = frozenset({
     ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "compgen", "complete",
@@ -77,22 +72,6 @@ _MAKE_NOTHING = _BUILTINS | _BRING | {
 _HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 
-def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
-    """Return the line and words of what bash cannot read in a script; None where it reads it all, or is not here."""
-    if len(text) > LONGEST or "\0" in text:
-        return None
-    globs = ["-O", "extglob"] if "extglob" in text else []
-    try:
-        answer = run(["/bin/bash", *globs, "-n", "-c", text], timeout=TIMEOUT, env=submission_env())
-    except SlurmUnreachable:
-        return None
-    found = re.search(r"line (\d+): (.*)", answer.stderr)
-    unended = re.search(r"here-document at line (\d+) (delimited by end-of-file .*)", answer.stderr)
-    if unended:  # bash takes all that follows for its text, and says nothing more
-        return int(unended[1]), f"the here-document is {unended[2]}"
-    return (int(found[1]), re.sub(r"^syntax error:? ", "", found[2])) if answer.rc and found else None
-
-
 def body_slips(
     command: Command, text: str, first_line: int = 1, run: Runner = call, *, is_batch: bool = False
 ) -> Iterator[tuple[int, Slip]]:
@@ -104,7 +83,7 @@ def body_slips(
     """
     if wrong := syntax_error(text, run):
         line, said = wrong
-        yield line + first_line - 1, Slip(f"bash cannot read this: {said}", _mended(text, said))
+        yield line + first_line - 1, Slip(f"bash cannot read this: {said}", usual_cause(text, said))
         return
     if "extglob" in text:
         return  # whose patterns look like commands in brackets
@@ -134,7 +113,7 @@ def body_slips(
     ) is not None
     state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or not is_batch), ""
     lines = text.splitlines()
-    yield from _unreadable_documents(command, commands)
+    yield from unreadable_documents(command, commands)
     yield from short_lists(command.plan.option("array") or "", lines, first_line)
     if command.folder is not None and not re.search(r"(?m)^\s*(?:cd|pushd)\b", text):
         yield from missing_lists(command.folder, lines, first_line)
@@ -188,42 +167,6 @@ def body_slips(
         before = (
             "" if simple.ender == "&&" and simple.name in {"cd", "set", "module", "source"} else simple.ender
         )
-
-
-def _mended(text: str, said: str) -> str:
-    """Return what to do about the commonest slips that bash cannot read."""
-    if re.search(r"(?m)^(?:import|from) \w[\w.]*(?: import .*| as .*)?$", text):
-        return "these lines are Python's, and bash reads them: keep them in a file, and write python FILE.py"
-    if "unexpected token" in said and (short := re.search(r"(?m)^\s*(?:el)?if .*[^;\s]\s+then\s*$", text)):
-        return f"a ; is missing before then: {short[0].strip().removesuffix('then').rstrip()}; then"
-    if "unexpected token" in said and (
-        loop := re.search(r"(?m)^\s*(?:for \w+ in|while) .*[^;\s]\s*$(?!\n\s*do\b)", text)
-    ):
-        return f"do is missing: {loop[0].strip()}; do"
-    if (end := re.search(r"wanted `(\w+)'", said)) and re.search(rf"(?m)^\s*{end[1]}[ \t]+$", text):
-        return f"the line that ends it has a blank behind {end[1]}: take it out"
-    if "end of file" in said:
-        return "a done, fi, esac, } or a closing quote is missing; `bash -n FILE` says whether it can be read"
-    return "mend it; `bash -n FILE` says whether it can be read"
-
-
-def _unreadable_documents(command: Command, commands: tuple[Text, ...]) -> Iterator[tuple[int, Slip]]:
-    """Yield the here-documents that Python is to read and cannot: ``python <<'EOF'``."""
-    for one in commands:
-        readers = [simple for simple in simple_commands(one) if simple.name.startswith("python")]
-        if (
-            len(one.documents) != 1
-            or len(readers) != 1
-            or any(not word.startswith("-") for word in readers[0].words[1:])
-        ):
-            continue
-        (document,) = one.documents
-        if document.expands and any(re.search(r"[$`\\]", line) for line in document.lines):
-            continue  # the shell makes another text of it
-        inner = command._replace(words=(readers[0].words[0], "-c", ""))
-        slip = unreadable_python(inner, "\n".join(document.lines), "<<")
-        if slip is not None:
-            yield one.line, slip
 
 
 _OPTIONS_OF_SET = frozenset({
