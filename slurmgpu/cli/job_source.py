@@ -46,14 +46,16 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
     named, command = given.get("job__file"), given.get("command") or ()
     for word in (named, *command[:1]):
         refuse_notebook(word or "")
-    if named and command and _is_batch(named):
+    if named and not _is_batch(named):
+        return Source(find_job_file(named))
+    if named and command:
         raise InvalidInput(
             f"{named}: a batch script has commands of its own, and {shlex.join(command)!r} stands behind --",
             hint=f"to hand it to the script: slurmgpu submit -- {shlex.join([named, *command])}; to run it in the script's "
             f"place, make a job file of the script's options first: slurmgpu import {shlex.quote(named)}",
         )
     if named:
-        return Source(batch=_batch(named, (), environ)) if _is_batch(named) else Source(find_job_file(named))
+        return Source(batch=_batch(named, (), environ))
     if command and _is_batch(command[0]):
         return Source(batch=_batch(command[0], command[1:], environ))
     if not command and not _has_task(given) and (cwd / JOB_FILE).is_file():

@@ -119,7 +119,7 @@ def _misplaced(
 
 
 def _fits(model: type[BaseModel], place: tuple[str, ...], value: object) -> bool:
-    """Whether a value is of the kind that a place wants; a text or number under resources may have a slip of its own."""
+    """Return whether a place takes this kind of value; under resources a text or number counts, whatever is wrong with it."""
     data = value
     for part in reversed(place):
         data = {part: data}
@@ -132,7 +132,7 @@ def _fits(model: type[BaseModel], place: tuple[str, ...], value: object) -> bool
 
 
 def _moved(layered: Layered, key: Key, place: tuple[str, ...]) -> Any:
-    """The value at a key, as its right place wants it."""
+    """Return the value at a key, in the form that its right place takes."""
     value: Any = layered.data
     for part in key:
         value = value[part]
@@ -142,14 +142,14 @@ def _moved(layered: Layered, key: Key, place: tuple[str, ...]) -> Any:
 
 
 def _variables(value: object) -> object:
-    """A list of NAME=VALUE, or a mapping of any values, as variables are written; anything else as it is."""
+    """Return variables as a mapping of texts, from a list of NAME=VALUE or a mapping; anything else as it is."""
     if isinstance(value, list) and value and all("=" in str(one) for one in value):
         value = dict(str(one).split("=", 1) for one in value)
     return {name: str(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 
 
 def _reshaped(key: Key, value: Any) -> dict[tuple[str, ...], object]:
-    """What was meant by a list or number where a job has a mapping, or by Kubernetes's limits; empty: nothing known."""
+    """Return the keys that a list or number in a mapping's place, or Kubernetes's limits, stand for; empty where unknown."""
     if key == ("restart",) and isinstance(value, int):
         on = ["preemption", "node_failure"]
         return {("restart", "on"): on} | ({} if isinstance(value, bool) else {("restart", "limit"): value})

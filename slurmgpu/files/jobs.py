@@ -109,6 +109,10 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
             f"a job's id goes to slurmgpu status, why, logs or resume: slurmgpu status {name}; submit -d afterok:{name} waits "
             "for it"
         )
+    if re.fullmatch(r"[KMGT]i?B?", name):
+        return f"a number and its unit are one word, such as 64{name}"
+    if re.fullmatch(r"h|hours?|d|days?|min", name):
+        return "write a time as 2:00:00"
     if name == "-":
         return "save the script in a file, and give that: slurmgpu submit FILE"
     if not name[:1].isascii():
@@ -121,12 +125,6 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
     except OSError:
         here = []
     stems = {Path(one).stem: one for one in (*shipped, *here)}
-    if re.fullmatch(r"[KMGT]i?B?|h|hours?|d|days?|min", name):
-        return (
-            f"a number and its unit are one word, such as 64{name}"
-            if name[0].isupper()
-            else "write a time as 2:00:00"
-        )
     stem = path.stem if path.suffix else path.name
     near = stem if stem in stems else nearest(stem, stems, cutoff=0.7)
     if near:

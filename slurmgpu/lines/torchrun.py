@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from .options import table
 
-__all__ = ["MODULES", "TORCHRUN", "torchrun_at"]
+__all__ = ["MODULES", "RENDEZVOUS", "TORCHRUN", "torchrun_at"]
 
 MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
 """What ``python -m`` starts it by."""
+
+RENDEZVOUS = "--rdzv-backend=c10d --rdzv-endpoint=$(scontrol show hostnames | head -n 1):29500"
+"""Options by which the nodes of a job meet; scontrol takes the job's nodes from SLURM_JOB_NODELIST."""
 
 _REQUIRED = """
 nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval start-method

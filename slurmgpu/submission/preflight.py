@@ -21,7 +21,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.submission.image_file import image_format
 from slurmgpu.submission.slips.command import Command
 from slurmgpu.submission.slips.judging import missing_folder
-from slurmgpu.submission.slips.nearby import meant, near_file, near_word
+from slurmgpu.submission.slips.nearby import is_there, meant, near_file, near_word
 
 __all__ = [
     "check_before_submission",
@@ -150,7 +150,7 @@ def check_image(container: Container | None, folder: Path | None) -> None:
     if not image.is_absolute() and folder is None:
         return
     image = folder / image if folder else image
-    if not os.path.exists(image):  # noqa: PTH110 - a name too long for the disk is not there; Path would raise
+    if not is_there(image):
         raise PlanError(
             f"environment.container.image: {container.image!r} is not there (looked for {image})",
             hint=f"give the image's path, or docker://{container.image} if that is an image of a registry"
@@ -195,7 +195,7 @@ def _check_binds(plan: Plan, folder: Path | None) -> None:
     for field, bind, hint in named:
         host = folder / Path(bind.partition(":")[0]).expanduser()
         below = host.is_relative_to(folder) and "$" not in bind
-        if not below or os.path.exists(host):  # noqa: PTH110 - as for images
+        if not below or is_there(host):
             continue
         raise PlanError(
             f"environment.container.{field}: {bind!r}: {host} is not there",
@@ -214,7 +214,7 @@ def doubt_about_binds(plan: Plan) -> str | None:
     container = plan.environment.container
     hosts = [bind.partition(":")[0] for bind in container.binds] if container else []
     absent = [host for host in hosts if host.startswith(("/", "~")) and "$" not in host]
-    absent = [host for host in absent if not os.path.exists(Path(host).expanduser())]  # noqa: PTH110 - as for images
+    absent = [host for host in absent if not is_there(Path(host).expanduser())]
     if not absent:
         return None
     return f"warning: environment.container.binds: {', '.join(absent)}: not on this machine; if nodes lack it too, the job fails"
@@ -256,7 +256,7 @@ def doubt_about_pretrained(plan: Plan, folder: Path | None) -> str | None:
     if plan.train is None or folder is None or not plan.train.get("pretrained"):
         return None
     path = folder / Path(str(plan.train["pretrained"])).expanduser()
-    if os.path.exists(path):  # noqa: PTH110 - as for images
+    if is_there(path):
         return None
     near = near_file(path)
     guess = f" (did you mean {path.with_name(near)}?)" if near else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.lines.launch_line import read_launch_line
-from slurmgpu.lines.torchrun import TORCHRUN
+from slurmgpu.lines.torchrun import RENDEZVOUS, TORCHRUN
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.planning.request import SHARED
 from slurmgpu.scripts.rules.base import Hit, View, rule
@@ -328,7 +328,7 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
             yield Hit(
                 call.line,
                 f"{nodes} nodes, and torchrun has no --rdzv-endpoint: each node trains for itself, or waits for ever",
-                "with srun, --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$(scontrol show hostnames|head -1):29500",
+                f"with srun, add --nnodes=$SLURM_NNODES {RENDEZVOUS}",
             )
             return
 
@@ -347,7 +347,7 @@ def _static_without_rank(view: View) -> Iterator[Hit]:
         yield Hit(
             call.line,
             "without --rdzv-backend=c10d torchrun's rendezvous is static, and every node is node 0: --node-rank is missing",
-            "add --rdzv-backend=c10d, with --rdzv-endpoint=$(scontrol show hostnames | head -n 1):29500",
+            f"add {RENDEZVOUS}",
         )
         return
 

@@ -25,7 +25,7 @@ _ACTIONS = frozenset(
     {"append", "count", "extend", "help", "store", "store_const", "store_false", "store_true", "version"}
 )
 _OF_SHELL = re.compile(r"[$`*?]")
-"""What a shell may make other words of."""
+"""Characters by which a shell replaces a word, maybe by several."""
 
 
 def argument_slip(command: Command, folder: Path) -> Slip | None:
@@ -168,7 +168,7 @@ def _parser_of(text: str) -> argparse.ArgumentParser | None:
     named = [node for node in ast.walk(tree) if _name(node) == "ArgumentParser"]
     annotations = (ast.arg, ast.FunctionDef)
     if any(above[node] is not made[0] and not isinstance(above[node], annotations) for node in named):
-        return None  # a class of its own
+        return None  # the parser is of a class derived from it
     if any(_conditional(call, above) for call in (made[0], parses[0], *added)):
         return None
     assigned = above[made[0]]
@@ -221,7 +221,7 @@ def _name(node: ast.AST) -> str | None:
 
 
 def _conditional(node: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
-    """Whether it stands where it may not run, other than under ``if __name__ == "__main__"``."""
+    """Return whether a node may not run; ``if __name__ == "__main__"`` counts as run."""
     while node in above:
         node = above[node]
         if isinstance(node, ast.If) and "__name__" not in ast.dump(node.test):

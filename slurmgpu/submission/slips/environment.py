@@ -15,7 +15,7 @@ from slurmgpu.lines.command import python_command
 from slurmgpu.models.environment import PythonEnvironment
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import near_file, near_word
+from slurmgpu.submission.slips.nearby import is_there, near_file, near_word
 
 __all__ = ["active_elsewhere", "environment_here", "missing_environment", "unset_here"]
 
@@ -73,7 +73,7 @@ def _by_name(name: str, root: str | None, environ: Mapping[str, str]) -> Path | 
         return Path(roots[0]) if roots else None
     folders = [Path(folder).expanduser() / name for folder in _conda_folders(roots, environ)]
     return next(
-        (folder for folder in (*folders, *_conda_listed(environ, name)) if _is_there(folder / "conda-meta")),
+        (folder for folder in (*folders, *_conda_listed(environ, name)) if is_there(folder / "conda-meta")),
         None,
     )
 
@@ -97,21 +97,19 @@ class _Judged(NamedTuple):
 
     def slip(self) -> Slip | None:
         """What is wrong with it, if anything."""
-        if self.kind in _MANIFESTS and not any(
-            map(_is_there, map(self.home.joinpath, _MANIFESTS[self.kind]))
-        ):
+        if self.kind in _MANIFESTS and not any(map(is_there, map(self.home.joinpath, _MANIFESTS[self.kind]))):
             has = " and no ".join(_MANIFESTS[self.kind])
             return self._slip(
                 f"is not a {self.kind} project: {self.home} has no {has}", "give the project's folder"
             )
         made = self.path / ("bin/activate" if self.kind in ("venv", "uv") else "conda-meta")
-        if not _is_there(made):
+        if not is_there(made):
             return self._not_made(made)
         return self._lost_python() or self._older_than_lock()
 
     def _slip(self, message: str, hint: str, *, sure: bool = True) -> Slip:
         key = {"conda": "conda.env", "venv": "venv.path"}.get(self.kind, f"{self.kind}.project")
-        near = None if _is_there(self.home) else near_file(self.home, folders=True)
+        near = None if is_there(self.home) else near_file(self.home, folders=True)
         guess = f"did you mean {str(PurePosixPath(self.written).parent / near)!r}? " if near else ""
         return Slip(f"environment.python.{key}: {self.written!r} {message}", guess + hint, sure)
 
@@ -138,7 +136,7 @@ class _Judged(NamedTuple):
             return None
         again = "make it again" if self.kind == "venv" else "run `uv sync` in the project again"
         python = self.path / "bin" / "python3"
-        if not _is_there(python):
+        if not is_there(python):
             return self._slip(
                 f"has no interpreter: {os.path.realpath(python)} is not there", again, sure=False
             )
@@ -146,7 +144,7 @@ class _Judged(NamedTuple):
         made = re.search(r"^\s*(?:export )?VIRTUAL_ENV=([\"']?)(/[^$\"'\n]+)\1\s*$", text, re.MULTILINE)
         if made and os.path.realpath(made[2]) != os.path.realpath(self.path):
             said = f"was made as {made[2]}, and that is what it activates, wherever it was moved or copied to"
-            return self._slip(said, again, sure=not _is_there(Path(made[2])))
+            return self._slip(said, again, sure=not is_there(Path(made[2])))
         return None
 
     def _older_than_lock(self) -> Slip | None:
@@ -155,8 +153,8 @@ class _Judged(NamedTuple):
             return None
         lock = self.home / f"{self.kind}.lock"
         folders = [*self.path.glob("lib/python3*/site-packages"), self.path / "conda-meta", self.path]
-        changed = max((one.stat().st_mtime for one in folders if _is_there(one)), default=0.0)
-        if not _is_there(lock) or lock.stat().st_mtime <= changed + 1:
+        changed = max((one.stat().st_mtime for one in folders if is_there(one)), default=0.0)
+        if not is_there(lock) or lock.stat().st_mtime <= changed + 1:
             return None
         does = "uv sync" if self.kind == "uv" else "pixi install"
         return self._slip(
@@ -168,10 +166,6 @@ class _Judged(NamedTuple):
 
 _MANIFESTS = {"uv": ("pyproject.toml",), "pixi": ("pixi.toml", "pyproject.toml")}
 _MADE_BY = {"venv": ("virtual", "python -m venv"), "conda": ("conda", "conda create --prefix")}
-
-
-def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists() raises for a name too long for the disk
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -215,18 +209,18 @@ def _usual_conda(environ: Mapping[str, str]) -> bool:
     scripts = ["/etc/profile.d/conda.sh", *(f"{one}/etc/profile.d/conda.sh" for one in usual)]
     programs = [f"{home}/{where}/micromamba" for where in (".local/bin", "bin", "micromamba/bin")]
     on_path = any(shutil.which(name, path=path) for name in ("mamba", "micromamba"))
-    return on_path or any(map(_is_there, map(Path, (*scripts, *programs))))
+    return on_path or any(map(is_there, map(Path, (*scripts, *programs))))
 
 
 def _missing_root(command: Command, folder: Path, root: str) -> Slip | None:
     """The folder in which conda is said to be installed, where this machine has none."""
     path = _here(root, folder, command.environ)
-    if path is None or _is_there(path / "etc" / "profile.d" / "conda.sh"):
+    if path is None or is_there(path / "etc" / "profile.d" / "conda.sh"):
         return None
     near = near_file(path, folders=True)
     return Slip(
         f"environment.python.conda.root: {root!r} is no installation of conda: {path} "
-        + ("has no etc/profile.d/conda.sh" if _is_there(path) else "is not there"),
+        + ("has no etc/profile.d/conda.sh" if is_there(path) else "is not there"),
         (f"did you mean {str(PurePosixPath(root).parent / near)!r}? " if near else "")
         + "give the folder that `conda info --base` prints, or leave root out",
         not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", root),
@@ -268,7 +262,7 @@ def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:
         return
     path = _here(written, folder, command.environ) if "/" in written else None
     on_path = "/" in written or shutil.which(written, path=command.environ.get("PATH"))
-    known = bool(on_path or plan.environment.modules) and (path is None or _is_there(path))
+    known = bool(on_path or plan.environment.modules) and (path is None or is_there(path))
     if not known:
         yield Slip(
             f"environment.python.interpreter: {written!r} is not {'there' if path else 'on PATH here'}",

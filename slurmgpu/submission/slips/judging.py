@@ -29,7 +29,7 @@ def missing_folder(folder: Path) -> Slip | None:
     """A work folder that is not there: Slurm then runs the job in /tmp (seen on 22.05)."""
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir() raises for a name too long for the disk
         return None
-    if os.path.exists(folder):  # noqa: PTH110
+    if is_there(folder):
         return Slip(
             f"work_dir: {str(folder)!r} is a file, where a folder is expected",
             f"give its folder: -D {shlex.quote(str(folder.parent))}",

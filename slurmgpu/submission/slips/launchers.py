@@ -12,7 +12,7 @@ from slurmgpu.lines.command import LAUNCHERS, runner_length
 from slurmgpu.lines.launch_line import ACCELERATE, read_launch_line
 from slurmgpu.lines.options import Line, Table
 from slurmgpu.lines.slurm import SRUN
-from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
+from slurmgpu.lines.torchrun import RENDEZVOUS, TORCHRUN, torchrun_at
 from slurmgpu.submission.slips.command import Command, Slip, is_batch_script, seen_from_here
 from slurmgpu.submission.slips.nearby import near_word, one_slip_apart
 
@@ -241,8 +241,7 @@ def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]
         if (plan.option("nodes") or "1") not in {"1", "1-1"}:
             start = (
                 "torchrun on each node: srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu "
-                "--rdzv-backend=c10d --rdzv-endpoint=$(scontrol show hostnames | head -n 1):29500 "
-                + shlex.join(command.words[at:])
+                f"{RENDEZVOUS} {shlex.join(command.words[at:])}"
             )
         yield Slip(
             f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from datetime import datetime, timedelta
 
 from slurmgpu.models.units import Duration
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import meant
+from slurmgpu.submission.slips.nearby import is_there, meant
 
 __all__ = ["option_slips"]
 
@@ -67,7 +66,7 @@ def option_slips(command: Command, now: datetime | None = None) -> Iterator[Slip
     name = plan.option("input") or ""
     if name and name.lower() != "none" and command.folder is not None and not re.search(r"[%$~]", name):
         path = command.folder / name
-        if not os.path.exists(path):  # noqa: PTH110 - a name too long for the disk is not there
+        if not is_there(path):
             yield Slip(
                 f"input: {name!r} is not there (looked for {path}), and Slurm ends a job whose input it cannot open",
                 f"{meant(name, path)}give a file, against the work folder",

@@ -23,7 +23,7 @@ from slurmgpu.submission.slips.command import (
     read_by,
     seen_from_here,
 )
-from slurmgpu.submission.slips.nearby import near_file, one_slip_apart
+from slurmgpu.submission.slips.nearby import is_there, near_file, one_slip_apart
 
 __all__ = ["missing_interpreter", "program_slips"]
 
@@ -159,7 +159,7 @@ def _set_up(command: Command, program: str) -> str:
 
 
 def _is_there(command: Command, name: str) -> bool:
-    return command.folder is not None and os.path.exists(command.folder / name)  # noqa: PTH110
+    return command.folder is not None and is_there(command.folder / name)
 
 
 def _one_word(command: Command, program: str) -> Iterator[Slip]:
@@ -188,7 +188,7 @@ def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
     sure = not command.blind and seen_from_here(path, command.folder)
     rest = command.words[1:]
     container = command.plan.environment.container is not None
-    if not os.path.exists(path):  # noqa: PTH110
+    if not is_there(path):
         if container and path.is_absolute() and program.startswith("/"):
             return  # of the image, mostly
         if near := near_file(path):
@@ -259,7 +259,7 @@ def missing_interpreter(first: bytes, path: str | None) -> str | None:
     if PurePosixPath(words[0]).name == "env":
         named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
         return None if not named or shutil.which(named, path=path) else named
-    return None if os.path.exists(words[0]) else words[0]  # noqa: PTH110 - a long name is not there
+    return None if is_there(Path(words[0])) else words[0]
 
 
 def _program_by_name(command: Command, program: str) -> Iterator[Slip]:

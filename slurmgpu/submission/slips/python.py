@@ -13,13 +13,15 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
+from slurmgpu.scripts.shell import Command as Text
+from slurmgpu.scripts.shell import simple_commands
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.nearby import near_word
 from slurmgpu.submission.slips.script import code_of, modules_in
 
-__all__ = ["missing_imports", "unreadable_python"]
+__all__ = ["missing_imports", "unreadable_documents", "unreadable_python"]
 
 TIMEOUT = 5.0
 """Seconds after which nothing is said: a Python may lie on a slow file system."""
@@ -98,6 +100,25 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
         + ("" if python else "; only a newer Python may read it, and the job fails at once otherwise"),
         sure=python is not None and not command.blind,
     )
+
+
+def unreadable_documents(command: Command, commands: tuple[Text, ...]) -> Iterator[tuple[int, Slip]]:
+    """Yield the here-documents that Python is to read and cannot: ``python <<'EOF'``."""
+    for one in commands:
+        readers = [simple for simple in simple_commands(one) if simple.name.startswith("python")]
+        if (
+            len(one.documents) != 1
+            or len(readers) != 1
+            or any(not word.startswith("-") for word in readers[0].words[1:])
+        ):
+            continue
+        (document,) = one.documents
+        if document.expands and any(re.search(r"[$`\\]", line) for line in document.lines):
+            continue  # the shell makes another text of it
+        inner = command._replace(words=(readers[0].words[0], "-c", ""))
+        slip = unreadable_python(inner, "\n".join(document.lines), "<<")
+        if slip is not None:
+            yield one.line, slip
 
 
 def _fails_at_once(command: Command, tree: ast.Module, shown: str) -> Slip | None:

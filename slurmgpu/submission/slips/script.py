@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from slurmgpu.submission.slips.command import (
     seen_from_here,
     what_it_has,
 )
-from slurmgpu.submission.slips.nearby import near_file, near_word, one_slip_apart
+from slurmgpu.submission.slips.nearby import is_there, near_file, near_word, one_slip_apart
 
 __all__ = ["code_of", "modules_in", "script_slips", "shell_file", "shell_text"]
 
@@ -103,13 +102,13 @@ def _script_of(command: Command, folder: Path, suffix: str | None) -> Iterator[S
     if not number or re.search(r"[$~*]", words[number]):
         return
     word = words[number]
-    if word.endswith(".py") and os.path.exists(folder / word):  # noqa: PTH110
+    if word.endswith(".py") and is_there(folder / word):
         yield Slip(
             f"command: {words[0]} would read {word!r}, which is Python",
             f"write {command.instead('python', *words[number:])}",
             not command.blind,
         )
-    elif not os.path.exists(folder / word):  # noqa: PTH110
+    elif not is_there(folder / word):
         yield missing_script(command, folder, word, words[:number], words[number + 1 :])
 
 
@@ -148,7 +147,7 @@ def _python_file(
     if re.search(r"[$~*]", script) or (container and script.startswith("/")):
         return  # its words are judged by themselves; or the file is the image's
     sure = not command.blind and seen_from_here(path, folder)
-    if not os.path.exists(path):  # noqa: PTH110
+    if not is_there(path):
         yield missing_script(command, folder, script, before, after)
     elif path.is_dir() and not (path / "__main__.py").exists():
         inside = sorted(one.name for one in path.glob("*.py"))[:3]

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.environment import Conda, PythonEnvironment
 from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
 from slurmgpu.scripts.shell import Simple, placed_commands, read_shell
-from slurmgpu.slurm import Runner, call
+from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.environment import environment_here
@@ -20,14 +21,17 @@ from slurmgpu.submission.slips.launchers import launcher_slips, srun_slips
 from slurmgpu.submission.slips.modules import has_modules
 from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 from slurmgpu.submission.slips.program import program_slips
-from slurmgpu.submission.slips.python import missing_imports, unreadable_python
+from slurmgpu.submission.slips.python import missing_imports, unreadable_documents, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
-from slurmgpu.submission.slips.syntax import syntax_error, unreadable_documents, usual_cause
 from slurmgpu.submission.slips.usage import usage_slips
 from slurmgpu.submission.slips.variables import missing_lists, short_lists, unset_variables
 from slurmgpu.submission.slips.words import typographic_slip
 
-__all__ = ["body_slips"]
+__all__ = ["body_slips", "syntax_error"]
+
+TIMEOUT = 10.0
+LONGEST = 100_000
+"""Characters: an argument may have 128 KiB (MAX_ARG_STRLEN, execve(2)), and a longer script is not tried."""
 
 _BUILTINS = frozenset({
     ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "compgen", "complete",
@@ -72,6 +76,22 @@ _MAKE_NOTHING = _BUILTINS | _BRING | {
 _HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 
+def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
+    """Return the line and words of what bash cannot read in a script; None where it reads it all, or is not here."""
+    if len(text) > LONGEST or "\0" in text:
+        return None
+    globs = ["-O", "extglob"] if "extglob" in text else []
+    try:
+        answer = run(["/bin/bash", *globs, "-n", "-c", text], timeout=TIMEOUT, env=submission_env())
+    except SlurmUnreachable:
+        return None
+    found = re.search(r"line (\d+): (.*)", answer.stderr)
+    unended = re.search(r"here-document at line (\d+) (delimited by end-of-file .*)", answer.stderr)
+    if unended:  # bash takes all that follows for its text, and says nothing more
+        return int(unended[1]), f"the here-document is {unended[2]}"
+    return (int(found[1]), re.sub(r"^syntax error:? ", "", found[2])) if answer.rc and found else None
+
+
 def body_slips(
     command: Command, text: str, first_line: int = 1, run: Runner = call, *, is_batch: bool = False
 ) -> Iterator[tuple[int, Slip]]:
@@ -83,7 +103,7 @@ def body_slips(
     """
     if wrong := syntax_error(text, run):
         line, said = wrong
-        yield line + first_line - 1, Slip(f"bash cannot read this: {said}", usual_cause(text, said))
+        yield line + first_line - 1, Slip(f"bash cannot read this: {said}", _usual_cause(text, said))
         return
     if "extglob" in text:
         return  # whose patterns look like commands in brackets
@@ -167,6 +187,23 @@ def body_slips(
         before = (
             "" if simple.ender == "&&" and simple.name in {"cd", "set", "module", "source"} else simple.ender
         )
+
+
+def _usual_cause(text: str, said: str) -> str:
+    """Return what to do about the commonest slips that bash cannot read."""
+    if re.search(r"(?m)^(?:import|from) \w[\w.]*(?: import .*| as .*)?$", text):
+        return "these lines are Python's, and bash reads them: keep them in a file, and write python FILE.py"
+    if "unexpected token" in said and (short := re.search(r"(?m)^\s*(?:el)?if .*[^;\s]\s+then\s*$", text)):
+        return f"a ; is missing before then: {short[0].strip().removesuffix('then').rstrip()}; then"
+    if "unexpected token" in said and (
+        loop := re.search(r"(?m)^\s*(?:for \w+ in|while) .*[^;\s]\s*$(?!\n\s*do\b)", text)
+    ):
+        return f"do is missing: {loop[0].strip()}; do"
+    if (end := re.search(r"wanted `(\w+)'", said)) and re.search(rf"(?m)^\s*{end[1]}[ \t]+$", text):
+        return f"the line that ends it has a blank behind {end[1]}: take it out"
+    if "end of file" in said:
+        return "a done, fi, esac, } or a closing quote is missing; `bash -n FILE` says whether it can be read"
+    return "mend it; `bash -n FILE` says whether it can be read"
 
 
 _OPTIONS_OF_SET = frozenset({

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.nearby import is_there, near_file
 
 __all__ = ["missing_data"]
 
@@ -21,7 +20,7 @@ def missing_data(command: Command, folder: Path) -> Iterator[Slip]:
     )  # a container changes nothing here
     for one in stage.in_ if stage else ():
         path = folder / one.from_
-        if re.search(r"[$~]", one.from_) or os.path.exists(path):  # noqa: PTH110 - a long name is not there
+        if re.search(r"[$~]", one.from_) or is_there(path):
             continue
         near = near_file(path) or near_file(path, folders=True)
         guess = f"did you mean {str(PurePosixPath(one.from_).parent / near)!r}? " if near else ""

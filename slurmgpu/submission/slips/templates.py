@@ -12,7 +12,7 @@ from slurmgpu.launchers import launcher
 from slurmgpu.models.kinds import LAUNCHERS
 from slurmgpu.slurm import Runner, call
 from slurmgpu.submission.slips.command import Slip
-from slurmgpu.submission.slips.syntax import syntax_error
+from slurmgpu.submission.slips.shell import syntax_error
 
 __all__ = ["check_shell", "unused_templates"]
 
