@@ -39,9 +39,7 @@ def _work(view: View) -> list[Call]:
 def trap_waits(view: View) -> Iterator[Hit]:
     """A trap, and the program in the foreground: bash runs the trap when the program has ended."""
     traps = [one for one in _traps(view) if not _only_notes(one[0])]
-    asked_for = (
-        re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper()) if traps else ""
-    )
+    asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper())
     traps = [one for one in traps if one[1] & (_IN_TIME | {asked_for})]
     if not traps or any(simple.name == "wait" for simple in view.simple):
         return

@@ -63,7 +63,8 @@ def _like_hours(minutes: int) -> bool:
 @rule("warning")
 def time_in_minutes(view: View) -> Iterator[Hit]:
     """A bare number, or `MM:SS`, is minutes."""
-    submits = "sbatch " in view.body and not any(call.trains and call.name != "sbatch" for call in view.calls)
+    trains = any(call.trains and call.name != "sbatch" for call in view.calls)
+    works = trains or "sbatch " not in view.body
     for one, value in given(view, "time"):
         if re.fullmatch(r"[1-9]\d*", value) and int(value) <= 96:
             yield Hit(
@@ -82,7 +83,9 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
                 + (f" and {seconds} seconds" if seconds else ""),
                 f"write {'' if seconds > 59 else f'{value}:00 for hours and minutes, or '}"
                 + str(Duration(minutes * 60 + seconds)),
-                None if (_like_hours(minutes) or minutes < 5 or seconds > 59) and not submits else "hint",
+                None
+                if trains and minutes < 5 or works and (_like_hours(minutes) or seconds > 59)
+                else "hint",
             )
 
 
