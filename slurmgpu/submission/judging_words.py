@@ -50,6 +50,9 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Prepared)
             "treat the key as leaked: replace it, and name its variable under secrets: in the job file; it then "
             "comes from your environment, or from ~/.config/slurmgpu/secrets/NAME (chmod 600)"
         )
+    if finding.rule == "no-rendezvous" and request.plan.command is not None:
+        # Its $(...) would be read by the shell in which the command is typed.
+        fix = "leave srun and torchrun out, and slurmgpu starts torchrun on every node: -- python SCRIPT ..."
     if finding.rule in _VALUES:
         fix = _VALUE.sub(lambda match: spell(match[0]), fix)
     return Remark(f"{said}: {finding.message} [{finding.rule}]", fix)

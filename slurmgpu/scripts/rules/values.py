@@ -84,7 +84,7 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
                 f"write {'' if seconds > 59 else f'{value}:00 for hours and minutes, or '}"
                 + str(Duration(minutes * 60 + seconds)),
                 None
-                if trains and minutes < 5 or works and (_like_hours(minutes) or seconds > 59)
+                if (trains and minutes < 5) or (works and (_like_hours(minutes) or seconds > 59))
                 else "hint",
             )
 

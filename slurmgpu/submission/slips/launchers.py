@@ -237,15 +237,20 @@ def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]
     knows = r"SLURM_|\bRANK\b|init_method|rank=|world_size=|spawn\(|is_available\(\) and|torchelastic|store=|mpi|import_module"
     if joins and not re.search(knows, text) and not command.blind:
         at = command.words.index(script)
-        start = f"torchrun: {command.instead('torchrun', '--nproc-per-node=gpu', *command.words[at:])}"
-        if (plan.option("nodes") or "1") not in {"1", "1-1"}:
+        start = f"start it by torchrun: {command.instead('torchrun', '--nproc-per-node=gpu', *command.words[at:])}"
+        if command.words[0] == "srun" and not command.in_script:
             start = (
-                "torchrun on each node: srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu "
+                f"leave srun out: {command.instead(*command.words[python:])}; slurmgpu then starts a process for each GPU, "
+                "with its rank"
+            )
+        elif (plan.option("nodes") or "1") not in {"1", "1-1"}:
+            start = (
+                "start torchrun on each node: srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu "
                 f"{RENDEZVOUS} {shlex.join(command.words[at:])}"
             )
         yield Slip(
             f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it",
-            f"start it by {start}",
+            start,
             sure=False,
         )
 

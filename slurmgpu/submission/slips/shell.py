@@ -229,6 +229,7 @@ class _State:
         self.is_batch, self.has_arguments = is_batch, has_arguments
         self.folder, self.brought, self.made = command.folder, command.brought, False
         self.written: set[str] = set()
+        self.removed: dict[Path, int] = {}  # with the line that did it
         self.strict = self.ends_at_failure = self.asked = False
         self.sets_variables = command.brought  # whether something that is not read may have set some
         self.assigned: set[str] = set()
@@ -267,6 +268,19 @@ class _State:
         if not words or "$" in words[0] or "`" in words[0] or each.open_options or elsewhere:
             return
         name = each.name
+        read = (
+            re.findall(r"-\S*(?:resume|load|from|pretrained)\S*?[ =](\S+)", " ".join(words))
+            if self.removed
+            else []
+        )
+        for value in read:
+            path = self._here(value)
+            line = next(
+                (self.removed[one] for one in self.removed if path and path.is_relative_to(one)), None
+            )
+            if line is not None and path is not None and path.is_file():
+                said = f"{value} is there now, and line {line} removes it"
+                yield Slip(said, "keep it, or leave out what reads it", sure=False)
         if each.container:
             found = list(program_slips(inner))
             found += [] if found or self.folder is None or self.made else usage_slips(inner, self.folder)
@@ -414,6 +428,8 @@ class _State:
             ][:1]
             there = None if where.startswith("-") else self._here(where)
             self.folder = there if there is not None and there.is_dir() else None
+        gone = (self._here(word.removesuffix("*")) for word in simple.words[1:] if name == "rm")
+        self.removed |= {path: simple.line for path in gone if path is not None and path != self.folder}
         activates = (
             name in {"source", "."}
             and simple.words[1:]
