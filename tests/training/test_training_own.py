@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import os
 import shutil
@@ -338,3 +339,132 @@ def test_what_could_not_come_back_is_refused_before_a_step(tmp_path: Path, part:
         run.state(thing=part)
     run._session.close()
     assert reason in str(refused.value)
+
+
+class Loop:
+    """A loop of one's own over four batches of two samples, in this process, which can be cut off and begun again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seen = folder, []
+        self.data = torch.utils.data.TensorDataset(torch.arange(8.0).reshape(8, 1))
+
+    def open(self, **parts: Any) -> Run:
+        self.run = Run(self.folder, save_every=1)
+        self.model, self.rates = nn.Linear(1, 1), Part({"rate": 1.0})
+        self.run.state(**(parts or {"model": self.model, "rates": self.rates}))
+        return self.run
+
+    def close(self) -> None:
+        self.run._session.close()
+
+    def train(self, until: int | None = None) -> None:
+        """Go through two epochs, each with an end of its own; with ``until`` the job is stopped at that step."""
+        run = self.open()
+        for epoch in run.epochs(2):
+            for (values,) in run.batches(self.data, 2):
+                self.seen += values.flatten().tolist()
+                if run.step + 1 == until:
+                    run._session.watch.want("SIGTERM")
+                if run.should_stop():
+                    return self.close()
+            self.rates.state["rate"] *= 0.5
+            self.seen.append(f"end of {epoch}, {run.save_best(1 / (epoch + 1))}")
+        run.save()
+        self.close()
+        return None
+
+
+@pytest.mark.parametrize("until", [3, 4, 5, 8])
+def test_each_epoch_ends_once_wherever_a_run_is_stopped(tmp_path: Path, until: int) -> None:
+    straight, stopped = Loop(tmp_path / "straight"), Loop(tmp_path / "stopped")
+    straight.train()
+    stopped.train(until)
+    stopped.train()
+    assert stopped.seen == straight.seen
+    assert straight.seen[-1] == "end of 1, True"
+    for loop in (straight, stopped):
+        again = len(loop.seen)
+        loop.train()
+        assert (loop.seen[again:], loop.rates.state["rate"]) == ([], 0.25)
+        best = torch.load(loop.folder / "best.pt", weights_only=True)
+        assert (best["value"], best["step"], best["state"].keys()) == (0.5, 8, {"model"})
+
+
+def test_several_calls_of_state_add_up(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    run = loop.open(model=nn.Linear(1, 1))
+    counts = Part({"seen": 3})
+    run.state(counts=counts)
+    run.should_stop()
+    run.save()
+    loop.close()
+    run = loop.open(model=nn.Linear(1, 1))
+    counts.state = {"seen": 0}
+    with pytest.raises(TrainingError, match="of step 1 holds model, counts; state.. was given model"):
+        run.should_stop()
+    run.state(counts=counts)
+    assert counts.state == {"seen": 3}
+    run.should_stop()
+    loop.close()
+
+
+MISUSES: dict[str, tuple[Any, str]] = {
+    "nothing is named": (lambda loop: Run(loop.folder).should_stop(), "call state("),
+    "nothing to save": (lambda loop: Run(loop.folder).save(), "call state("),
+    "a name twice": (lambda loop: loop.open().state(model=nn.Linear(1, 1)), "state() was given model before"),
+    "a part named in the loop": (lambda loop: (loop.open().should_stop(), loop.run.state(more=Part({}))), "before the loop"),
+    "an epoch a call": (
+        lambda loop: [loop.run.should_stop() for _ in range(2) for _ in loop.run.batches(loop.data, 8, 1)]
+        if loop.open() else None,
+        "all batches of its 1 epoch, and would give none now",
+    ),
+    "no number of epochs": (lambda loop: next(loop.open().batches(loop.data, 2)), "needs a number of epochs"),
+    "two numbers of epochs": (
+        lambda loop: [next(loop.run.batches(loop.data, 2, 3)) for _ in loop.open().epochs(3)],
+        "leave the number of epochs out",
+    ),
+    "another dataset": (
+        lambda loop: (next(loop.open().batches(loop.data, 2, 3)), next(loop.run.batches(loop.data.tensors[0][:3], 2, 3))),
+        "a dataset of 8 samples, and now one of 3",
+    ),
+    "an unknown mode": (lambda loop: loop.open().save_best(1.0, mode="lowest"), 'must be "min" or "max"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_loop_that_would_silently_do_less_than_it_says_is_refused(tmp_path: Path, misuse: str) -> None:
+    loop = Loop(tmp_path)
+    act, reason = MISUSES[misuse]
+    with pytest.raises(TrainingError) as refused:
+        act(loop)
+    assert reason in str(refused.value)
+
+
+def test_a_loop_that_draws_batches_ahead_is_refused_and_one_that_accumulates_is_not(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    batches = loop.open().batches(loop.data, 2, epochs=3)
+    with pytest.raises(TrainingError, match="4 samples were drawn before the first should_stop.., and 2"):
+        for _ in itertools.zip_longest(range(8), itertools.islice(batches, 1, None)):
+            loop.run.should_stop()
+    loop.close()
+    loop = Loop(tmp_path / "accumulates")
+    for number, _ in enumerate(loop.open().batches(loop.data, 2, epochs=3), 1):
+        if number % 3 == 0:
+            loop.run.should_stop()
+    assert loop.run.step == 4
+    loop.close()
+
+
+def test_a_batch_that_was_only_looked_at_is_not_lost(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    run = loop.open()
+    first = next(run.batches(loop.data, 2, epochs=1))[0].tolist()
+    assert next(run.batches(loop.data, 2, epochs=1))[0].tolist() == first
+    loop.close()
+
+
+def test_samples_are_put_together_by_ones_own_collate(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    batch = next(loop.open().batches(loop.data, 2, epochs=1, collate=lambda samples: len(samples)))
+    assert batch == 2
+    loop.close()
