@@ -39,7 +39,7 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
     said = [line for line in last_lines(seen.pieces, 5, outside=True) if not is_progress(line)]
     said = [line for line in said if not is_remark(line)]
     if said:
-        what += f"; the last line before it: {said[-1].strip()[:200]}"
+        what += f"; the last line of the log: {said[-1].strip()[:200]}"
     fix = "look for where the program exits with this code: sys.exit, os._exit"
     if seen.handled:
         error = seen.handled[-1]

@@ -58,11 +58,8 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
 
 def _failed(seen: Reading, ended: Sequence[End]) -> bool:
     """Whether logs alone show that something failed: of a job that went well nothing is said."""
-    return (
-        bool(ended)
-        or bool(seen.job)
-        or bool(seen.host)
-        or any(not one.trace or one.final for one in seen.causes + seen.waiting)
+    return bool(ended or seen.job or seen.host) or any(
+        not one.trace or one.final for one in seen.causes + seen.waiting
     )
 
 
@@ -72,6 +69,9 @@ def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choic
         return Choice(seen.stops[-1], first, None, True)
     event = _event(seen, facts)
     memory = next((one for one in seen.host if one.row.id == "host-memory"), None)
+    stuck = [one for one in seen.threads if not seen.went_on(one.at)]
+    if event is not None and stuck and "time-limit" in (event.kind, event.found and event.found.row.id):
+        return Choice(stuck[0], None, stuck[0].rank, False, also=("nothing went on until the time limit",))
     if event is not None and not _failed_before(event, first, seen) and not _is_by_memory(event, memory):
         return event
     killed = _killed(ended)
@@ -280,17 +280,15 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
         and len(complained) == 1
     ):
         (rank,) = complained  # NCCL names a host and no rank, and the task of srun may be another number
-    alike = [
-        one
-        for one in ranked
-        if one.row == chosen.row and one.values.get("message") == chosen.values.get("message")
-    ]
+    message = chosen.values.get("message")
+    alike = [one for one in ranked if one.row == chosen.row and one.values.get("message") == message]
     same = {one.rank for one in alike if one.rank not in (None, rank)}
     also = (f"the same on {len(same)} other {'rank' if len(same) == 1 else 'ranks'}",) if same else ()
     # Python ends with 1 after an exception; with another code something else may have ended it.
     certain = chosen.rank is not None or bool(ended) or not chosen.trace or facts.exit_code in (None, 0, 1)
     certain = certain and (chosen.trace or seen.is_near_end(chosen.at))
-    return Choice(chosen, first, rank, certain, also=also)
+    own = next((end for end in ended if first and end.by == first.by and end.rank == rank), first)
+    return Choice(chosen, own, rank, certain, also=also)
 
 
 def _was_survived(found: Found, final: Sequence[Found], first: Optional[End], seen: Reading) -> bool:

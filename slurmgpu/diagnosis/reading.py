@@ -272,7 +272,8 @@ class Reading:
             if trace.by_launcher:
                 return None
             last = next(row for row in rows if row.id == GENERIC)
-            text = said[-1]
+            behind = f"; behind it: {said[0]}" if said[1:] and not own and "Caught " not in said[0] else ""
+            text = f"{said[-1].strip()}{behind}".replace("\n", " ") if behind else said[-1]
             match = last.match(text)
             if match is None or text.startswith("SystemExit"):
                 return None

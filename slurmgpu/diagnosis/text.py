@@ -110,8 +110,9 @@ class Piece:
             before = text[: text.index(_HEADLINE.decode())] if _HEADLINE.decode() in text else ""
             known = _KNOWN_PREFIX.search(before)
             before = before[: known.start()] if known else before
-            if _HOST_LABEL.fullmatch(before):
-                self._labels, self._looked_for_labels = _HOST_LABEL, True
+            label = next((one for one in (_LABEL, _HOST_LABEL) if one.fullmatch(before)), None)
+            if label is not None:
+                self._labels, self._looked_for_labels = label, True
                 return None
             if (
                 not before.strip()

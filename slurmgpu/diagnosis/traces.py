@@ -21,7 +21,7 @@ _EXCEPTION = re.compile(
 # Right below a traceback's frames; elsewhere it may be any line.
 _ANY_EXCEPTION = re.compile(r"^(?:[a-zA-Z_]\w*\.)*[a-zA-Z_]\w*(?::\s.*|:?)$")
 _USER = re.compile(
-    r"(?:site-packages|dist-packages|/lib(?:64)?/python[\d.]+/|<frozen |slurmgpu_training/|slurmgpu/training/)"
+    r"(?:site-packages|dist-packages|/lib(?:64)?/python[\d.]+/|<frozen |slurmgpu_training/|slurmgpu/training/|\.p(?:yx|xi)\b)"
 )
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
@@ -43,7 +43,7 @@ _NOISE = re.compile(
 # What a launcher raises for a process that failed; its other exceptions are refusals of its own.
 _OF_CHILD = re.compile(
     r"(?:\w+\.)*(?:ChildFailedError|CalledProcessError|SignalException|ProcessExitedException|SystemExit|KeyboardInterrupt"
-    r"|Rendezvous\w+|DistStoreError)\b"
+    r"|Rendezvous\w+|DistStoreError(?!: Timed out after \d+ seconds waiting for clients))\b"
 )
 # Frames of a launcher's own: its exception says that a process failed, and no more.
 _LAUNCHERS = (

@@ -20,6 +20,20 @@ ROWS = (
     Row(
         "gpu-memory",
         "out of memory. Tried to allocate",
+        r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<wanted>" + _SIZE + r")[\s\S]*?"
+        r"GPU (?P<gpu>\d+) has a total capa\w+ of (?P<total>" + _SIZE + r")[\s\S]*?"
+        r"Process (?P<pid>\d+) has (?P<other>\d{2,}\.\d+ GiB) memory in use[\s\S]*?this process has (?P<own>"
+        + _SIZE
+        + ")",
+        "the GPU is out of memory: {wanted} more were wanted; of the {total} of GPU {gpu} another process ({pid}) has {other}, "
+        "this one {own}",
+        "see what it is: nvidia-smi on the node; a rank of the same job that is on the wrong GPU "
+        "(torch.cuda.set_device(LOCAL_RANK)), an earlier run that has not ended, or somebody else's: slurmgpu doctor --on-gpu",
+        where="exception",
+    ),
+    Row(
+        "gpu-memory",
+        "out of memory. Tried to allocate",
         r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<wanted>" + _SIZE + r")"
         r"(?:\.? GPU (?P<gpu>\d+) has a total capa\w+ of (?P<total>"
         + _SIZE

@@ -35,6 +35,14 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "numpy-abi",
+        "numpy.dtype size changed|compiled using NumPy 1.x cannot be run|_ARRAY_API not found",
+        r"(?P<message>numpy\.dtype size changed[^\n]*|compiled using NumPy 1\.x cannot be run[^\n]*|_ARRAY_API not found)",
+        "a package was built for another NumPy: {message}",
+        "install that package again in this environment, or pip install 'numpy<2'",
+        where="exception",
+    ),
+    Row(
         "unused-parameters",
         "Expected to have finished reduction in the prior iteration",
         r"Expected to have finished reduction in the prior iteration",
@@ -139,11 +147,21 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "certificate",
+        "CERTIFICATE_VERIFY_FAILED|certificate verify failed",
+        r"(?:host='(?P<host>[^']+)'[\s\S]*)?(?:CERTIFICATE_VERIFY_FAILED|certificate verify failed)",
+        "the certificate of a server is not trusted here<: {host}>",
+        "name the system's or the site's certificates: SSL_CERT_FILE, REQUESTS_CA_BUNDLE (often "
+        "/etc/ssl/certs/ca-certificates.crt or /etc/pki/tls/certs/ca-bundle.crt), or fetch it on a login node",
+        where="exception",
+    ),
+    Row(
         "no-network",
         "Network is unreachable|Max retries exceeded|NewConnectionError|ConnectTimeoutError|urlopen error",
         r"(?:host='(?P<host>[^']+)'|urlopen error (?P<message>[^>\n]+)|Network is unreachable)",
         "the node could not reach the network<: {host}><: {message}>",
-        "compute nodes often have no network: fetch it beforehand on a login node, or use the site's proxy (https_proxy)",
+        "compute nodes often have no network: fetch data beforehand on a login node, start a server where the nodes reach it, or "
+        "use the site's proxy (https_proxy)",
         where="exception",
     ),
     Row(

@@ -6,7 +6,7 @@ from ..row import Row
 
 __all__ = ["ROWS"]
 
-_SHELL = r"(?:^|[\s/])(?:(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?|[\w.+-]+: line \d+: )"
+_SHELL = r"(?:^|[\s/])(?:(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?|[\w.+-]+: (?:line|Zeile|ligne|línea|第) ?\d+ ?行?: )"
 _OTHER_MODULE = (
     "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)"
 )
@@ -18,6 +18,15 @@ ROWS = (
         r"No module named ['\"]?(?P<name>[\w.]+)",
         "Python has no module {name}",
         "install it in the job's environment, or name one that has it (environment:); for a module of your own, set PYTHONPATH",
+    ),
+    Row(
+        "import-error",
+        "circular import",
+        r"cannot import name '(?P<name>\w+)' from partially initialized module '(?P<module>[\w.]+)' "
+        r"\(most likely due to a circular import\)(?: \((?P<file>/[^)\n]+)\))?",
+        "modules import each other: {module}< ({file})> does not have {name} yet (circular import)",
+        "move one of the two imports into the function that needs it, or what both need into a third module",
+        where="exception",
     ),
     Row(
         "import-error",
@@ -56,7 +65,7 @@ ROWS = (
     Row(
         "shell-file",
         ": No such file or directory",
-        _SHELL + r"(?:cd: |source: |\.: )?(?P<file>[^\s:][^:]*): No such file or directory$",
+        _SHELL + r"(?:cd: |source: |\.: )?(?P<file>[^\s:][^:]*): No such file or directory(?: \([^)]*\))?$",
         "the script names {file}, which is not there",
         "relative paths start in the work folder (work_dir:, or where sbatch was called); the nodes must see it",
         "symptom",
@@ -68,6 +77,26 @@ ROWS = (
         _SHELL + r"(?P<name>\w+): unbound variable",
         "the script uses the variable {name}, which is not set (set -u)",
         "set it, export it where you submit (variables:), or give a default: ${{name}:-}",
+        "symptom",
+        "line",
+    ),
+    Row(
+        "shell-syntax",
+        "syntax error|unexpected EOF while looking for matching",
+        _SHELL
+        + r"(?P<message>syntax error near unexpected token [^\n]*|syntax error: [^\n]*|unexpected EOF while looking for "
+        r"matching [^\n]*)",
+        "the shell cannot read the script: {message}",
+        "bash -n FILE names the line; most often a done, fi, then, quote or bracket is missing above it",
+        where="line",
+    ),
+    Row(
+        "git",
+        "fatal: ",
+        r"^fatal: (?P<message>detected dubious ownership[^\n]*|not a git repository[^\n]*|unable to access [^\n]*|could not read "
+        r"[^\n]*|repository [^\n]*|[Aa]uthentication failed[^\n]*|destination path [^\n]*|Could not [^\n]*)",
+        "git failed: {message}",
+        "get the code on a login node, before the job; git config --global --add safe.directory FOLDER trusts another's folder",
         "symptom",
         "line",
     ),
@@ -267,6 +296,15 @@ ROWS = (
         "for spawn and data-loader workers: functions and classes at a module's top level, no lambda, no open file or lock; to "
         "load one, its class must be where it was when it was saved",
         where="exception",
+    ),
+    Row(
+        "config-key",
+        "Could not override '|is not in struct|Could not find '|Error merging |Could not append to config",
+        r"^(?:\S+: )?(?P<message>(?:Could not override '|Key '[^']+' is not in struct|(?:In '[^']+': )?Could not find '"
+        r"|Error merging |Could not append to config).*)",
+        "Hydra does not take its configuration: {message}",
+        "correct the name; +NAME=VALUE adds one that the configuration does not have, and --cfg job shows those that it has",
+        where="line",
     ),
     Row(
         "not-parsed",

@@ -96,6 +96,14 @@ ROWS = (
         "exception",
     ),
     Row(
+        "unknown-address",
+        "to connect to (|addresses of (",
+        r"(?:to connect to|addresses of) \((?P<host>[\w.-]+\[[\d,-]+\][^,]*), ",
+        "the address to meet at is {host}, which names several nodes",
+        'take the first one: MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        where="exception",
+    ),
+    Row(
         "connection-refused",
         "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
         r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
@@ -150,6 +158,15 @@ ROWS = (
         r"(?P<message>Failed to bind NVLink SHARP \(NVLS\)[^\n]*)",
         "NCCL: {message}",
         "NCCL_NVLS_ENABLE=0 goes without it; tell the site: the node's fabric manager or NVSwitches are not well",
+        where="line",
+    ),
+    Row(
+        "nccl-system",
+        "NET/IB",
+        r"NCCL WARN (?P<message>.*Got completion from peer (?P<peer>\S+) with status=12.*)",
+        "NCCL: {message}",
+        "the InfiniBand link to that peer was lost: start it again without the node that says so, or its peer (exclude:), and "
+        "tell the site both; NCCL_IB_TIMEOUT=22 waits longer where the network is only busy",
         where="line",
     ),
     Row(

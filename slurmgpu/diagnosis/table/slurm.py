@@ -132,7 +132,25 @@ ROWS = (
     ),
     Row(
         "step-request",
-        "srun: error: Unable to create step|srun: fatal: |srun: error: Unable to allocate|More processors requested"
+        "srun: unrecognized option|srun: invalid option|srun: option ",
+        r"srun: (?P<message>unrecognized option [^\n]*|invalid option -- [^\n]*|option '?[^\n]* requires an argument[^\n]*)",
+        "srun does not know what it was given: {message}",
+        "srun --help lists its options; those of the program stand behind it",
+        where="line",
+    ),
+    Row(
+        "submission-refused",
+        "Batch job submission failed: |Unable to allocate resources: ",
+        r"(?:sbatch|srun|salloc): error: (?:Batch job submission failed|Unable to allocate resources): (?P<message>.*)",
+        "Slurm refused a job that this one asked for: {message}",
+        "compare account, partition, QOS and limits: sacctmgr show assoc user=$USER format=account,partition,qos; a job that is "
+        "refused for the number of jobs can be submitted when one has ended",
+        "symptom",
+        "line",
+    ),
+    Row(
+        "step-request",
+        "srun: error: Unable to create step|srun: fatal: |More processors requested"
         "|Requested node configuration",
         r"srun: (?:error|fatal): (?P<message>.*)",
         "srun refused what it was asked for: {message}",
@@ -210,6 +228,15 @@ ROWS = (
         r"|no interpreter).*)|(?P<message2>(?:Environment(?:Location|Name)NotFound|CondaError|Could not find conda).*))",
         "the Python environment is not there: <{message}><{message2}>",
         "correct environment.python in the job file, or make the environment; the nodes must see its folder",
+        where="line",
+    ),
+    Row(
+        "environment",
+        "ERROR: No matching distribution found for",
+        r"ERROR: No matching distribution found for (?P<name>\S+)",
+        "pip found no package {name} to install",
+        "compute nodes often have no network: install it on a login node, into the environment of the job; see that the name is "
+        "spelled exactly",
         where="line",
     ),
     Row(
