@@ -207,7 +207,9 @@ def _without_sampler(loop: _Loop) -> Iterator[_Call]:
 def _without_set_epoch(loop: _Loop) -> Iterator[_Call]:
     # Without epochs the data may be gone through once, and without a backward pass nothing is trained.
     if "set_epoch" not in loop.text and re.search(r"(?is)epoch.*backward\(|backward\(.*epoch", loop.text):
-        yield from (one for one in loop.named("DistributedSampler") if not one.says("shuffle", False))
+        used = {name for name, *_ in loop.mentions} | {"", "__init__"}
+        samplers = (one for one in loop.named("DistributedSampler") if one.function in used)
+        yield from (one for one in samplers if not one.says("shuffle", False))
 
 
 def _without_eval(loop: _Loop) -> Iterator[_Call]:

@@ -44,6 +44,8 @@ _SPREADING_MAPS = {"auto", "balanced", "balanced_low_0", "sequential"}
 _TRAINERS = ("transformers", "trl", "sentence_transformers")
 # What a loop of the user's own imports to stop in good order and to resume.
 OUR_RUN = "slurmgpu.training"
+_ROLES = "actor|critic|decoder|discriminator|encoder|generator|judge|llm|policy|reference|reward|scorer|student|teacher|vae"
+_FURTHER_DEVICE = re.compile(rf"(?:{_ROLES})_device|device_(?:{_ROLES})")
 _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _SLURM_RANK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
@@ -95,9 +97,11 @@ class Signs(ast.NodeVisitor):
             self._saw("framework", "Transformers' Trainer", node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """A trainer by its dotted name."""
+        """A trainer by its dotted name, and a further device that the settings name."""
         if node.attr.endswith("Trainer"):
             self._trainer(self._origin(node), node)
+        elif _FURTHER_DEVICE.fullmatch(node.attr) and isinstance(node.value, ast.Name):
+            self._saw("drives", self._origin(node), node)
         self.generic_visit(node)
 
     def _origin(self, node: ast.expr) -> str:

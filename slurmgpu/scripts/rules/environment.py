@@ -239,11 +239,9 @@ def visible_devices(view: View) -> Iterator[Hit]:
         return
     all_there = _all_gpus_of_a_node(view)
     beside = any("_DEVICES=" in "".join(one.assignments) for one in view.simple if one.ender == "&")
-    for simple in view.simple:
+    for simple in () if re.search(r'-z "?\$\{?CUDA_VISIBLE', view.body) else view.simple:
         for word in (*simple.assignments, *(simple.words[1:] if simple.name == "export" else ())):
-            if "_VISIBLE_DEVICES=" in word and re.fullmatch(
-                r"(?:CUDA|ROCR)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word
-            ):
+            if re.fullmatch(r"(?:CUDA|ROCR)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word):
                 numbers = [int(one) for one in re.findall(r"\d+", word)]
                 if all_there and all(number < all_there for number in numbers):
                     continue

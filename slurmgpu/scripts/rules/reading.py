@@ -33,8 +33,8 @@ def _option_in(text: str) -> str:
 def after_command(view: View) -> Iterator[Hit]:
     """An option after the first command: sbatch stops reading there."""
     for line, text, _ in _passed(view, "after-command"):
-        if not re.match(r"#SBATCH\s+-", text):
-            continue  # prose
+        if not re.match(r"#SBATCH\s+-", text) or re.search(r'(?m)^\s*sbatch "?\$\{?[a-z_]', view.body):
+            continue  # prose; or what is left in a script that writes and submits others
         yield Hit(
             line,
             f"sbatch stopped reading at line {view.script.body_start}, the first command: {text!r} is a mere comment",
@@ -92,7 +92,7 @@ def cut_by_comment(view: View) -> Iterator[Hit]:
     for line, text, _ in _passed(view, "comment"):
         before = view.script.lines[line - 1].split(text, 1)[0]
         whole = re.search(r"=\s*[\d:-]+[kKmMgGtT]?[bB]?\Z", before)  # a number or a time has no # in it
-        if before and not before[-1].isspace() and not re.match(r"#(\s|$)", text) and not whole:
+        if before and not before[-1].isspace() and not re.match(r"#+(\s|$)", text) and not whole:
             yield Hit(
                 line,
                 f"sbatch takes {text!r} for a comment: the value ends before it",

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from slurmgpu.planning.checklist import CHECKS, Check
-from slurmgpu.scripts.rules.base import Hit, Rule, View
+from slurmgpu.scripts.rules.base import Hit, Rule, Severity, View
 
 __all__ = ["CHECKLIST"]
 
 
 def _slips(name: str, check: Check, view: View) -> Iterator[Hit]:
+    alone = view.asked.gpus_per_node == 1 and max(view.asked.nodes or 1, view.asked.tasks or 1) == 1
+    mild: Severity | None = "hint" if alone and name in {"no-set-epoch", "no-distributed-sampler"} else None
     for call in view.calls:
         facts = view.facts.python.get(call.script or "")
         for slip in facts.slips if facts is not None else ():
             if slip.check == name:
-                yield Hit(call.line, f"{slip.file}:{slip.line}: {check.message}", check.fix)
+                yield Hit(call.line, f"{slip.file}:{slip.line}: {check.message}", check.fix, mild)
 
 
 CHECKLIST = [
