@@ -54,9 +54,15 @@ _COMMANDS = {
 _INSTEAD = {
     "conda": "--set environment.python.conda=NAME activates it",
     "container": "--set environment.container.image=IMAGE runs the command in it",
-    "env": "--set environment.python.conda=NAME, or --set environment.python.venv=FOLDER, activates it",
+    "env": "--set environment.python.conda=NAME, or --set environment.python.venv=FOLDER, activates an environment; "
+    "--set variables.NAME=VALUE hands over a variable",
     "image": "--set environment.container.image=IMAGE runs the command in it",
+    "export": "--set variables.NAME=VALUE hands a variable to the job; --sbatch export=NONE, or a list, is sbatch's own",
+    "np": "--gpus N gives each GPU a process; slurmgpu run --processes N starts so many here",
+    "pty": "slurmgpu shell --gpus 1 opens a shell on a GPU node",
     "secrets": "--set secrets=[NAME] hands it to the job",
+    "stderr": "-o/--output FILE names the log, and --sbatch error=FILE one for errors alone",
+    "stdout": "-o/--output FILE names the log",
     "venv": "--set environment.python.venv=FOLDER activates it",
     "after": "--dependency afterok:JOB starts it once JOB has ended well",
     "g": "-G N, or --gpus N, asks for GPUs",
@@ -66,6 +72,7 @@ _INSTEAD = {
     "nnodes": "-N/--nodes N asks for nodes; slurmgpu starts torchrun on each",
     "nproc-per-node": "--gpus N asks for GPUs, and each gets a process of torchrun",
     "ntasks": "--gpus N gives each GPU a process; --ntasks-per-node N with --launch srun sets a number of its own",
+    "walltime": "-t/--time 12:00:00 sets the time limit",
     "wrap": "write the command after two dashes: -- python train.py",
 }
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
@@ -171,6 +178,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         return absent
     if ctx.info_name == "train" and name in _MAPPINGS:
         return f"it has several parts: --set 'train.{name.replace('-', '_')}={_MAPPINGS[name]}'"
+    if ctx.info_name == "up" and name in {"gpu", "gpus"}:
+        return "--gpus-per-node 2 gives each node of the sandbox so many"
     if "--sbatch" not in known:
         return None
     if name in _INSTEAD:
@@ -186,10 +195,9 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         )
     # Without their dashes, which would make any two alike.
     near = nearest(name, [flag[2:] for flag in known if flag[:2] == "--"])
-    guess = f"did you mean --{near}? " if near else ""
-    if ctx.info_name == "doctor":
-        return f"{guess}{ctx.command_path} --help lists the options"
-    return f"{guess}options of the command go after two dashes: -- python train.py {error.option_name}"
+    if near or ctx.info_name == "doctor":
+        return f"{f'did you mean --{near}? ' if near else ''}{ctx.command_path} --help lists the options"
+    return f"options of the command go after two dashes: -- python train.py {error.option_name}"
 
 
 def _extra(ctx: click.Context) -> str:
@@ -201,8 +209,9 @@ def _extra(ctx: click.Context) -> str:
     if "-pe" in words:
         return "-pe is an option of SGE's; here -c 4 asks for 4 CPUs of each task"
     for before, word, value in zip(words, words[1:], words[2:], strict=False):
-        if before == "--set" and "=" not in word:
-            return f"key and value are one word: --set {word}={value}"
+        if before in {"--set", "--sbatch"} and "=" not in word:
+            behind = words[words.index(word) + 2 :][:1] if value == "=" else (value,)
+            return f"key and value are one word: {before} {word}={''.join(behind) or 'VALUE'}"
     files = [word for word in given if re.search(r"\.ya?ml\Z", word)]
     if len(files) > 1:
         return "one job a call: " + "; ".join(f"{ctx.command_path} {file}" for file in files)

@@ -61,6 +61,11 @@ def find_job_file(name: str) -> Path:
     if path.is_file():
         program = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}.get(path.suffix)
         text = "" if path.suffix in {".yaml", ".yml"} else (_read_text(path) or "")[:4096]
+        if path.suffix in {".sif", ".sqsh"}:
+            raise InvalidInput(
+                f"{name}: is a container's image, where a job file (YAML) is expected",
+                hint=f"give the command that runs in it: --set environment.container.image={name} --gpus 1 -- python train.py",
+            )
         if text.startswith("#!"):
             program = program or ("python " if "python" in text.partition("\n")[0] else "bash ")
         if program:
@@ -115,6 +120,8 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         return "write a time as 2:00:00"
     if name == "-":
         return "save the script in a file, and give that: slurmgpu submit FILE"
+    if re.match(r"\d+(?:[ap]m|:\d\d)", name):
+        return f"a value with a blank needs quotes: --sbatch 'begin=tomorrow {name}'"
     if not name[:1].isascii():
         return "an option begins with two plain dashes (--); this word begins with a sign of its own"
     option = re.match(r"(\w[\w.-]*)=", name)

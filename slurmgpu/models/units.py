@@ -63,12 +63,14 @@ _TIME = (
 
 
 def time_meant(text: str) -> str | None:
-    """What a time with a unit (1h, 2 days, 30min) is in Slurm's spelling."""
-    match = re.fullmatch(r"(\d+)\s*(d|h|m)\w*", text, re.IGNORECASE)
-    if not match:
+    """What a time with units (1h, 2 days, 1d12h, 30min) is in Slurm's spelling."""
+    match = re.fullmatch(
+        r"(?:(\d+)\s*d[a-z]*\s*)?(?:(\d+)\s*h[a-z]*\s*)?(?:(\d+)\s*m[a-z]*)?", text, re.IGNORECASE
+    )
+    if not match or not text:
         return None
-    number, unit = int(match[1]), match[2].lower()
-    return {"d": f"{number}-00:00:00", "h": f"{number:02}:00:00", "m": f"00:{number:02}:00"}[unit]
+    days, hours, minutes = (int(part or 0) for part in match.groups())
+    return f"{days}-{hours:02}:{minutes:02}:00" if days else f"{hours:02}:{minutes:02}:00"
 
 
 @dataclass(frozen=True)

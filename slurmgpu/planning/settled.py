@@ -71,7 +71,8 @@ def resolve_environment(
         has = f"it has {', '.join(sorted(known))}" if known else "none is defined"
         raise PlanError(
             f"environment: {choice!r} is not defined for cluster {cluster.name!r}; {has}",
-            hint=f"--environment takes a name; for a folder: --set environment.python.venv={choice} (or conda=)"
+            hint="--environment takes a name; for a folder: --set environment.python.venv="
+            f"{choice.removesuffix('/bin/activate')} (or conda=)"
             if "/" in choice
             else "define it under environments: in the cluster's profile or in slurmgpu.yaml beside the job, "
             "or write it inline: environment: {modules: {load: [...]}}",

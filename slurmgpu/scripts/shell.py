@@ -378,7 +378,7 @@ def placed_commands(commands: Iterable[Command]) -> Iterator[tuple[Simple, tuple
 
 def _simple(part: list[tuple[str, int]], ender: str) -> Iterator[Simple]:
     while part and part[0][0] in _KEYWORDS:
-        part = part[1:]
+        part = part[2 if [word for word, _ in part[:2]] == ["time", "-p"] else 1 :]
     kept, redirected, outputs = _without_redirections(part)
     if not kept:
         return

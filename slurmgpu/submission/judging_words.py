@@ -53,6 +53,8 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Prepared)
     if finding.rule == "no-rendezvous" and request.plan.command is not None:
         # Its $(...) would be read by the shell in which the command is typed.
         fix = "leave srun and torchrun out, and slurmgpu starts torchrun on every node: -- python SCRIPT ..."
+    if finding.rule == "nnodes-disagree" and request.plan.command is not None:
+        fix = f"write {request.plan.nodes} there; or ask for as many nodes, and leave torchrun out: -N 2 -- python SCRIPT ..."
     if finding.rule in _VALUES:
         fix = _VALUE.sub(lambda match: spell(match[0]), fix)
     return Remark(f"{said}: {finding.message} [{finding.rule}]", fix)

@@ -147,10 +147,19 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
         brought=re.search(r"\s-\w*l", read.shebang or "") is not None,
         in_script=True,
     )
+    mark = re.search(r"(?m)^#(?:\$ -\w+|OAR\b|FLUX:|PJM\b|COBALT\b)", text) if batch else None
+    if mark:
+        said = (
+            f"{name}: its lines of {mark[0].split()[0]} are another scheduler's, and Slurm reads none of them"
+        )
+        yield Slip(said, "write them as #SBATCH lines: #SBATCH --gpus=1, #SBATCH --time=1:00:00", sure=False)
     lost = missing_interpreter((read.shebang or "#!").encode(), command.environ.get("PATH"))
     if re.match(r"#!\s*\S*/env\s+[^-\s]\S*\s+\S", read.shebang or ""):
         said = f"{name}: it begins with {read.shebang}, and env takes all behind it for one program's name"
         yield Slip(said, "begin it with #!/bin/bash -l, or #!/usr/bin/env -S bash -l")
+    elif re.match(r"#!\s*/\S*sh\s+-\S+\s+\S", read.shebang or ""):
+        said = f"{name}: it begins with {read.shebang}, and Linux hands all behind the shell over as one word"
+        yield Slip(said, "write one option there, such as #!/bin/bash -l, and the others by set: set -e")
     if lost is not None and (read.shebang or "")[2:].strip().startswith(("/bin/", "/usr/bin/")):
         said = f"{name}: it begins with {read.shebang}, and {lost} is not here"
         yield Slip(
@@ -161,7 +170,7 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
             if re.search(_OWN_FOLDER, line_text) and "SLURM_SUBMIT_DIR" not in line_text:
                 said = f"{name}:{number}: Slurm runs a copy of the script in a folder of its own, and not where it lies"
                 yield Slip(said, "write $SLURM_SUBMIT_DIR, the folder in which it is submitted", sure=False)
-        for line, slip in body_slips(command, text, is_batch=batch is not None):
+        for line, slip in body_slips(command, text, is_batch=batch is not None, has_arguments=batch is None):
             yield _at(slip, f"{name}:{line}" if batch else f"script: line {line - 1}")
     elif read.interpreter.startswith("python"):
         path = (read.shebang or "#!")[2:].split()[0]
@@ -186,7 +195,7 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
         from slurmgpu.submission.slips.shell import body_slips
 
         yield from _bash_in_sh(command, text, "-c")
-        if re.search(r"[^&]&\s*\Z", text) and not re.search(r"\bwait\b", text):
+        if re.search(r"[^&]&\s*(?:disown\b.*)?\Z", text) and not re.search(r"\bwait\b", text):
             said = "command: what ends with & goes on in the background, and Slurm ends it with the shell, at once"
             yield Slip(said, "leave & out: a job runs in the background by itself", sure=False)
         inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
@@ -212,7 +221,7 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
     from slurmgpu.submission.slips.shell import body_slips
 
     inner = command._replace(in_script=True, brought=command.plan.login_shell or command.blind)
-    for line, slip in body_slips(inner, text):
+    for line, slip in body_slips(inner, text, has_arguments=command.words[-1] != name):
         yield _at(slip, f"{name}:{line}")
 
 

@@ -40,7 +40,12 @@ def near_file(path: Path, *, folders: bool = False) -> str | None:
         return None
     if path.suffix and not folders:
         alike = [name for name in names if Path(name).suffix == path.suffix]
-        return near_word(path.name, alike) or near_word(path.name, names)
+        slip = next((name for name in alike if one_slip_apart(path.name, name)), None)
+        stem = nearest(
+            path.stem, [Path(name).stem for name in alike], cutoff=0.7
+        )  # any two endings are alike
+        near = slip or (f"{stem}{path.suffix}" if stem and stem != path.stem else None)
+        return near or near_word(path.name, [name for name in names if name not in alike])
     by_stem = {Path(name).stem: name for name in names}
     return by_stem.get(path.name) if not folders and path.name in by_stem else near_word(path.name, names)
 

@@ -63,6 +63,10 @@ def option_slips(command: Command, now: datetime | None = None) -> Iterator[Slip
             "the number behind @ counts seconds: 120 is two minutes",
             sure=False,
         )
+    log = plan.option("output") or ""
+    is_source = re.search(r"\.(?:py|sh|slurm|sbatch|ya?ml|ipynb)\Z", log)
+    if is_source and command.folder is not None and is_there(command.folder / log):
+        yield Slip(f"output: the log would overwrite {log}", "name another file: -o logs/%j.out")
     name = plan.option("input") or ""
     if name and name.lower() != "none" and command.folder is not None and not re.search(r"[%$~]", name):
         path = command.folder / name

@@ -133,10 +133,23 @@ def _behind_another(command: Command) -> Iterator[Slip]:
         return
     behind = re.search(_WRAPPED.get(program, r"(?!)"), "\0".join(command.words[at + 1 :]))
     if program == "timeout" and len(command.words) > at + 1 and behind is None:
+        given = list(command.words[at + 1 :])
+        spelled = re.fullmatch(r"([\d.]+)([smhd])\w+", given[0])
+        last = given.pop() if given[1:] and given[-1].isdecimal() else None
+        right = [f"{spelled[1]}{spelled[2]}", *given[1:]] if spelled else [last or "1h", *given]
         yield Slip(
-            f"command: timeout {command.words[at + 1]}: a time comes first, such as 30s, 10m or 2h",
-            f"write {command.instead(*command.words[: at + 1], '1h', *command.words[at + 1 :])}",
+            f"command: timeout {given[0]}: a time comes first, such as 30s, 10m or 2h",
+            f"write {command.instead(*command.words[: at + 1], *right)}",
         )
+    elif command.words[0] == "nice" and command.words[1:2] and command.words[1].isdecimal():
+        right = ["nice", "-n", *command.words[1:]]
+        yield Slip(
+            f"command: nice {command.words[1]}: -n comes before the number",
+            f"write {command.instead(*right)}",
+        )
+    elif command.words[:2] == ("env", "-i"):
+        said = "command: env -i takes all variables away, PATH, CUDA_VISIBLE_DEVICES and those of Slurm among them"
+        yield Slip(said, f"leave -i out: {command.instead(*command.words[2:])}", sure=False)
     elif behind is not None:
         end = at + 1 + behind[0].count("\0")
         inner = command._replace(words=command.words[end:], before=command.words[:end])

@@ -48,7 +48,9 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
         inner = command._replace(words=words[at:], before=words[:at])
         yield from _script_of(inner, folder, _INTERPRETERS.get(name))
     elif launcher_of(words) is not None and (python is None or python.launcher):
-        script = next((n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.py", word)), 0)
+        script = next(
+            (n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.(?:py|sh)", word)), 0
+        )
         if script:
             yield from _python_file(command, folder, words[script], words[:script], words[script + 1 :])
     elif python is not None:
@@ -144,6 +146,10 @@ def _python_file(
     """A file that Python is to run; ``before`` and ``after`` are the words around it."""
     path = folder / script
     container = command.plan.environment.container is not None
+    if script in LAUNCHERS and not is_there(path):
+        said = f"command: {before[-1]} {script}: {script} is a program, and no script of Python's here"
+        yield Slip(said, f"write {command.instead(*before[:-1], script, *after)}")
+        return
     if re.search(r"[$~*]", script) or (container and script.startswith("/")):
         return  # its words are judged by themselves; or the file is the image's
     sure = not command.blind and seen_from_here(path, folder)
@@ -163,6 +169,9 @@ def _python_file(
             f"give a job file before --: slurmgpu submit {shlex.quote(script)}",
             sure,
         )
+    elif path.suffix in {".csv", ".json", ".md", ".pt", ".toml", ".txt"}:
+        said = f"command: {script!r} is no script, and Python cannot run it"
+        yield Slip(said, f"give a script: {what_it_has(folder)}", sure)
     elif path.suffix == ".ipynb":
         yield Slip(
             f"command: {script!r} is a notebook, which Python cannot run",

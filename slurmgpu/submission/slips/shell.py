@@ -24,7 +24,7 @@ from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.python import missing_imports, unreadable_documents, unreadable_python
 from slurmgpu.submission.slips.script import code_of, script_slips
 from slurmgpu.submission.slips.usage import usage_slips
-from slurmgpu.submission.slips.variables import missing_lists, short_lists, unset_variables
+from slurmgpu.submission.slips.variables import missing_lists, short_files, short_lists, unset_variables
 from slurmgpu.submission.slips.words import typographic_slip
 
 __all__ = ["body_slips", "syntax_error"]
@@ -93,13 +93,19 @@ def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
 
 
 def body_slips(
-    command: Command, text: str, first_line: int = 1, run: Runner = call, *, is_batch: bool = False
+    command: Command,
+    text: str,
+    first_line: int = 1,
+    run: Runner = call,
+    *,
+    is_batch: bool = False,
+    has_arguments: bool = True,
 ) -> Iterator[tuple[int, Slip]]:
     """Yield what is wrong with the commands of a shell's text, each with its line.
 
     Sure is only what comes first, whatever happens: a command under a condition, or behind one that may have made its
     files, is a guess, and those of functions are not judged. ``command`` is the job that the text belongs to; ``is_batch``:
-    it is the job's own script, which gets no arguments.
+    it is the job's own script; ``has_arguments``: it may be given some.
     """
     if wrong := syntax_error(text, run):
         line, said = wrong
@@ -131,12 +137,13 @@ def body_slips(
     asks = (command.plan.script or "").startswith("set -- ") or re.search(
         r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text
     ) is not None
-    state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or not is_batch), ""
+    state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or has_arguments), ""
     lines = text.splitlines()
     yield from unreadable_documents(command, commands)
     yield from short_lists(command.plan.option("array") or "", lines, first_line)
     if command.folder is not None and not re.search(r"(?m)^\s*(?:cd|pushd)\b", text):
         yield from missing_lists(command.folder, lines, first_line)
+        yield from short_files(command.plan.option("array") or "", command.folder, lines, first_line)
     for number, row in enumerate(lines, first_line):
         if re.search(r"\S\s*\\[ \t]+\Z", row) and not row.lstrip().startswith("#"):
             said = "a blank stands behind the backslash: the command ends there, and gets the blank as a word"
@@ -196,9 +203,13 @@ def _usual_cause(text: str, said: str) -> str:
     if "unexpected token" in said and (short := re.search(r"(?m)^\s*(?:el)?if .*[^;\s]\s+then\s*$", text)):
         return f"a ; is missing before then: {short[0].strip().removesuffix('then').rstrip()}; then"
     if "unexpected token" in said and (
-        loop := re.search(r"(?m)^\s*(?:for \w+ in|while) .*[^;\s]\s*$(?!\n\s*do\b)", text)
+        loop := re.search(
+            r"(?m)^\s*((?:for \w+ in|while) [^;\n]*?[^;\s])(\s+do\s*$|\s*$(?!\n\s*do\b)|; (?!do\b)(?=.*\bdone\b))",
+            text,
+        )
     ):
-        return f"do is missing: {loop[0].strip()}; do"
+        missing = "a ; is missing before do" if loop[2].strip() == "do" else "do is missing"
+        return f"{missing}: {loop[1]}; do"
     if (end := re.search(r"wanted `(\w+)'", said)) and re.search(rf"(?m)^\s*{end[1]}[ \t]+$", text):
         return f"the line that ends it has a blank behind {end[1]}: take it out"
     if "end of file" in said:
@@ -265,6 +276,20 @@ class _State:
             said = f"{empty} {words[0]}: a blank stands behind =, and {words[0]} would be the program"
             yield Slip(said, f"write {empty}{words[0]}", sure=not doubtful)
             return
+        for one in (*each.simple.assignments, *each.simple.raw[1:]):
+            for part in (
+                one[11:].strip("\"'").split(":") if one.startswith("PYTHONPATH=") and not self.made else ()
+            ):
+                path = (
+                    self._here(part)
+                    if re.fullmatch(r"(?:\$\{?(?:PWD|SLURM_SUBMIT_DIR)\}?/)?[\w./-]+", part)
+                    else None
+                )
+                if path is not None and not is_there(path):
+                    guess = meant(part, path, folders=True)
+                    yield Slip(
+                        f"PYTHONPATH: {part} is not there", f"{guess}Python passes over it", sure=False
+                    )
         if not words or "$" in words[0] or "`" in words[0] or each.open_options or elsewhere:
             return
         name = each.name
@@ -408,7 +433,8 @@ class _State:
 
     def lost_outputs(self, simple: Simple, doubtful: bool) -> Iterator[Slip]:
         """Yield the files that a command is to write in a folder that is not there: the shell does not even start it."""
-        for word in simple.outputs if not (self.made or doubtful) else ():
+        written = [word for word in simple.words[1:] if simple.name == "tee" and not word.startswith("-")]
+        for word in (*simple.outputs, *written) if not (self.made or doubtful) else ():
             path = self._here(word.rpartition("/")[0]) if "/" in word else None
             if path is not None and not path.is_dir():
                 sure = not self.command.blind and path.is_relative_to(self.command.folder or path)
@@ -461,7 +487,15 @@ class _State:
                 if path.with_name("bin").is_dir()
                 else ""
             )
-            hint = f"{meant(word, path) or inside}the script goes on without what it sets up"
+            folders = (
+                sorted((self.command.folder or path).glob("*/bin/activate"))
+                if word.endswith("/activate")
+                else []
+            )
+            others = [one.parent.parent.name for one in folders]
+            other = near_word(word.split("/")[0], others) or next(iter(others), None)
+            instead = f"did you mean {other}/bin/activate? " if other else ""
+            hint = f"{meant(word, path) or inside or instead}what it sets up is missing then"
             yield Slip(f"{word} is not there", hint, path.is_relative_to(self.command.folder or path))
 
     def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:

@@ -42,6 +42,18 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     def instead(*other: str) -> str:
         return command.instead(*before, *other)
 
+    if any(word.startswith("CUDA_VISIBLE_DEVICES=") for word in before) and not command.in_script:
+        kept = [word for word in before if not word.startswith("CUDA_VISIBLE_DEVICES=")]
+        line = words if kept == ["env"] else (*kept, *words)
+        said = "command: CUDA_VISIBLE_DEVICES is Slurm's to set: another number may be no GPU of this job"
+        yield Slip(said, f"leave it out: {command.instead(*line)}", sure=False)
+    elsewhere = next(
+        (word for word in rest if re.match(r"[A-Za-z]:\\|/content/drive/|/kaggle/(?:input|working)", word)),
+        None,
+    )
+    if elsewhere:
+        said = f"command: {elsewhere} is a path of another system, and no node has it"
+        yield Slip(said, "give the path here, such as data/train", sure=False)
     pattern = next((word for word in rest if re.fullmatch(r"%[aAjJ]", word)), None)
     if pattern and not command.in_script:
         variable = "$SLURM_ARRAY_TASK_ID" if pattern == "%a" else "$SLURM_JOB_ID"
@@ -135,6 +147,9 @@ def _missing_image(
     """The image's file of a container that the command itself starts."""
     line = read_container(words[1:])
     image = line.image
+    if line.action.endswith((".sif", ".img")) and is_there(folder / line.action):
+        right = command.instead(*before, words[0], "exec", "--nv", *words[1:])
+        yield Slip(f"command: {words[0]} has no command {line.action!r}", f"exec is missing: {right}")
     if line.action not in {"exec", "run", "shell"}:
         return
     if not image:
@@ -226,6 +241,10 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
             yield Slip(said, f"mkdir -p {into[1]} before it", sure)
     elif program == "unzip":
         read += [("", word) for word in plain[:1]]
+    editable = (
+        after for before, after in pairwise(rest) if before in {"-e", "--editable"} and "pip" in program
+    )
+    read += [("", word) for word in editable if word.startswith((".", "/")) and ":" not in word]
     for number, word in enumerate(rest):
         option, has_value, value = word.partition("=")
         if option in _FILES.get(program, ()):

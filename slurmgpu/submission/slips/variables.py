@@ -11,7 +11,7 @@ from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 
-__all__ = ["missing_lists", "short_lists", "unset_variables"]
+__all__ = ["missing_lists", "short_files", "short_lists", "unset_variables"]
 
 # What the shell or a site's prolog sets.
 _SET_BY_OTHERS = (
@@ -19,6 +19,7 @@ _SET_BY_OTHERS = (
     r"|LINENO|LOGNAME|MACHTYPE|OLDPWD|OPT\w+|OSTYPE|PATH|PIPESTATUS|PPID|PWD|RANDOM|REPLY|SECONDS|SHELL|SHLVL|USER|FUNCNAME"
     r"|EPOCHSECONDS|EPOCHREALTIME|LANG|TERM|COLUMNS|LINES)\Z"
 )
+_OF_SITES = ("TMPDIR", "SCRATCH", "LOCAL_SCRATCH", "SCRATCHDIR", "JOB_SCRATCH", "JOB_TMPDIR", "WORK_SCRATCH")
 _OF_OTHERS = {
     "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR", "PBS_JOBID": "SLURM_JOB_ID", "PBS_NP": "SLURM_NTASKS",
     "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID", "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
@@ -62,11 +63,16 @@ def unset_variables(
     array = plan.option("array") is not None
     so = "under `set -u` the script ends" if strict else "it is empty"
     for name in names:
+        slip = next((one for one in (*_OF_SITES, *known) if one_slip_apart(name, one)), None)
+        if slip and name not in known and re.match(_SET_BY_OTHERS, name) and name not in _OF_SITES:
+            yield Slip(
+                f"${name} is set nowhere in the script, nor here: {so}", f"did you mean ${slip}?", sure=False
+            )
         if name in known or re.match(_SET_BY_OTHERS, name) or (name.isdecimal() and arguments):
             continue
         if name.isdecimal():
             yield Slip(
-                f"${name} is empty: sbatch gives the script no arguments here",
+                f"${name} is empty: the script gets no arguments here",
                 "write the value itself",
                 sure=False,
             )
@@ -105,6 +111,21 @@ def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[t
                     number,
                     Slip(f"{said}: there it is empty", f"write --array=0-{len(values) - 1}", sure=False),
                 )
+
+
+def short_files(
+    array: str, folder: Path, lines: Sequence[str], first_line: int
+) -> Iterator[tuple[int, Slip]]:
+    """Yield the files of which each task of a job array takes the line of its number (sed), and that have too few of them."""
+    numbers = [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
+    for number, line in enumerate(lines, first_line):
+        taken = re.search(r"\bsed -n [\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']*p[\"']?\s+([\w./-]+)", line)
+        path = folder / taken[1] if taken and numbers else None
+        if taken and path is not None and path.is_file() and path.stat().st_size < 1 << 20:
+            count = len(path.read_text(encoding="utf-8", errors="replace").splitlines())
+            if min(numbers) < 1 or max(numbers) > count:
+                said = f"{taken[1]} has the lines 1 to {count}, and --array={array} takes {min(numbers)} to {max(numbers)}"
+                yield number, Slip(said, f"write --array=1-{count}", sure=False)
 
 
 _READS = re.compile(

@@ -48,6 +48,15 @@ def shell_word_slip(
         or ("$SLURM_" in word.replace("{", "") and not _expands(words, folder))
         for word in found
     )
+    globs = [
+        word for word in found if re.fullmatch(r"[\w./-]*\*[\w./*-]*", word) and not word.startswith("/")
+    ]
+    if folder is not None and globs == found and not any(one for word in globs for one in folder.glob(word)):
+        return (
+            f"command: no file matches {globs[0]!r} in {folder}",
+            "give a path that is there, against the work folder",
+            False,
+        )
     shown = ", ".join(dict.fromkeys(map(repr, found[:3])))
     verb = "reach" if len(set(found[:3])) > 1 else "reaches"
     message = (
@@ -140,6 +149,7 @@ def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
 
 
 def _as_meant(word: str) -> str:
+    word = re.sub(r"(?<==)~(?=/|\Z)", "$HOME", word)
     if re.match(OPERATOR, word) or re.fullmatch(r"[\w./-]+;", word) or ("*" in word and "$" not in word):
         return word
     if "$(" in word:
