@@ -285,8 +285,9 @@ class _State:
                     if re.fullmatch(r"(?:\$\{?(?:PWD|SLURM_SUBMIT_DIR)\}?/)?[\w./-]+", part)
                     else None
                 )
-                if path is not None and not is_there(path):
-                    guess = meant(part, path, folders=True)
+                guess = meant(part, path, folders=True) if path is not None and not is_there(path) else ""
+                # An absolute path may be one of a container's.
+                if path is not None and not is_there(path) and (guess or not part.startswith("/")):
                     yield Slip(
                         f"PYTHONPATH: {part} is not there", f"{guess}Python passes over it", sure=False
                     )
