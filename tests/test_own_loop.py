@@ -178,7 +178,7 @@ def test_what_the_user_puts_on_pythonpath_goes_first(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_page_is_that_of_the_example() -> None:
-    files = [(EXAMPLE / name).read_text() for name in ("plain.py", "train.py", "ddp.py")]
+    files = [(EXAMPLE / name).read_text() for name in ("plain.py", "train.py", "ddp.py", "epochs.py")]
     assert blocks("python") == files
     assert blocks("yaml") == [(EXAMPLE / "job.yaml").read_text()]
 

@@ -69,6 +69,8 @@ class _Loop:
     """The functions' names, of each file and class."""
     mentions: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
     """Where a name is used: the name, the function around it, and the conditions around it."""
+    behind_stop: list[_Call] = field(default_factory=list)
+    """Calls in a loop's body behind the ``if`` that asks ``should_stop()``."""
     evaluating: list[_Call] = field(default_factory=list)
     """Calls of the model in loops of functions that are named after an evaluation."""
 
@@ -135,7 +137,12 @@ class _Reader(ast.NodeVisitor):
         if _EVALUATION.match(self.function):
             self.models = frozenset(("model", "net", "network", "self.model", "ddp_model", "module"))
         self.visit(node.iter)
-        self._read_in_turn(node.body)
+        stop: int | None = None
+        for one in node.body:
+            self._read_in_turn([one])
+            if isinstance(one, ast.If) and ".should_stop(" in ast.unparse(one.test):
+                stop = len(self.loop.calls)
+        self.loop.behind_stop += self.loop.calls[stop:] if stop is not None else []
         self.guards, self.models = before
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -171,7 +178,8 @@ def _dotted(node: ast.expr) -> str:
 def check_training_loop(files: Sequence[tuple[str, str]]) -> tuple[Slip, ...]:
     """Return what some Python files, each with its name, miss of the checklist; nothing where they train nothing themselves."""
     text = "\n".join(each for _, each in files)
-    if ".backward(" not in text or len(text) > _LARGEST or _BY_LIBRARY.search(text):
+    by_library = _BY_LIBRARY.search(text) is not None
+    if ".backward(" not in text or len(text) > _LARGEST or (by_library and ".should_stop(" not in text):
         return ()
     loop = _Loop(text)
     for name, each in files:
@@ -179,7 +187,8 @@ def check_training_loop(files: Sequence[tuple[str, str]]) -> tuple[Slip, ...]:
             _Reader(name, loop).visit(ast.parse(each))
         except (SyntaxError, ValueError, RecursionError):
             return ()
-    found = ((name, next(check.find(loop), None)) for name, check in CHECKS.items())
+    checks = CHECKS if not by_library else {name: CHECKS[name] for name in ("behind-should-stop",)}
+    found = ((name, next(check.find(loop), None)) for name, check in checks.items())
     return tuple(Slip(name, one.file, one.node.lineno) for name, one in found if one is not None)
 
 
@@ -210,6 +219,13 @@ def _without_set_epoch(loop: _Loop) -> Iterator[_Call]:
         used = {name for name, *_ in loop.mentions} | {"", "__init__"}
         samplers = (one for one in loop.named("DistributedSampler") if one.function in used)
         yield from (one for one in samplers if not one.says("shuffle", False))
+
+
+def _behind_should_stop(loop: _Loop) -> Iterator[_Call]:
+    """What an epoch's end has: where a job stops in this step, it is not done, and the resume begins behind it."""
+    for one in loop.behind_stop:
+        if _EVALUATION.match(one.name) or (one.name == "step" and "sched" in one.receiver.lower()):
+            yield one
 
 
 def _without_eval(loop: _Loop) -> Iterator[_Call]:
@@ -313,6 +329,13 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
             "set_epoch of this sampler is never called: every epoch has the same order",
             "sampler.set_epoch(epoch) before each epoch",
             _without_set_epoch,
+        ),
+        "behind-should-stop": Check(
+            "warning",
+            "A validation or a schedule's step behind should_stop() in the inner loop.",
+            "a job that stops in this step has not done this, and the resume begins behind it",
+            "put it behind the batches, in a loop over run.epochs(): docs/own-loop.md shows it",
+            _behind_should_stop,
         ),
         "no-eval-mode": Check(
             "warning",
