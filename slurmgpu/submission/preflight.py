@@ -22,6 +22,7 @@ from slurmgpu.submission.image_file import image_format
 from slurmgpu.submission.slips.command import Command
 from slurmgpu.submission.slips.judging import missing_folder
 from slurmgpu.submission.slips.nearby import is_there, meant, near_file, near_word
+from slurmgpu.training.methods import misnamed
 
 __all__ = [
     "check_before_submission",
@@ -302,4 +303,7 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
                         f"warning: train.task: {file}, line {methods[near]}: {name} has no method {required!r}, which every "
                         f"task needs; did you mean it by {near!r}?"
                     )
+            used = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+            for method, like in misnamed(methods, used).items():
+                return f"warning: train.task: {file}, line {methods[method]}: nothing calls {method}; did you mean {like}?"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from .generators import put_back, states_of
 from .processes.group import Group
 from .saving import randomness
 from .settings import Config
-from .task import CALLBACKS, Task
+from .task import Task
 from .watching.console import Console
 
 __all__ = ["Callbacks"]
@@ -29,13 +28,8 @@ class Callbacks:
 
     def start(self, model: torch.nn.Module, cfg: Config) -> None:
         """Everything is built and put back; say which methods are named as if they were called, and are not."""
-        for name in self._task.unknown_callbacks():
-            near = difflib.get_close_matches(name, CALLBACKS, n=1)
-            if near:
-                self._console.say(
-                    f"note: {self._task.path.name}: nothing calls {name}; did you mean {near[0]}? There are "
-                    f"{', '.join(CALLBACKS)}"
-                )
+        for name, meant in self._task.misnamed().items():
+            self._console.say(f"warning: {self._task.path.name}: nothing calls {name}; did you mean {meant}?")
         self._apart("on_start", model, cfg)
 
     def around(

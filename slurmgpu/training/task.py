@@ -1,7 +1,7 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-those of ``_OPTIONAL``. No base class is needed.
+those of ``methods.OPTIONAL``. No base class is needed.
 """
 
 from __future__ import annotations
@@ -26,47 +26,15 @@ from . import tasks
 from .beside import Beside
 from .errors import TrainingError
 from .generators import reach
+from .methods import OPTIONAL, REQUIRED, misnamed
 from .settings import Config
 from .unkept import Unkept
 
-__all__ = ["CALLBACKS", "Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
+__all__ = ["Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
 
 Scalar = Union[float, torch.Tensor]
 Collate = Callable[[list[object]], object]
 """Makes a batch of a list of samples."""
-
-_REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch)"}
-_OPTIONAL = {
-    "blocks": "(model)",
-    "shards": "(model)",
-    "stages": "(model, count)",
-    "init_weights": "(model)",
-    "optimizer": "(model, cfg)",
-    "optimizers": "(model, cfg)",
-    "parameter_groups": "(model, cfg)",
-    "schedule": "(optimizer, cfg, total_steps)",
-    "schedules": "(optimizers, cfg, total_steps)",
-    "epoch_schedule": "(optimizer, cfg)",
-    "step": "(model, batches, update)",
-    "evaluate": "(model, batch)",
-    "collate": "(samples)",
-    "weights": "(dataset, cfg)",
-    "lengths": "(dataset, cfg)",
-    "order": "(dataset, cfg, epoch)",
-    "finish": "(outputs)",
-    "sample": "(model, cfg)",
-    "prepare": "(cfg)",
-    "flops": "(cfg)",
-    "state_dict": "()",
-    "load_state_dict": "(state)",
-    "on_start": "(model, cfg)",
-    "on_step_end": "(model, step)",
-    "on_epoch_end": "(model, epoch, results)",
-    "on_save": "(path)",
-    "on_end": "(model, results)",
-}
-CALLBACKS = [name for name in _OPTIONAL if name.startswith("on_")]
-"""What a task may have to be told of; see ``callbacks``."""
 
 _ORDERS = ("weights", "lengths", "order")
 
@@ -147,7 +115,7 @@ class Task:
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         """The SHA-256 of the task's file as it was loaded: who edits it while a training runs changes the next start."""
         self._name = kind.__name__
-        for method, parameters in {**_REQUIRED, **_OPTIONAL}.items():
+        for method, parameters in {**REQUIRED, **OPTIONAL}.items():
             self._check_method(kind, method, parameters)
         self._check_pairs(kind)
         try:
@@ -196,7 +164,7 @@ class Task:
     def _check_method(self, kind: type, method: str, parameters: str) -> None:
         function = getattr(kind, method, None)
         if function is None:
-            if method in _REQUIRED and not (method == "loss" and hasattr(kind, "step")):
+            if method in REQUIRED and not (method == "loss" and hasattr(kind, "step")):
                 raise TrainingError(
                     f"{self.path}: {self._name} has no method {method}; expected is {method}{parameters}"
                 )
@@ -249,13 +217,11 @@ class Task:
         """The method that is to be called at a named place, if there is one."""
         return getattr(self._user, name) if self.has(name) else None
 
-    def unknown_callbacks(self) -> list[str]:
-        """Methods named as if they were called at such a place, in alphabetical order."""
-        return [
-            name
-            for name in dir(type(self._user))
-            if name.startswith("on_") and name not in CALLBACKS and self.has(name)
-        ]
+    def misnamed(self) -> dict[str, str]:
+        """The methods that nothing calls, each with the one that it was most likely meant to be."""
+        methods = inspect.getmembers(type(self._user), inspect.isfunction)
+        used = {used for _, one in methods for used in one.__code__.co_names}
+        return misnamed((name for name, _ in methods), used)
 
     def beside(self, model: torch.nn.Module, device: torch.device) -> Beside:
         """The modules that loss and evaluate use beside the model, now on the device."""

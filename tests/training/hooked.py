@@ -42,7 +42,7 @@ class Told(Restless):
 
 
 class Misnamed(Line):
-    """One name with a slip, one of another library, and one that is for the task alone."""
+    """Names with a slip, names of another library, and those that are for the task alone."""
 
     def on_step_ends(self, model, step):
         raise AssertionError
@@ -50,8 +50,17 @@ class Misnamed(Line):
     def on_validation_epoch_end(self):
         raise AssertionError
 
+    def optimiser(self, model, cfg):
+        raise AssertionError
+
+    def validation_step(self, batch):
+        raise AssertionError
+
     def on_gpu(self):
-        return False
+        return self.schedules_of("x")
+
+    def schedules_of(self, name):
+        return name
 
 
 class Remembering(Restless):

@@ -91,9 +91,12 @@ def test_a_misspelt_name_is_told_with_the_right_one(
     write(run, "Misnamed")
     run.here()
     out = capsys.readouterr().out
-    assert "nothing calls on_step_ends; did you mean on_step_end? There are on_start, on_step_end" in out
+    assert "nothing calls on_step_ends; did you mean on_step_end?" in out
     assert "nothing calls on_validation_epoch_end; did you mean on_epoch_end?" in out
+    assert "nothing calls optimiser; did you mean optimizer?" in out
+    assert "nothing calls validation_step; did you mean evaluate?" in out
     assert "on_gpu" not in out
+    assert "schedules_of" not in out
 
 
 @pytest.mark.long
