@@ -111,7 +111,9 @@ class _Reader(ast.NodeVisitor):
         before = self.function, self.guards, self.models
         self.function = node.name
         self.loop.defined.append(node.name)
-        self.guards = tuple(ast.unparse(one) for one in node.decorator_list)
+        # A function within one that has left early on the other ranks is one of those that stay.
+        around = self.guards if before[0] else ()
+        self.guards = (*around, *(ast.unparse(one) for one in node.decorator_list))
         self.models = frozenset()
         self._read_in_turn(node.body)
         self.function, self.guards, self.models = before

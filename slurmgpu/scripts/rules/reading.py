@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from slurmgpu.errors import nearest
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.batch_script import SHELLS, Passed, Refused
-from slurmgpu.scripts.rules.base import Hit, Severity, View, is_placeholder, rule
+from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
 
 
 def _passed(view: View, *why: Passed) -> Iterator[tuple[int, str, Passed]]:
@@ -66,16 +66,17 @@ def misspelled(view: View) -> Iterator[Hit]:
 def blank_in_sbatch(view: View) -> Iterator[Hit]:
     """`# SBATCH` with a blank: a comment to sbatch."""
     given = {one.name for one in view.script.directives}
+    # Where one of them could not stand without the blank, all are meant to be off.
+    all_off = any(re.search(r"<[\w -]+>|\s--(?:pty|wrap)\b", one) for _, one, _ in _passed(view, "blank"))
     for line, text, _ in _passed(view, "blank"):
         # Beside the same option in force, or one that excludes it, it is an alternative that was switched off.
         name = _option_in(text)
         off = name in given or any(name in group and group & given for group in _EXCLUSIVE) or " if " in text
-        severity: Severity | None = "hint" if off else None
         yield Hit(
             line,
             f"{text!r} is a comment to sbatch",
             "write #SBATCH without the blank, or ##SBATCH to switch it off plainly",
-            severity,
+            "hint" if off or all_off else None,
         )
 
 

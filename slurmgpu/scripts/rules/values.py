@@ -37,10 +37,9 @@ _SIGNALS = {
 def given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
     """The options of these names with a value that is not a variable and no placeholder; all of them, as sbatch does."""
     for one in view.script.directives:
-        if one.name not in names or one.value is None or one.value.startswith("="):
-            continue
-        if not re.search(r"[$`]", one.value) and not is_placeholder(one.value) and one.value:
-            yield one, one.value
+        value = one.value or ""
+        if one.name in names and value and not re.search(r"\A=|[$`]", value) and not is_placeholder(value):
+            yield one, value
 
 
 @rule("error")
