@@ -116,12 +116,19 @@ RIGHT = YAML(typ="safe").load(
 )
 
 
+def write_parsers(desk: Desk) -> None:
+    for name, text in RIGHT["parsers"].items():
+        (desk.work / name).parent.mkdir(parents=True, exist_ok=True)
+        desk.file(name, text)
+
+
 @pytest.mark.parametrize("words", RIGHT["commands"])
 def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
     for name in ("run.sh", "fit.jl", "src/model.py"):
         desk.file(name, "")
     for name in ("parsed.py", "known.py", "taken.py", "doubtful.py"):
         desk.file(name, RIGHT["files"][name])
+    write_parsers(desk)
     (desk.work / "of_a_node.py").symlink_to("/scratch-of-the-node/train.py")
     code, _, err = desk("submit", "--gpus", "1", "--", *shlex.split(words))
     assert (code, "error" in err) == (0, False), err
@@ -150,6 +157,7 @@ def test_nothing_is_refused_in_a_script_that_works(
     monkeypatch.setenv("BASH_ENV", "/etc/modules.sh")
     for name in ("joins.py", "parsed.py"):
         desk.file(name, RIGHT["files"][name])
+    write_parsers(desk)
     for name in ("run.sh", "src/model.py", "env.sh"):
         desk.file(name, "")
     desk.file("x.slurm", f"#!/bin/bash\n#SBATCH --gpus=1\n{text}\n")

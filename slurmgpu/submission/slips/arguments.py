@@ -7,25 +7,44 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+import click
+
+from slurmgpu.lines.command import changes_folder
 from slurmgpu.lines.slurm import SBATCH
+from slurmgpu.submission.slips.click_script import click_command
 from slurmgpu.submission.slips.command import Command, Slip
+from slurmgpu.submission.slips.hydra_script import hydra_slip
 from slurmgpu.submission.slips.nearby import near_word
 from slurmgpu.submission.slips.script import code_of
+from slurmgpu.submission.slips.syntax import OF_SHELL, is_conditional, literals, name_of, parents_of
 
 __all__ = ["argument_slip"]
 
 # With these a parser is another than it seems, or gets other words than the command's.
 _NOT_PLAIN = re.compile(
-    r"sys\.argv|parse_known|add_subparsers|parse_intermixed|\bparents=|prefix_chars|argument_default|\bargparse\.REMAINDER"
+    r"sys\.argv|parse_known|default_subparser|parse_intermixed|\bparents=|prefix_chars|argument_default|\bargparse\.REMAINDER"
     r"|jsonargparse|configargparse|set_config|local[-_]rank"
 )
 _ACTIONS = frozenset(
     {"append", "count", "extend", "help", "store", "store_const", "store_false", "store_true", "version"}
 )
-_OF_SHELL = re.compile(r"[$`*?]")
-"""Characters by which a shell replaces a word, maybe by several."""
+_ADDERS = frozenset(
+    {"add_argument", "add_argument_group", "add_mutually_exclusive_group", "add_parser", "add_subparsers"}
+)
+_SHOWN = frozenset({"description", "epilog", "formatter_class", "help", "metavar", "prog", "title", "usage"})
+_OF_SHELL = re.compile(OF_SHELL)
+
+
+class _Refusal(NamedTuple):
+    said: str
+    unknown: list[str]
+    """Words that the parser does not have."""
+    options: list[str]
+    """Those that it has."""
+    commands: list[str]
+    """What it may be given where it lacks a command."""
 
 
 def argument_slip(command: Command, folder: Path) -> Slip | None:
@@ -37,46 +56,46 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         or {"deepspeed", "torch.distributed.launch"} & set(command.words)
     ):
         return None  # those hand the script further arguments
-    try:
-        text = (folder / script).read_text(encoding="utf-8")
-        parser = _parser_of(text)
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
     at = command.words.index(script) + 1
     before, given = command.words[:at], command.words[at:]
-    if parser is None or {"-h", "--help"} & set(given):
+    if {"-h", "--help"} & set(given):
         return None
     open_words = any(_OF_SHELL.search(word) for word in given) and command.in_script
     try:
-        _, unknown = parser.parse_known_args(list(given))
-    except _Refused as refused:
-        if open_words and re.search(r"required|expected", str(refused)):
-            return None
-        said, unknown = str(refused), []
-    else:
-        unknown = [
-            word for word in unknown if not (open_words and (_OF_SHELL.search(word) or word[:2] != "--"))
-        ]
-        if not unknown:
-            return None
-        said = f"unrecognized arguments: {' '.join(unknown)}"
-    options = [
-        flag for action in parser._actions for flag in action.option_strings if flag not in {"-h", "--help"}
-    ]
-    value = re.search(r"'(.*?)' \(choose from (.*)\)|float value: '(\d+,\d+)'|required: (\S+)", said)
+        text = (folder / script).read_text(encoding="utf-8")
+        if "hydra.main" in text:
+            return None if changes_folder(before) else hydra_slip(command, folder, script, text)
+        if re.search(r"\bclick\b", text) and "argparse" not in text:
+            moved = command.blind or bool(command.plan.steps) or changes_folder(before)
+            main = click_command(text, None if moved else folder)
+            refusal = _click_refusal(main, given, open_words=open_words) if main else None
+        else:
+            parser = _parser_of(text)
+            refusal = _argparse_refusal(parser, given, open_words=open_words) if parser else None
+    except (OSError, SyntaxError, TypeError, ValueError, RecursionError):
+        return None
+    if refusal is None:
+        return None
+    said, unknown, options, commands = refusal
+    value = re.search(
+        r"'([^']*)' (?:\(choose from|is not one of) (.*)[).]|(?=.*\bfloat\b).*'(\d+,\d+)'|"
+        r"(?:required: |Missing (?:option|argument) ')([^\s']+)",
+        said,
+    )
     if unknown:
         hint = (
             _way_out(command, before, given, unknown, options)
             or f"it has {', '.join(options[:20]) or 'no options'}"
         )
+    elif commands:
+        hint = f"it has {', '.join(commands[:20])}: {command.instead(*command.words, commands[0])}"
     elif value and value[4]:
         needed = value[4].rstrip(",")
         words = [needed, "VALUE"] if needed.startswith("-") else [needed.upper()]
         hint = f"give it: {command.instead(*command.words, *words)}"
     elif value:
-        meant = (
-            near_word(value[1], re.findall(r"[\w.-]+", value[2])) if value[1] else value[3].replace(",", ".")
-        )
+        choices = re.findall(r"[\w.-]+", value[2] or "")
+        meant = value[3].replace(",", ".") if value[3] else near_word(value[1], choices)
         words = [meant if word == (value[1] or value[3]) else word for word in given if meant]
         hint = f"did you mean {meant}? {command.instead(*before, *words)}" if meant else "write one of these"
     elif (
@@ -87,6 +106,72 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
     else:
         hint = f"python {script} --help says what each option takes"
     return Slip(f"command: {script} refuses its arguments: {said}", hint, sure=not command.blind)
+
+
+def _argparse_refusal(
+    parser: argparse.ArgumentParser, given: tuple[str, ...], *, open_words: bool
+) -> _Refusal | None:
+    options, commands = _options_of(parser, given)
+    try:
+        _, unknown = parser.parse_known_args(list(given))
+    except _Refused as refused:
+        said = str(refused)
+        if open_words and re.search(rf"required|expected|choice: '[^']*{OF_SHELL}", said):
+            return None
+        needed = re.search(r"required: (?:.*, )?(\S+)\Z", said)
+        return _Refusal(said, [], options, commands.get(needed[1], []) if needed else [])
+    unknown = [word for word in unknown if not (open_words and (_OF_SHELL.search(word) or word[:2] != "--"))]
+    said = f"unrecognized arguments: {' '.join(unknown)}"
+    return _Refusal(said, unknown, options, []) if unknown else None
+
+
+def _options_of(
+    parser: argparse.ArgumentParser, given: tuple[str, ...]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the options of a parser and of its commands that are given, and the commands by their ``dest``."""
+    options = [
+        flag for action in parser._actions for flag in action.option_strings if flag not in {"-h", "--help"}
+    ]
+    commands: dict[str, list[str]] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            commands[action.dest] = list(action.choices)
+            for name in {*given} & action.choices.keys():
+                inner, more = _options_of(action.choices[name], given)
+                options, commands = options + inner, commands | more
+    return options, commands
+
+
+def _click_refusal(main: click.Command, given: tuple[str, ...], *, open_words: bool) -> _Refusal | None:
+    try:
+        main.main(list(given), prog_name="script", standalone_mode=False)
+    except click.UsageError as error:
+        inner = error.ctx.command if error.ctx else main
+        commands = inner.commands if isinstance(inner, click.Group) else {}
+        said = " ".join(error.format_message().split())
+        unknown: list[str] = []
+        if isinstance(error, click.NoSuchOption):
+            said, flag = error.message.rstrip("."), error.option_name
+            unknown = [word for word in given if word.partition("=")[0] == flag or (word[:2] == flag != "--")]
+            owner = next((one for one, of in commands.items() if flag in _flags_of(of)), "")
+            said += f": it is an option of {owner}, and comes behind that" if owner else ""
+        if open_words and not (unknown and flag[:2] == "--" and not _OF_SHELL.search(unknown[0])):
+            return None
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            said = "Missing command."
+        extra = re.search(r"unexpected extra arguments? \((\S+?)[ )]", said)
+        unknown += [word for word in given if extra and word == extra[1]][:1]
+        if named := re.match(r"No such command '(.*?)'", said):
+            said = f"No such command '{named[1]}' (choose from {', '.join(commands)})"
+        return _Refusal(said, unknown, _flags_of(inner), list(commands) if said == "Missing command." else [])
+    except (click.ClickException, click.Abort):
+        pass
+    return None
+
+
+def _flags_of(command: click.Command) -> list[str]:
+    flags = (flag for one in command.params for flag in (*one.opts, *one.secondary_opts))
+    return [flag for flag in flags if flag.startswith("-")]
 
 
 def _way_out(
@@ -158,32 +243,61 @@ def _parser_of(text: str) -> argparse.ArgumentParser | None:
     if "argparse" not in text or _NOT_PLAIN.search(text):
         return None
     tree = ast.parse(text)
-    above = {inner: outer for outer in ast.walk(tree) for inner in ast.iter_child_nodes(outer)}
+    above = parents_of(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    made = [call for call in calls if _name(call.func) == "ArgumentParser"]
-    parses = [call for call in calls if _name(call.func) == "parse_args"]
-    added = [call for call in calls if _name(call.func) == "add_argument"]
+    made = [call for call in calls if name_of(call.func) == "ArgumentParser"]
+    parses = [call for call in calls if name_of(call.func) == "parse_args"]
+    added = [call for call in calls if name_of(call.func) in _ADDERS]
+    added.sort(key=lambda call: (call.lineno, call.col_offset))
     if len(made) != 1 or len(parses) != 1 or parses[0].args or parses[0].keywords:
         return None
-    named = [node for node in ast.walk(tree) if _name(node) == "ArgumentParser"]
+    named = [node for node in ast.walk(tree) if name_of(node) == "ArgumentParser"]
     annotations = (ast.arg, ast.FunctionDef)
     if any(above[node] is not made[0] and not isinstance(above[node], annotations) for node in named):
         return None  # the parser is of a class derived from it
-    if any(_conditional(call, above) for call in (made[0], parses[0], *added)):
+    if any(is_conditional(call, above) for call in (made[0], parses[0], *added)):
         return None
     assigned = above[made[0]]
     target = assigned.targets[0] if isinstance(assigned, ast.Assign) else None
     if not isinstance(target, ast.Name):
         return None
-    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == target.id]
+    parser = _Parser()
+    owners: dict[str, Any] = {target.id: parser}
+    has_commands = any(name_of(call.func) == "add_subparsers" for call in added)
+    if has_commands and len({_function_of(call, above) for call in (made[0], *added)}) > 1:
+        return None  # a name may stand for another parser in each function
+    for call in added:
+        owner = owners.get(getattr(getattr(call.func, "value", None), "id", ""))
+        if not isinstance(call.func, ast.Attribute) or (owner is None and has_commands):
+            return None
+        new = _add(owner or parser, call)
+        if new is None:
+            return None
+        outer = above[call]
+        if isinstance(outer, ast.Assign):
+            owners |= {name.id: new for name in outer.targets if isinstance(name, ast.Name)}
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in owners]
     if not all(isinstance(above[use], (ast.Attribute, ast.Return, ast.Assign)) for use in uses):
         return None  # handed to a function that may add others
-    parser = _Parser()
-    return parser if all(_add(parser, call) for call in added) else None
+    return parser
 
 
-def _add(parser: argparse.ArgumentParser, call: ast.Call) -> bool:
-    """Add an argument to a parser as a call does; return whether it could be read."""
+def _function_of(node: ast.AST, above: dict[ast.AST, ast.AST]) -> ast.AST:
+    while node in above and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        node = above[node]
+    return node
+
+
+def _add(owner: Any, call: ast.Call) -> Any:
+    """Add to a parser as a call does; return what was added, None where the call cannot be read."""
+    adder = name_of(call.func) or ""
+    if adder == "add_argument_group":
+        return owner
+    if adder != "add_argument":
+        try:
+            return getattr(owner, adder)(*map(ast.literal_eval, call.args), **literals(call, _SHOWN))
+        except (AttributeError, TypeError, ValueError, argparse.ArgumentError):
+            return None
     given: dict[str, Any] = {}
     own_type = False
     for keyword in call.keywords:
@@ -193,41 +307,34 @@ def _add(parser: argparse.ArgumentParser, call: ast.Call) -> bool:
         if name == "type":
             kind = {"int": int, "float": float, "str": str}.get(getattr(value, "id", ""))
             given["type"], own_type = _typed(kind or str), kind is None
-        elif name == "action" and _name(value) == "BooleanOptionalAction":
+        elif name == "action" and name_of(value) == "BooleanOptionalAction":
             given["action"] = argparse.BooleanOptionalAction
         else:
             try:
                 given[name] = ast.literal_eval(value)
             except ValueError:
                 if name not in {"choices", "const", "version"}:
-                    return False
+                    return None
+                if name == "choices" and isinstance(value, ast.Call) and ast.unparse(value.func) == "range":
+                    given[name] = _range_of(value)
     action = given.get("action", "store")
     if isinstance(action, str) and action not in _ACTIONS:
-        return False
+        return None
     if action == "store_const":
         given.setdefault("const", None)
     choices = given.pop("choices", None)
     if choices is not None and not own_type:
         given["choices"] = _Open(choices)
     try:
-        parser.add_argument(*map(ast.literal_eval, call.args), **given)
-    except (TypeError, ValueError, argparse.ArgumentError):
-        return False
-    return True
+        return owner.add_argument(*map(ast.literal_eval, call.args), **given)
+    except (AttributeError, TypeError, ValueError, argparse.ArgumentError):
+        return None
 
 
-def _name(node: ast.AST) -> str | None:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
-
-
-def _conditional(node: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
-    """Return whether a node may not run; ``if __name__ == "__main__"`` counts as run."""
-    while node in above:
-        node = above[node]
-        if isinstance(node, ast.If) and "__name__" not in ast.dump(node.test):
-            return True
-        if isinstance(
-            node, (ast.For, ast.While, ast.Try, ast.Lambda, ast.IfExp, ast.comprehension, ast.ListComp)
-        ):
-            return True
-    return False
+def _range_of(call: ast.Call) -> range | None:
+    """Return a range of literals that is short enough to be named in a message."""
+    try:
+        found = range(*map(ast.literal_eval, call.args))
+    except (TypeError, ValueError):
+        return None
+    return found if len(found) <= 100 else None
