@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.nearby import near_word
+from slurmgpu.submission.slips.python import parse_python
 from slurmgpu.submission.slips.script import code_of
 
 __all__ = ["argument_slip"]
@@ -157,7 +158,7 @@ def _parser_of(text: str) -> argparse.ArgumentParser | None:
     """
     if "argparse" not in text or _NOT_PLAIN.search(text):
         return None
-    tree = ast.parse(text)
+    tree = parse_python(text.encode())
     above = {inner: outer for outer in ast.walk(tree) for inner in ast.iter_child_nodes(outer)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if _name(call.func) == "ArgumentParser"]
