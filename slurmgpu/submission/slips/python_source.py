@@ -43,18 +43,6 @@ _LIBRARIES = _IMPORT_TORCH | {
 _KNOWN = sys.stdlib_module_names | _LIBRARIES
 # Names that a program around the script binds: gettext, kernprof, pyspark, snakemake; and one of Windows.
 _GIVEN = {"_", "WindowsError", "dbutils", "profile", "reveal_type", "sc", "snakemake", "spark"}
-_OF_PYTHON_2 = {
-    "basestring",
-    "cmp",
-    "execfile",
-    "file",
-    "long",
-    "raw_input",
-    "reduce",
-    "unichr",
-    "unicode",
-    "xrange",
-}
 _BINDS_UNSEEN = re.compile(
     r"(?<![.\w])(?:exec|eval|execfile|globals|var)\s*\(|(?<![.\w])(?:locals|vars|dir)\s*\(\s*\)|\bbuiltins\b"
     r"|__builtins__|sys\.modules|import\s*\*|sympy\.var\b"
@@ -74,20 +62,10 @@ _READS = re.compile(
     r"|(?:pd|pandas)\.read_(?:csv|json|parquet|pickle|excel|table|feather|hdf)"
 )
 _CONDITIONS = (
-    *(
-        ast.If,
-        ast.IfExp,
-        ast.BoolOp,
-        ast.For,
-        ast.AsyncFor,
-        ast.While,
-        ast.Try,
-        ast.ClassDef,
-        ast.Lambda,
-        ast.match_case,
-    ),
-    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
-)
+    ast.If, ast.IfExp, ast.BoolOp, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.ClassDef, ast.Lambda, ast.match_case,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -118,20 +96,15 @@ class Source:
             if isinstance(outer, _FUNCTIONS):
                 return outer.name if self.above[outer] is self.tree else None
             always = inner in (getattr(outer, "test", None), getattr(outer, "iter", None))
-            if (
-                isinstance(outer, _CONDITIONS)
-                and not always
-                and "'__main__'" not in ast.dump(getattr(outer, "test", outer))
-            ):
+            always |= isinstance(outer, ast.If) and "'__main__'" in ast.dump(outer.test)
+            if isinstance(outer, _CONDITIONS) and not always:
                 return None
         return ""
 
     @cached_property
     def runs(self) -> set[str | None]:
         """The functions that the script calls in any case, and "" for what stands in none."""
-        calls = [
-            node for node in self.nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        ]
+        calls = [one for one in self.nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
         edges = {(self.place(call), ast.unparse(call.func)) for call in calls}
         found: list[str] = [""]
         for one in found:
@@ -158,7 +131,7 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
             return
         slip = unreadable_python(command, script if inline else folder / script, "-c" if inline else script)
         if slip is not None or inline:
-            yield from () if slip is None else (slip,)
+            yield from filter(None, [slip])
             return
     elif by_module:
         script = next((one for one in python_files(words) if (folder / one).is_file()), None)
@@ -181,60 +154,56 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
 def text_slips(command: Command, source: Source, shown: str, *, fed: bool = False) -> Iterator[Slip]:
     """Yield what fails wherever a script lies: names that nothing binds, no call at all, a terminal, a display."""
     tree, text, place = source.tree, source.text, source.place
-    bound = set(dir(builtins))
+    own, known = set[str](), {*dir(builtins), *_GIVEN}
     for node in source.nodes:
         if isinstance(node, ast.Name):
-            bound.update(() if isinstance(node.ctx, ast.Load) else (node.id,))
+            own.update(() if isinstance(node.ctx, ast.Load) else (node.id,))
         elif isinstance(node, ast.alias):
-            bound.add(node.asname or node.name.partition(".")[0])
+            own.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            bound.update(node.names)
+            own.update(node.names)
         elif not isinstance(node, (ast.keyword, ast.Attribute)):
-            bound.update(filter(None, (getattr(node, one, None) for one in ("name", "arg", "rest"))))
+            own.update(filter(None, (getattr(node, one, None) for one in ("name", "arg", "rest"))))
     unbound: dict[str, int] = {}
     for node in source.nodes if not _BINDS_UNSEEN.search(text) else ():
-        if not isinstance(node, ast.Name) or node.id in bound or node.id in _GIVEN or node.id[:2] == "__":
+        if not isinstance(node, ast.Name) or node.id in own or node.id in known or node.id[:2] == "__":
             continue
-        doubt = node.id in _OF_PYTHON_2 and place(node) is None
+        doubt = False
         for outer, inner in source.around(node):
-            caught = [
-                ast.unparse(one.type) if one.type else "Exception" for one in getattr(outer, "handlers", ())
-            ]
-            tested = (
-                ast.unparse(getattr(outer, "test", ast.Constant(0)))
-                if isinstance(outer, (ast.If, ast.IfExp))
-                else ""
+            handlers = getattr(outer, "handlers", ())
+            caught = " ".join(ast.unparse(one.type) if one.type else "Exception" for one in handlers)
+            test = ast.unparse(outer.test) if isinstance(outer, (ast.If, ast.IfExp)) else ""
+            doubt |= re.search(r"NameError|Exception", caught) is not None or inner is getattr(
+                outer, "type", None
             )
-            doubt |= isinstance(outer, ast.ExceptHandler) and inner is outer.type
-            doubt |= re.search("NameError|Exception", " ".join(caught)) is not None
-            doubt |= re.search(r"version|platform|PY[23]|TYPE_CHECKING|\A(?:False|0)\Z", tested) is not None
+            doubt |= re.search(r"version|platform|PY[23]|TYPE_CHECKING|\A(?:False|0)\Z", test) is not None
+            doubt |= (
+                test.isidentifier() and re.search(rf"\b{test}\s*=\s*(?:False|0|None)\b", text) is not None
+            )
         if not doubt:
             unbound[node.id] = min(node.lineno, unbound.get(node.id, node.lineno))
     for name, line in sorted(unbound.items(), key=lambda one: one[1])[:1]:
-        near = near_word(name, bound) if len(name) > 2 else None
+        near = near_word(name, own | known - _GIVEN) if len(name) > 2 else None
         hint = f"did you mean {near}?" if near else "import it, or give it a value first"
-        said = (
-            f"command: {shown} line {line}: nothing binds {', '.join([name, *(unbound.keys() - {name})][:4])}"
-        )
+        names = ", ".join([name, *(one for one in unbound if one != name)][:4])
+        said = f"command: {shown} line {line}: nothing binds {names}"
         if name in {"get_ipython", "display"}:
             hint = f"{name} is a name of a notebook: take it out"
         yield Slip(f"{said}: a NameError when it is reached", hint, sure=False)
 
     wrong = re.search(r"(?m)^if\s+__name__\s*==\s*(['\"])(_*main_*)\1", text)
     work = [one for one in tree.body if not isinstance(getattr(one, "value", None), ast.Constant)]
-    imports = [one for one in work if isinstance(one, (ast.Import, ast.ImportFrom))]
-    named = {one.module or "." if isinstance(one, ast.ImportFrom) else one.names[0].name for one in imports}
-    # What stands in classes runs, too: a field may be a call.
-    rest = [inner for one in work for inner in (one.body if isinstance(one, ast.ClassDef) else [one])]
-    acts = any(getattr(one, "decorator_list", None) or getattr(one, "keywords", None) for one in work) or any(
-        not isinstance(one, (*_FUNCTIONS, ast.Import, ast.ImportFrom))
-        and (
-            isinstance(one, (*_CONDITIONS, ast.With))
-            or any(isinstance(inner, ast.Call) for inner in ast.walk(one))
-        )
-        for one in rest
-    )
+    named = {
+        getattr(source.above[one], "module", one.name) or "."
+        for one in source.nodes
+        if isinstance(one, ast.alias)
+    }
     defined = [one.name for one in work if isinstance(one, _FUNCTIONS)]
+    acts = re.search(r"(?m)^@|metaclass", text) or any(
+        isinstance(one, (ast.Call, ast.Raise))
+        and not any(isinstance(outer, _FUNCTIONS) for outer, _ in source.around(one))
+        for one in source.nodes
+    )
     if wrong is not None and "__main__" not in text:
         line = text.count("\n", 0, wrong.start()) + 1
         said = f'command: {shown} line {line}: the name of a script is "__main__", and never "{wrong[2]}"'
@@ -246,31 +215,22 @@ def text_slips(command: Command, source: Source, shown: str, *, fed: bool = Fals
         said = f"command: {shown} defines functions, and nothing calls them: it does nothing"
         yield Slip(said, f"call one at its end: {entry}()", sure=False)
 
-    calls = [
-        one
-        for one in source.nodes
-        if isinstance(one, ast.Call) and isinstance(one.func, (ast.Name, ast.Attribute))
-    ]
-    screen = "xvfb" in " ".join(
-        (*command.words, *command.before, command.plan.script or "")
-    ) or command.plan.option("x11")
+    has_screen = "xvfb" in " ".join((*command.words, *command.before, command.plan.script or ""))
+    calls = [one for one in source.nodes if isinstance(one, ast.Call) and len(one.args) < 2]
     for call in calls if re.search(r"\binput\(|\.(?:use|switch_backend)\(", text) else ():
-        called, first = ast.unparse(call.func), call.args[0] if call.args else None
-        backend = first.value if isinstance(first, ast.Constant) else None
-        if called == "input" and not fed and "stdin" not in text and place(call) in source.runs:
-            if any(isinstance(one, ast.alias) and "input" in {one.name, one.asname} for one in source.nodes):
-                continue
+        called = ast.unparse(call)
+        if called.startswith("input(") and not fed and place(call) in source.runs:
+            if "input" in own or "stdin" in text:
+                return
             said = f"command: {shown} line {call.lineno}: input() asks at a terminal, and a job has none: an EOFError"
             yield Slip(said, "take it as an argument", sure=False)
             return
-        if (
-            re.fullmatch(r"(?:matplotlib|mpl)\.use|plt\.switch_backend", called)
-            and re.fullmatch(r"(?i)(?:Tk|Qt\d?|Gtk\d?|WX)Agg|MacOSX", str(backend))
-            and not screen
-            and place(call) in source.runs
-        ):
-            said = f"command: {shown} line {call.lineno}: {called}({backend!r}) needs a display, and a node has none"
-            yield Slip(said, f'write {called}("Agg"), and savefig in place of show', sure=False)
+        drawn = re.match(
+            r"((?:matplotlib|mpl)\.use|plt\.switch_backend)\('(?i:(?:Tk|Qt\d?|Gtk\d?|WX)Agg|MacOSX)'", called
+        )
+        if drawn and not has_screen and not command.plan.option("x11") and place(call) in source.runs:
+            said = f"command: {shown} line {call.lineno}: {called} needs a display, and a node has none"
+            yield Slip(said, f'write {drawn[1]}("Agg"), and savefig in place of show', sure=False)
 
 
 def _module_slips(
@@ -284,14 +244,16 @@ def _module_slips(
     def shown(file: Path) -> str:
         return os.path.relpath(file, command.folder and command.folder.resolve())
 
+    def imports(
+        file: Path, tree: ast.Module
+    ) -> Iterator[tuple[Path, ast.Import | ast.ImportFrom, ast.alias]]:
+        for node in tree.body:
+            yield from ((file, node, alias) for alias in node.names) if isinstance(node, _IMPORTS) else ()
+
     trees, torch = {path: source.tree}, ""
-    waiting = [
-        (file, node, alias)
-        for file, node in (
-            (path, one) for one in source.tree.body if isinstance(one, (ast.Import, ast.ImportFrom))
-        )
-        for alias in node.names
-    ]
+    resolved: dict[tuple[Path, str], Path | None] = {}
+    defined: dict[Path, set[str]] = {}
+    waiting = list(imports(path, source.tree))
     for file, node, alias in waiting:  # grows by the imports of each module that is read
         level = node.level if isinstance(node, ast.ImportFrom) else 0
         dotted = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
@@ -300,9 +262,9 @@ def _module_slips(
             torch = torch or f"{top}, {shown(file)} line {node.lineno}"
         if (not level and top in _AT_START) or level > len(file.parents) or (level and base == file.parent):
             continue
-        inside = file.parents[level - 1] if level else base
+        start = inside = file.parents[level - 1] if level else base
         found: Path | None = inside / "__init__.py" if level else None
-        for part in dotted.split(".") if dotted else ():
+        for part in dotted.split(".") if dotted and (start, dotted) not in resolved else ():
             files = (inside / part / "__init__.py", inside / f"{part}.py")
             found, inside = next((one for one in files if one.is_file()), None), inside / part
             if found is None and (not inside.is_dir() or top in _KNOWN):
@@ -313,48 +275,45 @@ def _module_slips(
                     texts[found], trees[found] = data.decode("utf-8", errors="replace"), parse_python(data)
                 except (SyntaxError, ValueError):
                     unread = unreadable_python(command, found, shown(found))
-                    yield from () if unread is None else (unread,)
+                    if unread is not None:
+                        yield unread._replace(sure=unread.sure and "sys.path" not in source.text)
                     return
                 except (OSError, RecursionError, MemoryError):
                     return
-                waiting += [
-                    (found, one, alias)
-                    for one in trees[found].body
-                    if isinstance(one, (ast.Import, ast.ImportFrom))
-                    for alias in one.names
-                ]
+                waiting += imports(found, trees[found])
+        found = resolved.setdefault((start, dotted), found)
         hides = not level and dotted in _KNOWN
         if found == path and hides:
             said = f"command: {shown(path)} line {node.lineno}: import {top} finds this file itself, and not {top}"
             yield Slip(said, "give the file another name", sure=False)
             return
         if (
-            found is None
-            or found not in trees
-            or not (isinstance(node, ast.ImportFrom) or (hides and file == path))
+            found not in trees
+            or found is None
+            or (isinstance(node, ast.Import) and not (hides and file == path))
         ):
             continue
         wanted = {alias.name}
         if isinstance(node, ast.Import):
             own = alias.asname or top
-            wanted = {
-                one.attr
-                for one in source.nodes
-                if isinstance(one, ast.Attribute) and ast.unparse(one.value) == own
-            }
-        names, left = set[str](), list[ast.AST](trees[found].body)
-        while left:
-            one = left.pop()
-            if isinstance(one, ast.alias):
-                names.add(one.asname or one.name.partition(".")[0])
-            elif isinstance(one, ast.Name):
-                names.update(() if isinstance(one.ctx, ast.Load) else (one.id,))
-            else:
-                names.update(filter(None, (getattr(one, field, None) for field in ("name", "rest"))))
-            if not isinstance(one, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-                left += ast.iter_child_nodes(one)
-        if found.name == "__init__.py":
-            names |= {one.name.partition(".")[0] for one in found.parent.iterdir()}
+            uses = (one for one in source.nodes if isinstance(one, ast.Attribute))
+            wanted = {one.attr for one in uses if isinstance(one.value, ast.Name) and one.value.id == own}
+        if found not in defined:
+            names, left = set[str](), list[ast.AST](trees[found].body)
+            while left:
+                one = left.pop()
+                if isinstance(one, ast.alias):
+                    names.add(one.asname or one.name.partition(".")[0])
+                elif isinstance(one, ast.Name):
+                    names.update(() if isinstance(one.ctx, ast.Load) else (one.id,))
+                else:
+                    names.update(filter(None, (getattr(one, field, None) for field in ("name", "rest"))))
+                if not isinstance(one, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+                    left += ast.iter_child_nodes(one)
+            if found.name == "__init__.py":
+                names |= {one.name.partition(".")[0] for one in found.parent.iterdir()}
+            defined[found] = names
+        names = defined[found]
         lost = next((one for one in sorted(wanted - names) if one[:2] != "__" and one != "*"), None)
         every = "\n".join(texts.values()) if lost else ""
         if (
@@ -385,38 +344,30 @@ def _needed_slips(
 ) -> Iterator[Slip]:
     """Yield what a script needs in any case and the job does not have: a variable, a file of the work folder."""
     plan, every = command.plan, "\n".join(texts.values())
-    environment, export = plan.environment, (plan.option("export") or "ALL").split(",")[0]
+    python, modules = plan.environment.python.activated, plan.environment.modules
     set_up = (
         command.in_script
         or command.brought
         or plan.login_shell
-        or environment.modules
-        or environment.python.activated
+        or modules
+        or python
+        or runner_length(command.words)
     )
     sets = re.search(
         r"environ\.(?:update|setdefault)|environ\[[^\]]*\]\s*=[^=]|putenv|dotenv|load_env", every
     )
-    known = {*command.environ, *plan.variables, *plan.secrets}
-    for node in (
-        source.nodes if not (set_up or sets or export != "ALL" or runner_length(command.words)) else ()
-    ):
-        if not (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Load)
-            and isinstance(node.slice, ast.Constant)
-        ):
-            continue
-        name = str(node.slice.value)
-        if (
-            not re.fullmatch(r"(?:os\.)?environ", ast.unparse(node.value))
-            or name in known
-            or _SET_BY_OTHERS.fullmatch(name)
-        ):
-            continue
-        if len(re.findall(rf"\b{re.escape(name)}\b['\"]", every)) == 1 and source.place(node) in source.runs:
-            said = f"command: {shown} line {node.lineno}: the job has no variable {name}: a KeyError"
-            yield Slip(said, f"export it before you submit, or --set variables.{name}=VALUE", sure=False)
-            break
+    if not (set_up or sets or plan.option("export")) and "environ[" in source.text:
+        known = {*command.environ, *plan.variables, *plan.secrets}
+        for one in (one for one in source.nodes if isinstance(one, ast.Subscript)):
+            found = re.fullmatch(r"(?:os\.)?environ\['(\w+)'\]", ast.unparse(one))
+            if found is None or found[1] in known or _SET_BY_OTHERS.fullmatch(found[1]):
+                continue
+            if every.count(found[1]) == 1 and source.place(one) in source.runs:
+                said = f"command: {shown} line {one.lineno}: the job has no variable {found[1]}: a KeyError"
+                yield Slip(
+                    said, f"export it before you submit, or --set variables.{found[1]}=VALUE", sure=False
+                )
+                break
     if plan.stage is not None or re.search(r"chdir|hydra|sacred|suppress", every):
         return
     for node in source.nodes:
@@ -437,6 +388,6 @@ def _needed_slips(
             hint = f"{meant(written, file)}give its path against the work folder"
             if is_there((folder / shown).parent / written):
                 hint = "it lies beside the script, and a path counts from the work folder: Path(__file__).with_name(...)"
-            said = f"command: {shown} line {node.lineno}: {called}({written!r}): there is no such file in the work folder {folder}"
+            said = f"command: {shown} line {node.lineno}: {called}({written!r}): it is not in the work folder {folder}"
             yield Slip(said, hint, sure=False)
             return
