@@ -146,8 +146,13 @@ def test_a_module_of_ones_own_that_python_cannot_read_is_refused(desk: Desk) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["echo 3 | python asks.py", "python asks.py < train.py", "export DATA_ROOT_OF_MINE=/x\npython keyed.py"]
-    + ["echo 1 > conf.json\npython reads.py", "cd src\npython reader.py"],
+    [
+        "echo 3 | python asks.py",
+        "python asks.py < train.py",
+        "export DATA_ROOT_OF_MINE=/x\npython keyed.py",
+        "echo 1 > conf.json\npython reads.py",
+        "cd src\npython reader.py",
+    ],
 )
 def test_what_a_shell_gives_a_script_is_not_missed(desk: Desk, text: str) -> None:
     for name in ("asks.py", "keyed.py", "reads.py", "src/reader.py", "src/here.npy"):

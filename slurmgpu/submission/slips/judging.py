@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.lines.command import runner_length
@@ -171,8 +172,9 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
             hint = "begin it with #!/bin/bash if its lines are a shell's; else mend this line"
             yield _at(unread._replace(hint=hint), name)
             return
-        for slip in text_slips(reader, Source(text.encode()), name):
-            yield slip._replace(message=slip.message.removeprefix("command: "))
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            for slip in text_slips(reader, Source(text.encode()), name):
+                yield slip._replace(message=slip.message.removeprefix("command: "))
         absent = missing_imports(reader._replace(words=(*reader.words[:2], text), brought=False))
         if absent is not None:
             yield absent._replace(message=absent.message.replace("command: -c imports", f"{name} imports"))

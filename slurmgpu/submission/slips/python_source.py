@@ -29,10 +29,10 @@ _AT_START = {
 }  # fmt: skip
 # An empty file of such a name makes `import torch` fail (tried with 2.x).
 _NEEDED_BY_TORCH = (
-    "ast", "base64", "bisect", "cmath", "copy", "ctypes", "dataclasses", "datetime", "dis", "email", "glob", "http",
-    "inspect", "json", "logging", "math", "mmap", "multiprocessing", "numbers", "pathlib", "pickle", "platform",
+    "ast", "base64", "bisect", "cmath", "copy", "ctypes", "dataclasses", "datetime", "dis", "email", "http",
+    "inspect", "json", "logging", "math", "mmap", "multiprocessing", "numbers", "pickle", "platform",
     "pprint", "queue", "random", "select", "selectors", "signal", "socket", "string", "struct", "subprocess",
-    "tempfile", "textwrap", "threading", "timeit", "token", "tokenize", "traceback", "unittest", "urllib",
+    "tempfile", "textwrap", "threading", "timeit", "token", "tokenize", "traceback", "unittest",
 )  # fmt: skip
 _IMPORT_TORCH = {"lightning", "pytorch_lightning", "timm", "torch", "torchvision"}
 _LIBRARIES = _IMPORT_TORCH | {
@@ -63,7 +63,7 @@ _READS = re.compile(
 )
 _CONDITIONS = (
     ast.If, ast.IfExp, ast.BoolOp, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.ClassDef, ast.Lambda, ast.match_case,
-    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+    getattr(ast, "TryStar", ast.Try), ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
 )  # fmt: skip
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -137,18 +137,18 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
         script = next((one for one in python_files(words) if (folder / one).is_file()), None)
     if script is None:
         return
+    safe = python is not None and any(re.match(r"-\w*[IP]", one) for one in python.options)
     try:
         path = (folder / script).resolve()
         source = Source(path.read_bytes())
+        texts, found = {path: source.text}, list(text_slips(command, source, script, fed=fed))
+        if not (command.blind or safe):
+            found += _module_slips(command, path, source, folder if by_module else path.parent, texts)
+        if not command.blind:
+            found += _needed_slips(command, folder, source, texts, script)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    yield from text_slips(command, source, script, fed=fed)
-    if command.blind:
-        return
-    texts = {path: source.text}
-    if python is None or not any(re.match(r"-\w*[IP]", one) for one in python.options):
-        yield from _module_slips(command, path, source, folder if by_module else path.parent, texts)
-    yield from _needed_slips(command, folder, source, texts, script)
+    yield from found
 
 
 def text_slips(command: Command, source: Source, shown: str, *, fed: bool = False) -> Iterator[Slip]:
@@ -163,7 +163,8 @@ def text_slips(command: Command, source: Source, shown: str, *, fed: bool = Fals
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             own.update(node.names)
         elif not isinstance(node, (ast.keyword, ast.Attribute)):
-            own.update(filter(None, (getattr(node, one, None) for one in ("name", "arg", "rest"))))
+            given = (getattr(node, one, None) for one in ("name", "arg", "rest"))
+            own.update(one for one in given if isinstance(one, str))
     unbound: dict[str, int] = {}
     for node in source.nodes if not _BINDS_UNSEEN.search(text) else ():
         if not isinstance(node, ast.Name) or node.id in own or node.id in known or node.id[:2] == "__":
@@ -307,7 +308,8 @@ def _module_slips(
                 elif isinstance(one, ast.Name):
                     names.update(() if isinstance(one.ctx, ast.Load) else (one.id,))
                 else:
-                    names.update(filter(None, (getattr(one, field, None) for field in ("name", "rest"))))
+                    given = (getattr(one, field, None) for field in ("name", "rest"))
+                    names.update(each for each in given if isinstance(each, str))
                 if not isinstance(one, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
                     left += ast.iter_child_nodes(one)
             if found.name == "__init__.py":
