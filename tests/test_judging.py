@@ -50,7 +50,8 @@ def verdict(path: Path | None, cluster: Cluster, cwd: Path, **job: object) -> Ve
 
 def said(tmp_path: Path, *arguments: str) -> list[str]:
     """What ``plan`` says of a request besides the plan."""
-    (tmp_path / "train.py").touch()
+    if not (tmp_path / "train.py").exists():
+        (tmp_path / "train.py").write_text("print(1)\n")
     done = slurmgpu(tmp_path, "plan", *arguments)
     assert done.returncode == 0, done.stderr
     lines = re.split(r"^slurmgpu: ", done.stderr, flags=re.MULTILINE)[1:]
@@ -391,7 +392,7 @@ def fake_sbatch(folder: Path) -> str:
 
 def test_submit_refuses_and_leaves_nothing_and_force_overrules(tmp_path: Path) -> None:
     path = fake_sbatch(tmp_path)
-    (tmp_path / "train.py").touch()
+    (tmp_path / "train.py").write_text("print(1)\n")
     options = ("--gpus", "1", "--mem", "64", "--", "python", "train.py")
     done = slurmgpu(tmp_path, "submit", *options, PATH=path)
     assert (done.returncode, done.stdout) == (1, "")

@@ -17,6 +17,7 @@ from slurmgpu.submission.slips.click_script import click_command
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.hydra_script import hydra_slip
 from slurmgpu.submission.slips.nearby import near_word
+from slurmgpu.submission.slips.python import parse_python
 from slurmgpu.submission.slips.script import code_of
 from slurmgpu.submission.slips.syntax import OF_SHELL, is_conditional, literals, name_of, parents_of
 
@@ -242,7 +243,7 @@ def _parser_of(text: str) -> argparse.ArgumentParser | None:
     """
     if "argparse" not in text or _NOT_PLAIN.search(text):
         return None
-    tree = ast.parse(text)
+    tree = parse_python(text.encode())
     above = parents_of(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if name_of(call.func) == "ArgumentParser"]

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.lines.command import runner_length
@@ -16,7 +17,7 @@ from slurmgpu.submission.slips.launchers import launcher_slips
 from slurmgpu.submission.slips.nearby import is_there, near_file
 from slurmgpu.submission.slips.options import option_slips
 from slurmgpu.submission.slips.program import missing_interpreter, program_slips
-from slurmgpu.submission.slips.script import code_of, script_slips, shell_file, shell_text
+from slurmgpu.submission.slips.script import script_slips, shell_file, shell_text
 from slurmgpu.submission.slips.secrets import secrets_in_sight
 from slurmgpu.submission.slips.stage import missing_data
 from slurmgpu.submission.slips.usage import usage_slips
@@ -129,7 +130,8 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
     if plan.script is None or folder is None or in_image:
         return
     from slurmgpu.scripts.batch_script import parse_batch_script  # a command does without them
-    from slurmgpu.submission.slips.python import unreadable_python
+    from slurmgpu.submission.slips.python import missing_imports, unreadable_python
+    from slurmgpu.submission.slips.python_source import Source, text_slips
     from slurmgpu.submission.slips.shell import body_slips
 
     if (chdir := plan.option("chdir")) is not None:
@@ -178,18 +180,20 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
         if (unread := unreadable_python(reader, text, read.shebang or "")) is not None:
             hint = "begin it with #!/bin/bash if its lines are a shell's; else mend this line"
             yield _at(unread._replace(hint=hint), name)
+            return
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            for slip in text_slips(reader, Source(text.encode()), name):
+                yield slip._replace(message=slip.message.removeprefix("command: "))
+        absent = missing_imports(reader._replace(words=(*reader.words[:2], text), brought=False))
+        if absent is not None:
+            yield absent._replace(message=absent.message.replace("command: -c imports", f"{name} imports"))
 
 
 def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
     """What Python or a shell cannot read in the file, or the text, that the command hands to it."""
-    from slurmgpu.submission.slips.python import unreadable_python
+    from slurmgpu.submission.slips.python_source import code_slips
 
-    code = code_of(command.words)
-    if code is not None:
-        shown = "-c" if "-c" in command.words and not is_there(folder / code) else code
-        if (slip := unreadable_python(command, folder / code if shown == code else code, shown)) is not None:
-            yield slip
-        return
+    yield from code_slips(command, folder)
     text = shell_text(command.words)
     if text is not None:
         from slurmgpu.submission.slips.shell import body_slips

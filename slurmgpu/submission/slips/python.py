@@ -9,6 +9,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
@@ -21,7 +22,7 @@ from slurmgpu.submission.slips.environment import environment_here
 from slurmgpu.submission.slips.nearby import near_word
 from slurmgpu.submission.slips.script import code_of, modules_in
 
-__all__ = ["missing_imports", "unreadable_documents", "unreadable_python"]
+__all__ = ["missing_imports", "parse_python", "unreadable_documents", "unreadable_python"]
 
 TIMEOUT = 5.0
 """Seconds after which nothing is said: a Python may lie on a slow file system."""
@@ -57,6 +58,14 @@ compile(code, sys.argv[1], "exec")
 """
 
 
+@lru_cache(maxsize=64)
+def parse_python(code: str | bytes) -> ast.Module:
+    """Return the tree of Python code, which nobody may change; several of the checks read the same file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
+        return ast.parse(code)
+
+
 def unreadable_python(command: Command, code: str | Path, shown: str, run: Runner = call) -> Slip | None:
     """Return the slip of Python code, or of a file of it, whose syntax the job's Python does not take; None where it does.
 
@@ -68,9 +77,9 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
     except OSError:
         return None
     try:
+        tree = parse_python(text)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
-            tree = ast.parse(text, shown)
+            warnings.simplefilter("ignore")
             compile(tree, shown, "exec", dont_inherit=True)
         return _fails_at_once(command, tree, shown)
     except (RecursionError, MemoryError):
@@ -297,7 +306,7 @@ _MOST_MODULES = 50
 def _imported(path: Path | bytes) -> Iterator[tuple[str, int]]:
     """The top modules that code imports in any case, with the lines; what stands in try or if may be missing."""
     try:
-        tree = ast.parse(path.read_bytes() if isinstance(path, Path) else path)
+        tree = parse_python(path.read_bytes() if isinstance(path, Path) else path)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     for node in tree.body:

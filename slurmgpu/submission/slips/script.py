@@ -219,6 +219,13 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
                 f"did you mean {good}? {instead(good)}" if near else what_it_has(inside.parent),
                 not command.blind and package,
             )
+        elif (
+            (inside / "__init__.py").is_file() and not list(inside.glob("__main__.*")) and not python.options
+        ):
+            run = next((one.stem for one in sorted(inside.glob("*.py")) if one.stem[:2] != "__"), None)
+            said = f"command: -m {module}: it is a package without __main__.py, and Python can run none"
+            hint = f"name a module in it: {instead(f'{module}.{run}')}" if run else "write its __main__.py"
+            yield Slip(said, hint, not command.blind)
         return
     near_module = near_word(top, modules_in(folder))
     if near_module:

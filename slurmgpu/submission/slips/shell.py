@@ -21,8 +21,9 @@ from slurmgpu.submission.slips.launchers import launcher_slips, srun_slips
 from slurmgpu.submission.slips.modules import has_modules
 from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 from slurmgpu.submission.slips.program import program_slips
-from slurmgpu.submission.slips.python import missing_imports, unreadable_documents, unreadable_python
-from slurmgpu.submission.slips.script import code_of, script_slips
+from slurmgpu.submission.slips.python import missing_imports, unreadable_documents
+from slurmgpu.submission.slips.python_source import code_slips
+from slurmgpu.submission.slips.script import script_slips
 from slurmgpu.submission.slips.usage import usage_slips
 from slurmgpu.submission.slips.variables import missing_lists, short_files, short_lists, unset_variables
 from slurmgpu.submission.slips.words import typographic_slip
@@ -386,11 +387,9 @@ class _State:
                 if not any(slip.sure for slip in misused):
                     misused += [*script_slips(inner, self.folder), *usage_slips(inner, self.folder)]
                 found = misused
-                code = None if found or each.nested else code_of(words)
-                if code is not None and "$" not in code:
-                    path = None if "-c" in words and not is_there(self.folder / code) else self.folder / code
-                    unread = unreadable_python(inner, path or code, code if path else "-c")
-                    found += [] if unread is None else [unread]
+                fed = each.simple.redirected or doubtful
+                guesses = [] if found or each.nested else list(code_slips(inner, self.folder, fed=fed))
+                found += [one for one in guesses if one.sure]
                 if not any(slip.sure for slip in found) and not each.nested:
                     refused = argument_slip(inner, self.folder)
                     found += [] if refused is None else [refused]
@@ -400,6 +399,7 @@ class _State:
                     self.asked = True  # one script's imports are enough, for each costs the start of a Python
                     lost = missing_imports(inner)
                     found += [] if lost is None else [lost]
+                found += [one for one in guesses if not one.sure]
             # A file that an earlier line may have made is worth a word only where it is nearly called as one that is there.
             made = self.written & {word.rsplit("/", 1)[-1] for word in words}
             yield from (

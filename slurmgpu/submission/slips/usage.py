@@ -29,7 +29,9 @@ _FILES |= {"pip3": _FILES["pip"], "mamba": _FILES["conda"], "mpiexec": _FILES["m
 _TERMINAL = frozenset(
     {"emacs", "htop", "less", "salloc", "man", "more", "nano", "screen", "tmux", "top", "vi", "vim", "watch"}
 )
-_READERS = frozenset({"bash", "ipython", "ksh", "python", "python3", "sh", "zsh"})
+_PYTHONS = frozenset({"python", "python3"})
+_READERS = _PYTHONS | {"bash", "ipython", "ksh", "sh", "zsh"}
+_DEBUGGERS = frozenset({"bpdb", "ipdb", "pdb", "pudb"})
 
 
 def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
@@ -62,12 +64,15 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             f"let a shell read the variable: {instead('bash', '-c', ' '.join(words).replace(pattern, variable))}",
             sure=False,
         )
+    switches = {word for word in rest if program in _PYTHONS and re.fullmatch(r"-[bBdEIOPqsSuv]+", word)}
     if rest[:1] == ("=",):
         yield Slip(
             f"command: {' '.join(words[:3])!r}: blanks stand beside =, and so {program!r} is taken for a program",
             f"write {instead(''.join(words[:3]), *words[3:])}",
         )
-    elif program in _TERMINAL or (program in _READERS and not rest and not command.in_script):
+    elif program in _TERMINAL or (
+        program in _READERS and not (set(rest) - switches) and not command.in_script
+    ):
         reads = program in _READERS
         yield Slip(
             f"command: {program} {'without a script reads its standard input' if reads else 'works at a terminal'}, "
@@ -75,6 +80,9 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             "to work on a GPU node yourself: slurmgpu shell --gpus 1",
             sure=False,
         )
+    elif python is not None and python.module in _DEBUGGERS and not {"-c"} & set(python.arguments):
+        said = f"command: {python.module} asks at a terminal, and a job has none"
+        yield Slip(said, f"write {instead(words[0], *python.arguments)}", sure=False)
     elif (
         program in {"bash", "sh"}
         and rest[:1] == ("-c",)
