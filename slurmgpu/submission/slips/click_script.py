@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from slurmgpu.submission.slips.nearby import is_there
+from slurmgpu.submission.slips.python import parse_python
 from slurmgpu.submission.slips.syntax import OF_SHELL, is_started, literals, name_of, parents_of
 
 __all__ = ["click_command"]
@@ -48,7 +49,7 @@ def click_command(text: str, folder: Path | None) -> click.Command | None:
 
     ``folder`` is where paths that must exist are looked for; None: nowhere.
     """
-    tree = ast.parse(text)
+    tree = parse_python(text.encode())
     imports = [name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
     if _NOT_PLAIN.search(text) or ("click", None) not in {(name.name, name.asname) for name in imports}:
         return None

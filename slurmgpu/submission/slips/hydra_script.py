@@ -12,6 +12,7 @@ from typing import Any
 
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.nearby import is_there, near_file, near_word
+from slurmgpu.submission.slips.python import parse_python
 from slurmgpu.submission.slips.syntax import OF_SHELL, is_started, parents_of
 
 __all__ = ["hydra_slip"]
@@ -30,7 +31,7 @@ _MOST_FILES = 3000
 
 def hydra_slip(command: Command, folder: Path, script: str, text: str) -> Slip | None:
     """Return what hydra refuses among a script's arguments or lacks of its files; None where it may take them."""
-    tree = ast.parse(text)
+    tree = parse_python(text.encode())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     mains = [(one, by) for one in functions for by in one.decorator_list if "hydra.main" in ast.unparse(by)]
     if len(mains) != 1 or re.search(r"argparse|sys\.argv", text):
