@@ -151,24 +151,6 @@ def test_a_module_of_ones_own_that_python_cannot_read_is_refused(desk: Desk) -> 
     assert (code, "src/nets.py: line 2: its Python cannot read it" in err) == (1, True), err
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "echo 3 | python asks.py",
-        "python asks.py < train.py",
-        "export DATA_ROOT_OF_MINE=/x\npython keyed.py",
-        "echo 1 > conf.json\npython reads.py",
-        "cd src\npython reader.py",
-    ],
-)
-def test_what_a_shell_gives_a_script_is_not_missed(desk: Desk, text: str) -> None:
-    for name in ("asks.py", "keyed.py", "reads.py", "src/reader.py", "src/here.npy"):
-        desk.file(name, RIGHT["files"][name])
-    desk.file("x.slurm", f"#!/bin/bash\n#SBATCH --gpus=1\n{text}\n")
-    code, _, err = desk("submit", "x.slurm")
-    assert (code, "x.slurm:" in err.replace("x.slurm: a batch", "")) == (0, False), err
-
-
 def test_a_login_shell_has_a_module_command_of_its_own(desk: Desk) -> None:
     desk.file("x.slurm", "#!/bin/bash -l\n#SBATCH --gpus=1\nmodule load x\npython train.py\n")
     code, _, err = desk("submit", "x.slurm")
@@ -190,9 +172,9 @@ def test_nothing_is_refused_in_a_script_that_works(
     desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BASH_ENV", "/etc/modules.sh")
-    for name in ("joins.py", "parsed.py"):
-        desk.file(name, RIGHT["files"][name])
     write_parsers(desk)
+    for name in ("joins.py", "parsed.py", "asks.py", "keyed.py", "reads.py", "src/reader.py", "src/here.npy"):
+        desk.file(name, RIGHT["files"][name])
     for name in ("run.sh", "env.sh"):
         desk.file(name, "")
     desk.file("src/model.py", "print(1)\n")

@@ -26,6 +26,7 @@ from tests.ready import free_port
 from .conftest import ROOT, clean_environment, has_fsdp2, same
 
 FOLDER = ROOT / "examples" / "own_loop"
+SCRIPTS = {path.stem: path.read_text() for path in (ROOT / "tests" / "data" / "own_loops").glob("*.txt")}
 
 
 def start(script: Path, run_dir: Path, **extra: str) -> subprocess.Popen[str]:
@@ -113,40 +114,11 @@ def test_a_script_is_watched_for_a_hang_where_it_says_how_long_a_step_may_take(t
     assert "(hang_timeout) after step 3" in err
 
 
-TWO = """
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.utils.data import TensorDataset
-from slurmgpu.training import Run
-
-dist.init_process_group("gloo", rank=int(sys.argv[1]), world_size=2)
-torch.manual_seed(0)
-x = torch.rand(100, 3)
-model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.1), nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-run = Run(save_every=4)
-run.state(model=model, optimizer=optimizer)
-wrapped = nn.parallel.DistributedDataParallel(model)
-for (inputs,) in run.batches(TensorDataset(x), batch_size=12, epochs=3):
-    wrapped(inputs).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if run.should_stop():
-        raise SystemExit(75)
-    if run.step == int(sys.argv[2]):
-        run.save()
-        sys.exit(0)
-run.save()
-"""
-
-
 @pytest.mark.long
 @pytest.mark.chosen
 def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None:
     script = tmp_path / "two.py"
-    script.write_text(TWO)
+    script.write_text(SCRIPTS["two"])
     for name, leaves in (("straight", ["0"]), ("cut", ["9", "0"])):
         (tmp_path / name).mkdir()
         for leave in leaves:
@@ -184,37 +156,6 @@ def test_a_changed_model_and_a_second_run_are_refused_in_a_sentence(tmp_path: Pa
     assert "FileExistsError" not in err
 
 
-APART = """
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from slurmgpu.training import Run
-
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", rank=rank, world_size=2)
-
-class Replay:
-    def __init__(self):
-        self.seen = []
-    def state_dict(self):
-        return {"seen": self.seen}
-    def load_state_dict(self, state):
-        self.seen = list(state["seen"])
-
-model, replay = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), Replay()
-run = Run(save_every=100)
-run.state(model=model, replay=replay)
-if run.step == 0:
-    replay.seen.append(f"of rank {rank}")
-    model[1].running_mean.fill_(rank + 1)
-    run.should_stop()
-    run.save()
-else:
-    print(replay.seen, model[1].running_mean.tolist())
-"""
-
-
 def both(script: Path, run_dir: Path) -> list[str]:
     """What two processes print."""
     meet = {
@@ -238,37 +179,9 @@ def both(script: Path, run_dir: Path) -> list[str]:
 
 def test_what_is_a_ranks_own_comes_back_to_that_rank(tmp_path: Path) -> None:
     script = tmp_path / "apart.py"
-    script.write_text(APART)
+    script.write_text(SCRIPTS["apart"])
     both(script, tmp_path)
     assert both(script, tmp_path) == ["['of rank 0'] [1.0]", "['of rank 1'] [2.0]"]
-
-
-SHARDED = """
-import os
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from slurmgpu.training import Run
-
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", rank=rank, world_size=2)
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
-fully_shard(model[0])
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-run = Run(save_every=100)
-run.state(model=model, optimizer=optimizer)
-while run.step < int(os.environ["STEPS"]):
-    model(torch.randn(4, 3)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    run.should_stop()
-run.save()
-print([value.hex() for value in model[0].weight.full_tensor().flatten().tolist()])
-"""
 
 
 @pytest.mark.long
@@ -278,7 +191,7 @@ def test_a_sharded_model_of_ones_own_loop_goes_on_to_the_bit_and_in_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, straight, halted = tmp_path / "sharded.py", tmp_path / "straight", tmp_path / "halted"
-    script.write_text(SHARDED)
+    script.write_text(SCRIPTS["sharded"])
     straight.mkdir()
     halted.mkdir()
     monkeypatch.setenv("STEPS", "4")
@@ -458,16 +371,9 @@ def test_a_loop_that_draws_batches_ahead_is_refused_and_one_that_accumulates_is_
     loop.close()
 
 
-def test_a_batch_that_was_only_looked_at_is_not_lost(tmp_path: Path) -> None:
+def test_a_batch_that_was_only_looked_at_is_not_lost_whoever_puts_it_together(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    run = loop.open()
-    first = next(run.batches(loop.data, 2, epochs=1))[0].tolist()
-    assert next(run.batches(loop.data, 2, epochs=1))[0].tolist() == first
-    loop.close()
-
-
-def test_samples_are_put_together_by_ones_own_collate(tmp_path: Path) -> None:
-    loop = Loop(tmp_path)
-    batch = next(loop.open().batches(loop.data, 2, epochs=1, collate=lambda samples: len(samples)))
-    assert batch == 2
+    first = next(loop.open().batches(loop.data, 2, epochs=1))[0].tolist()
+    assert next(loop.run.batches(loop.data, 2, epochs=1))[0].tolist() == first
+    assert next(loop.run.batches(loop.data, 2, epochs=1, collate=lambda samples: len(samples))) == 2
     loop.close()
