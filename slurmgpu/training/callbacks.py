@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from .errors import TrainingError
 from .generators import put_back, states_of
 from .processes.group import Group
 from .saving import randomness
@@ -48,10 +49,23 @@ class Callbacks:
         return taken
 
     def epoch_end(self, model: torch.nn.Module, epoch: int, results: Mapping[str, float]) -> None:
-        """An epoch is through, and so is its evaluation."""
+        """An epoch is through, and so is its evaluation.
+
+        Raises:
+            TrainingError: it has frozen or unfrozen parameters, of which optimizer, DDP and clipping know nothing.
+        """
         told = self._task.callback("on_epoch_end")
-        if told is not None:
-            told(model, epoch, dict(results))
+        if told is None:
+            return
+        before = {name for name, each in model.named_parameters() if each.requires_grad}
+        told(model, epoch, dict(results))
+        changed = sorted(before ^ {name for name, each in model.named_parameters() if each.requires_grad})
+        if changed:
+            others = f" and {len(changed) - 1} others" if changed[1:] else ""
+            raise TrainingError(
+                f"{self._task.path}: on_epoch_end has changed whether {changed[0]}{others} are trained: optimizer and DDP "
+                "go on with those of the start; train in two runs, the second with pretrained: CHECKPOINT and another freeze:"
+            )
 
     def saved(self, path: Path) -> None:
         """A checkpoint counts from now on (rank 0)."""

@@ -109,52 +109,7 @@ with open(f"{name}.{task}.json", "w") as file:
     json.dump({"memory": peak, "cpu": time.process_time()}, file)
 """
 # A training whose loader computes or waits for a known part of each step, and writes down how long the batches were waited for.
-TASK = """
-import json, time
-import torch
-from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
-told = {"waited": 0.0, "begin": None, "end": None}
-
-@register_optimizer_step_post_hook
-def ended(*_):
-    told["end"] = time.monotonic()
-
-def spend(seconds, waits):
-    end = time.monotonic() + seconds
-    if waits:
-        time.sleep(seconds)
-    while time.monotonic() < end:
-        pass
-
-class Data(torch.utils.data.Dataset):
-    def __init__(self, cfg):
-        self.cfg = cfg
-    def __len__(self):
-        return 1000000
-    def __getitem__(self, at):
-        spend(self.cfg.load, self.cfg.waits)
-        return torch.ones(3), torch.ones(1)
-
-class Loads:
-    def model(self, cfg):
-        self.cfg = cfg
-        return nn.Linear(3, 1)
-    def dataset(self, cfg, split):
-        return Data(cfg) if split == "train" else None
-    def loss(self, model, batch):
-        # From the last step's update to the batch: all that the loader does, and whatever else is between them.
-        began = time.monotonic()
-        told["begin"] = told["begin"] or began
-        told["waited"] += began - (told["end"] or began)
-        spend(self.cfg.step, False)
-        if told["end"]:
-            with open(self.cfg.name + ".json", "w") as file:
-                json.dump(told, file)
-        x, y = batch
-        return nn.functional.mse_loss(model(x), y)
-"""
+TASK = (Path(__file__).parent.parent / "data" / "loader_task.txt").read_text()
 
 
 def loader_job(name: str, load: float, step: float, waits: bool) -> str:

@@ -63,6 +63,13 @@ class Misnamed(Line):
         return name
 
 
+class Thaws(Line):
+    """Trains other parameters after the first epoch."""
+
+    def on_epoch_end(self, model, epoch, results):
+        next(model.parameters()).requires_grad_(False)
+
+
 class Remembering(Restless):
     """What it has learnt beside the model, differs by rank, and decides what the next loss is."""
 

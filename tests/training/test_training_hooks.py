@@ -85,6 +85,12 @@ def test_what_a_task_does_if_told_survives_a_resume(tmp_path: Path, monkeypatch:
     alike(*runs)
 
 
+def test_a_task_that_changes_which_parameters_are_trained_is_refused(run: RunFolder) -> None:
+    write(run, "Thaws")
+    with pytest.raises(TrainingError, match="on_epoch_end has changed whether"):
+        run.here()
+
+
 def test_a_misspelt_name_is_told_with_the_right_one(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
