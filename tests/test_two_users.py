@@ -862,3 +862,19 @@ def test_mallory_reaches_no_stand_in_of_a_local_run(world: World, ada: Person, m
     process.communicate()
     assert folder.endswith("/bin")
     assert tried.stderr.count("ermission") + tried.stderr.count("not permitted") == 3, tried
+
+
+@pytest.mark.parametrize("made", ["folder", "link"])
+def test_a_staging_folder_that_mallory_has_made_is_not_used(
+    world: World, ada: Person, mallory: Person, made: str
+) -> None:
+    script = (ROOT / "tests" / "golden" / "scripts" / "stage-one-node.sbatch").read_text()
+    make = script[script.index("    make_stage() {") : script.index("    fill_stage() {")]
+    stage, own = world.scratch / "slurmgpu-7", ada.home / "own"
+    ada.write(own / "kept", "")
+    with mallory.acting():
+        stage.mkdir(0o777) if made == "folder" else stage.symlink_to(own)
+    line = f'SLURMGPU_STAGE={stage} stage={stage}; {make}\nmake_stage && echo "used $stage"'
+    done = ada.run("bash", "-c", line, cwd=ada.home)
+    assert (done.returncode, done.stdout, "belongs to somebody else" in done.stderr) == (1, "", True)
+    assert stat.S_IMODE(own.stat().st_mode) != 0o700

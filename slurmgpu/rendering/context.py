@@ -639,6 +639,7 @@ def _stage(plan: Plan) -> dict[str, object] | None:
         return None
     stage = plan.stage or Stage.model_construct()
     functions = [
+        "make_stage",
         "fill_stage",
         *(["bring_back"] if stage.out else []),
         "drop_stage",
