@@ -8,6 +8,7 @@ import io
 import keyword
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -95,7 +96,17 @@ class _Commands(click.Group):
             from slurmgpu.cli.usage import meant_command
 
             raise InvalidInput(f"No such command {args[0]!r}", hint=meant_command(args[0], COMMANDS))
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        options = command.params if command is not None and not isinstance(command, click.Group) else []
+        flags = {flag: one for one in options if isinstance(one, click.Option) for flag in one.opts}
+        before = rest[: rest.index("--")] if "--" in rest else rest
+        for flag, value in pairwise(before):
+            if flag in flags and value in flags and not (flags[flag].is_flag or flags[flag].count):
+                raise InvalidInput(
+                    f"{flag} takes a value, and {value} stands in its place",
+                    hint=f"write {flag} VALUE {value} ...",
+                )
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))

@@ -11,14 +11,13 @@ import click
 
 from slurmgpu.cli.completing import BY_FIELD, clusters
 from slurmgpu.cli.gathering import Decorator, gathered
-from slurmgpu.cli.usage import ARGUMENTS
+from slurmgpu.cli.usage import ARGUMENTS, COMMAND
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.options import ROWS, Row
 
 __all__ = ["JobCommand", "change_options", "job_options", "parameter"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-_COMMAND = "slurmgpu.command"
 _PYTHON = r"(\A|/)python[\d.]*\Z|\.py\Z"
 
 
@@ -32,9 +31,9 @@ class JobCommand(click.Command):
         """Keep what comes after ``--`` apart: click would mix it with the arguments before."""
         if "--" in args:
             split = args.index("--")
-            ctx.meta[_COMMAND] = tuple(args[split + 1 :])
+            ctx.meta[COMMAND] = tuple(args[split + 1 :])
             args = args[:split]
-            if not ctx.meta[_COMMAND] and not ctx.resilient_parsing:  # the shell completes the command
+            if not ctx.meta[COMMAND] and not ctx.resilient_parsing:  # the shell completes the command
                 raise InvalidInput(
                     "command: there is nothing after --",
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
@@ -46,7 +45,7 @@ class JobCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if has_script and _COMMAND not in ctx.meta:
+            if has_script and COMMAND not in ctx.meta:
                 raise InvalidInput(
                     f"{ctx.info_name}: {error.format_message()}",
                     hint="a command goes after two dashes: -- python train.py ...",
@@ -64,7 +63,7 @@ def parameter(row: Row) -> str:
 
 
 def _given(**values: object) -> dict[str, object]:
-    return {"command": click.get_current_context().meta.get(_COMMAND), **values}
+    return {"command": click.get_current_context().meta.get(COMMAND), **values}
 
 
 def _option(row: Row) -> Decorator:

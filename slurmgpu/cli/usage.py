@@ -10,10 +10,10 @@ import click
 
 from slurmgpu.errors import nearest
 
-__all__ = ["ARGUMENTS", "meant_command", "usage_hint"]
+__all__ = ["ARGUMENTS", "COMMAND", "meant_command", "usage_hint"]
 
-ARGUMENTS = "slurmgpu.arguments"
-"""Where a command keeps its words (``click.Context.meta``)."""
+ARGUMENTS, COMMAND = "slurmgpu.arguments", "slurmgpu.command"
+"""Where a command keeps its words, and those after ``--`` (``click.Context.meta``)."""
 
 # What others call them.
 _COMMANDS = {
@@ -56,6 +56,8 @@ _INSTEAD = {
     "container": "--set environment.container.image=IMAGE runs the command in it",
     "env": "--set environment.python.conda=NAME, or --set environment.python.venv=FOLDER, activates an environment; "
     "--set variables.NAME=VALUE hands over a variable",
+    "local": "slurmgpu run runs it here, on this machine; slurmgpu submit sends it to Slurm",
+    "R": "-R is an option of LSF's; here -N 1, --mem 16G and -c 4 say such things",
     "image": "--set environment.container.image=IMAGE runs the command in it",
     "export": "--set variables.NAME=VALUE hands a variable to the job; --sbatch export=NONE, or a list, is sbatch's own",
     "np": "--gpus N gives each GPU a process; slurmgpu run --processes N starts so many here",
@@ -156,7 +158,23 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         and "--sbatch" not in known
     ):
         return f"a job's number stands alone: {ctx.command_path} 1234"
-    if error.option_name in {"-u", "--user", "--me", "-U"} and ctx.info_name in {"status", "why", "cancel"}:
+    if error.option_name in {"-f", "--file", "--job-file", "--job"} and "--sbatch" in known:
+        return f"the job file needs no option: {ctx.command_path} FILE"
+    words = {
+        "import": {"-o": "--to job.yaml", "--output": "--to job.yaml"},
+        "init": {"--cluster": "--based-on NAME"},
+    }
+    if error.option_name in words.get(ctx.info_name or "", {}):
+        return f"write {words[ctx.info_name or ''][error.option_name]}"
+    if ctx.info_name == "cancel" and error.option_name in {"--yes", "-y"}:
+        return "cancel asks nothing: leave it out"
+    if error.option_name in {
+        "-u",
+        "--user",
+        "--me",
+        "-U",
+        *(["--all"] if ctx.info_name == "cancel" else []),
+    } and ctx.info_name in {"status", "why", "cancel"}:
         if "--all-users" not in known:
             return (
                 "give the jobs' numbers or names, which slurmgpu status lists; all of yours: scancel -u $USER"
@@ -182,6 +200,9 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         return "--gpus-per-node 2 gives each node of the sandbox so many"
     if "--sbatch" not in known:
         return None
+    command = ctx.meta.get(COMMAND, ())
+    if name in {"gpus-per-task", "ntasks"} and "srun" in command:
+        return "leave srun out of the command, and ask for as many GPUs: --gpus 4 -- python train.py gives each GPU a process"
     if name in _INSTEAD:
         return _INSTEAD[name]
     if name in SBATCH.options:
@@ -191,13 +212,14 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         key = name.replace("-", "_")
         return (
             f"a setting of train: is given by --set train.{key}=VALUE; an option of a command goes into the command, "
-            f"which takes the place of the job file's: -- python train.py {error.option_name} VALUE"
+            f"which takes the place of the job file's: -- {shlex.join(command) or 'python train.py'} {error.option_name} VALUE"
         )
     # Without their dashes, which would make any two alike.
     near = nearest(name, [flag[2:] for flag in known if flag[:2] == "--"])
     if near or ctx.info_name == "doctor":
         return f"{f'did you mean --{near}? ' if near else ''}{ctx.command_path} --help lists the options"
-    return f"options of the command go after two dashes: -- python train.py {error.option_name}"
+    line = shlex.join(command) or "python train.py"
+    return f"options of the command go after two dashes: -- {line} {error.option_name}"
 
 
 def _extra(ctx: click.Context) -> str:

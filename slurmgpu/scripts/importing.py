@@ -152,6 +152,13 @@ def _refuse(script: Script, name: str) -> None:
             f"{name}: begins with a byte order mark before its #!, and sbatch refuses it",
             hint=f"mend it first: sed -i '1s/^\\xEF\\xBB\\xBF//' {name}",
         )
+    fence = re.search(r"(?m)^[ \t]*```.*$", script.text)
+    if fence and ("no-shebang" in whys or not re.search(r"(?m)^\s*[^#\s]", script.text[: fence.start()])):
+        line = script.text.count("\n", 0, fence.start()) + 1
+        raise InvalidInput(
+            f"{name}:{line}: {fence[0].strip()} is Markdown's, and no line of a script",
+            hint="take such lines out, and all that is not the script, so that it begins with #!/bin/bash",
+        )
     if "no-shebang" in whys and not script.directives:
         raise InvalidInput(
             f"{name}: is not a batch script: its first line does not begin with #!, and it has no #SBATCH lines",

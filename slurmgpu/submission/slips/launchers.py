@@ -123,6 +123,11 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
             said = f"command: srun --{option.name}={option.value}: its folder is not there, and Slurm up to 22.05 makes none"
             sure = not command.blind and seen_from_here(folder / path, folder)
             yield Slip(said, f"mkdir -p {shlex.quote(str(path))} before it", sure)
+    tasks = command.plan.nodes * command.plan.tasks_per_node
+    if line.given.get("ntasks") == "2" and tasks == 1 and command.before == () and not command.in_script:
+        said = "command: srun starts 2 tasks in a job of 1, which works only where a core has two CPUs (hyper-threads)"
+        inner = command.instead(*words[line.end :])
+        yield Slip(said, f"leave srun out: {inner}; slurmgpu starts a process for each GPU", sure=False)
     if "pty" in line.given and command.in_script:
         yield Slip("command: srun --pty wants a terminal, and a job has none", "leave --pty out", sure=False)
     if not hidden:  # behind a variable with the program's name they are the program's

@@ -191,7 +191,8 @@ def _one_word(command: Command, program: str) -> Iterator[Slip]:
     except ValueError:
         split = program.split()
     unquoted = command.instead(*split, *command.words[1:])
-    yield Slip(message, f"write it without the quotes around it: {unquoted}")
+    around = "as several words" if command.in_file else "without the quotes around it"
+    yield Slip(message, f"write it {around}: {unquoted}")
 
 
 def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
@@ -355,7 +356,12 @@ def _file_as_program(command: Command, program: str, path: Path, sure: bool) -> 
         yield _folder_as_program(command, program, sure)
         return
     if is_batch_script(path):
-        said = f"command: {program!r} is a batch script, and what comes after -- is a command"
+        place = (
+            "a command belongs here"
+            if command.in_file or command.in_script
+            else "what comes after -- is a command"
+        )
+        said = f"command: {program!r} is a batch script, and {place}"
         yield Slip(said, f"submit it itself: slurmgpu submit {shlex.quote(program)}", sure)
         return
     by = read_by(path) or ("bash" if not os.access(path, os.X_OK) else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -170,6 +170,8 @@ def body_slips(
             ):
                 said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
                 yield simple.line, Slip(said, "write & behind it", sure=False)
+            if not simple.words and not around:  # only values are given
+                yield from ((simple.line, slip) for slip in state.unset_in(simple.assignments))
             doubtful = bool(around) or before in {"&&", "||", "|"}
             pattern = "case" in around and simple.ender in {")", "|"}
             calls = [] if pattern else list(calls_of(simple, variables=variables))
@@ -408,16 +410,26 @@ class _State:
                 if slip.sure or not self.made or ("did you mean" in slip.hint and not made)
             )
 
+    def unset_in(self, assignments: Sequence[str]) -> Iterator[Slip]:
+        """Yield the variables of Slurm's, and the misspelled ones, that values are made of and that have none."""
+        plan = self.command.plan
+        yield from unset_variables(
+            assignments, plan, self._known(), complete=False, strict=self.strict, arguments=True
+        )
+
+    def _known(self) -> set[str]:
+        """The names that the script, the job or this shell sets."""
+        plan = self.command.plan
+        known = {*self.names, *self.command.environ, *plan.variables, *plan.secrets}
+        known |= {one.partition("=")[0] for one in (plan.option("export") or "").split(",")}
+        # Slurm's of this shell are its own.
+        return known - ({one for one in known if one.startswith("SLURM_")} - self.names)
+
     def _unset_variables(self, each: Call) -> Iterator[Slip]:
         """Yield the variables that a command needs, and that nothing in the script or in this shell sets."""
         if not self.strict and each.name in _HARMLESS:
             return
         plan, of_others = self.command.plan, self.sets_variables or each.nested
-        known = {*self.names, *self.command.environ, *plan.variables, *plan.secrets}
-        known |= {one.partition("=")[0] for one in (plan.option("export") or "").split(",")}
-        known -= {
-            one for one in known if one.startswith("SLURM_")
-        } - self.names  # those of this shell are its own
         for word in (*each.simple.assignments, *each.simple.raw[1:]) if self.strict and not of_others else ():
             named = re.match(r"(\w+)=.*\$\{?\1\b(?![:}]*[-+])", word)
             if named and named[1] not in {*self.assigned, *self.command.environ, *plan.variables}:
@@ -426,7 +438,7 @@ class _State:
         yield from unset_variables(
             each.simple.raw,
             plan,
-            known,
+            self._known(),
             complete=not of_others,
             strict=self.strict,
             arguments=self.has_arguments,
