@@ -93,5 +93,5 @@ _OF_SHELL = {
 }
 _ASKED = (1, 2, 10, 12, 15)
 """Signals that ask for an end, or for a checkpoint."""
-_BY_ITSELF = (4, 6, 7, 8, 9, 11)
-"""Signals that nobody sends to ask for an end."""
+_BY_ITSELF = (4, 6, 7, 8, 9, 10, 11, 12)
+"""Signals that end a program, and that are not sent to ask for an end."""

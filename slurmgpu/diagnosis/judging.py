@@ -69,14 +69,16 @@ def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choic
         return Choice(seen.stops[-1], first, None, True)
     event = _event(seen, facts)
     memory = next((one for one in seen.host if one.row.id == "host-memory"), None)
-    stuck = [one for one in seen.threads if not seen.went_on(one.at)]
+    end = event.found.at if event is not None and event.found is not None else (1 << 30, 0)
+    stuck = [one for one in seen.threads if not seen.went_on(one.at) and one.at < end]
+    stuck += [one for one in seen.causes if one.row.id == "step-waits"]
     if event is not None and stuck and "time-limit" in (event.kind, event.found and event.found.row.id):
         return Choice(stuck[0], None, stuck[0].rank, False, also=("nothing went on until the time limit",))
     if event is not None and not _failed_before(event, first, seen) and not _is_by_memory(event, memory):
         return event
     killed = _killed(ended)
     cause = _cause(seen, first, ended, facts)
-    if memory and (cause is None or _by_memory(cause)):
+    if memory and (cause is None or _by_memory(cause) or facts.state == "OUT_OF_MEMORY"):
         return of_memory(memory, killed or first, cause)
     if killed is not None and (cause is None or _before(killed, cause, first)):
         return of_end(killed, seen, memory)
@@ -249,11 +251,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
             return None  # it was missing, and the script went on
     else:
         return None
-    if (
-        chosen.trace
-        and chosen.row.id == GENERIC
-        and (chosen.values.get("name") or "").endswith("queue.Empty")
-    ):
+    if chosen.row.id == GENERIC and (chosen.values.get("name") or "").endswith("queue.Empty"):
         dead = [one for one in seen.threads if one.at < chosen.at and one.rank in (chosen.rank, None)]
         chosen = dead[-1] if dead else chosen  # nobody filled the queue any more
     if chosen.row.id == "nccl-error":  # its own lines above say what was wrong
@@ -273,12 +271,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
         chosen = before[-1] if before else chosen
     rank = chosen.rank if chosen.rank is not None else _rank(first, ended)
     complained = {one.rank for one in (*seen.lost, *seen.waiting) if one.rank is not None}
-    if (
-        chosen.rank is None
-        and not chosen.trace
-        and "NCCL WARN" in chosen.evidence[0]
-        and len(complained) == 1
-    ):
+    if chosen.rank is None and "NCCL WARN" in chosen.evidence[0] and len(complained) == 1:
         (rank,) = complained  # NCCL names a host and no rank, and the task of srun may be another number
     message = chosen.values.get("message")
     alike = [one for one in ranked if one.row == chosen.row and one.values.get("message") == message]
@@ -323,9 +316,9 @@ def _before(killed: End, cause: Choice, first: Optional[End]) -> bool:
     """Whether a process that was killed came before the one with an exception."""
     found = cause.found
     if found is None or found.rank is None or found.rank == killed.rank:
-        return (
-            found is not None and not found.trace and found.row.role == "cause" and found.row.where == "last"
-        )
+        if found is None or found.trace:
+            return False
+        return found.at > killed.at or (found.row.role == "cause" and found.row.where == "last")
     if killed.by == "torchrun":
         return killed.root and first is killed and not found.specific
     return first is killed and not found.specific

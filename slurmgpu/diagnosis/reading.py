@@ -20,7 +20,7 @@ _THOROUGH = (
     512 << 10
 )  # bytes at a piece's end in which all rows are looked for: each costs as much as all of them
 _LAST = 12  # lines that matter, among which one counts that says little by itself
-_GAP_OF_ONE, _GAP_OF_MANY = 8, 80  # lines that matter between tracebacks of one end: of one process, of many
+_GAP_OF_ONE, _GAP_OF_MANY = 0, 80  # lines that matter between tracebacks of one end: of one process, of many
 _AFTER = 25  # lines that matter behind a traceback after which its program has gone on
 _NEAR_END = 4  # lines that matter behind a message that is a certain cause
 _NEAR = 400  # lines before an exception in which its details stand

@@ -107,6 +107,9 @@ def unknown(seen: Reading, first: Optional[End], rank: Optional[int], facts: Fac
         what += ", only that processes lost each other"
     host = first.host if first else ""
     last = last_lines(seen.pieces, _MOST_LAST)
+    ending = last_lines(seen.pieces, 1, outside=True)
+    if facts.exit_code and ending:
+        what += f"; the last line is: {ending[0].strip()[:200]}"
     return Cause(
         UNKNOWN,
         what,

@@ -252,7 +252,7 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
                 break
         elif follows and _FRAME.match(line.text):
             continue
-        elif _ends_message(line.text, blank) or len(says) == 12:
+        elif _ends_message(line.text, blank) or len(says) == (1 if _ON_ONE_LINE.match(says[0]) else 12):
             break
         else:
             says.append(line.text)
@@ -279,9 +279,13 @@ def _ends_message(text: str, blank: int) -> bool:
     )
 
 
+_ON_ONE_LINE = re.compile(
+    r"(?:Key|Index|Attribute|Name|ZeroDivision|FileNotFound|Permission|ModuleNotFound)Error: \S"
+)
 # A JSON record, a time, another process's report, the end of an interpreter: no message goes on with these.
 _OTHER_OUTPUT = re.compile(
-    r"\{\"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|Exception ignored in|Process \S+:$|Exception in thread|During handling|\+ "
+    r"\{\"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|Exception ignored in|Process \S+:$|Exception in thread|During handling|\+[ -]"
+    r"|(?:cp|mv|rm|ls|cat|mkdir|rmdir|tar|rsync|grep|sed|chmod|ln|find): |\S+: line \d+: |srun: |slurmstepd: "
 )
 
 

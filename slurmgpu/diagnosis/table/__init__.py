@@ -18,7 +18,7 @@ NODE_MATTERS = frozenset((
     "aborted", "bus-error", "connection-refused", "cuda-error", "cudnn", "disk-full", "driver-too-old", "ecc", "environment",
     "gpu-lost", "illegal-access", "illegal-instruction", "image-missing", "io-error", "killed", "memory-error", "module",
     "nccl-error", "nccl-system", "nccl-timeout", "no-gpu", "no-launch", "node-failure", "segfault", "stale-file",
-    "work-folder", "xid",
+    "watchdog-stuck", "work-folder", "xid",
 ))  # fmt: skip
 """The failures of which it is worth knowing whether they were on the same node before."""
 

@@ -81,4 +81,13 @@ ROWS = (
         where="line",
         nearby=(9, r"^\w+\(\d+\)\.*: (?P<detail>\S.*)"),
     ),
+    Row(
+        "own-error",
+        "ERROR: |Error: |CRITICAL|FATAL: ",
+        r"^(?:\S+ )?(?:ERROR|Error|CRITICAL|FATAL)(?: [\w.]+)?: (?P<message>\S.*)$",
+        "the program ended with a message of its own: {message}",
+        "the message says what to change; the lines above it say more",
+        "symptom",
+        "last",
+    ),
 )

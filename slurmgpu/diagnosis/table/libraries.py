@@ -206,11 +206,12 @@ ROWS = (
     ),
     Row(
         "compiler",
-        "Ninja is required|Error building extension|BackendCompilerFailed|InductorError|non-zero exit status|cannot "
+        "Ninja is required|MissingCUDAException|Error building extension|BackendCompilerFailed|InductorError"
+        "|non-zero exit status|cannot "
         "find -l|Failed to find C compiler|CUDA_HOME",
         r"(?P<message>Ninja is required[^\n]*|InductorError: CalledProcessError[^\n]*|cannot find -l\w+|Error building "
         r"extension '[^']+'|Failed to find C compiler[^\n]*"
-        r"|CUDA_HOME environment variable is not set[^\n]*|backend='\w+' raised:[^\n]*\n?[^\n]*)",
+        r"|CUDA_HOME (?:environment variable is not set|does not exist)[^\n]*|backend='\w+' raised:[^\n]*\n?[^\n]*)",
         "something could not be compiled: {message}",
         "load a compiler and CUDA (modules: gcc, cuda), as where it was built; TORCHINDUCTOR_CACHE_DIR on a node's own disk "
         "keeps processes from disturbing each other",

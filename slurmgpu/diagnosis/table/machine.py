@@ -14,9 +14,10 @@ ROWS = (
     Row(
         "shm",
         "Bus error|insufficient shared memory|No space left on device: '/dev/shm|unable to open shared memory object"
-        "|unable to allocate shared memory|unable to mmap",
+        "|unable to allocate shared memory|unable to mmap|unable to write to file </torch_",
         r"(?:DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) is killed by signal: Bus error|insufficient shared memory \(shm\)"
-        r"|unable to (?:open shared memory object|allocate shared memory|mmap \d+ bytes)(?!.*Too many open files)|'/dev/shm)",
+        r"|unable to (?:open shared memory object|allocate shared memory|mmap \d+ bytes)(?!.*Too many open files)|'/dev/shm"
+        r"|unable to write to file </torch_)",
         "/dev/shm is full: a data-loader worker could not put its batch there",
         "give the container more (docker: --shm-size), use fewer workers, smaller batches or a smaller prefetch_factor, or "
         "torch.multiprocessing.set_sharing_strategy('file_system')",

@@ -199,6 +199,14 @@ ROWS = (
         where="line",
     ),
     Row(
+        "container-user",
+        "user namespace",
+        r"(?P<message>[^\n]*(?:failed to create|could not create|cannot create|no) user namespace[^\n]*)",
+        "the node does not let the container be started without privileges: {message}",
+        "user namespaces are off there: use the site's own apptainer module or wrapper, or ask the site",
+        where="line",
+    ),
+    Row(
         "image-missing",
         "could not open image|no such file or directory: unknown image|manifest unknown|No such image|image does not exist"
         "|FATAL:|[ERROR] No such file or directory: |pyxis: ",

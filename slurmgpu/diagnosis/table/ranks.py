@@ -137,12 +137,12 @@ ROWS = (
         "set the device by the local rank: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
     ),
     Row(
-        "nccl-timeout",
+        "watchdog-stuck",
         "watchdog got stuck",
         r"(?:Rank (?P<rank>\d+)\] )?ProcessGroupNCCL's watchdog got stuck for (?P<s>\d+) seconds",
         "NCCL's watchdog was stuck for {s} s: a call of NCCL or CUDA hung",
         _SAME_STEPS + "; a process that only waits may need a longer TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
-        "waiting",
+        where="line",
     ),
     Row(
         "nccl-interface",

@@ -131,6 +131,23 @@ ROWS = (
         where="line",
     ),
     Row(
+        "step-waits",
+        "step creation temporarily disabled",
+        r"srun: .*(?P<message>step creation temporarily disabled, retrying.*)",
+        "srun waited for what another step of the job has: {message}",
+        "each step takes all of the job's GPUs and memory unless it names its own: srun --exact --gpus=1 --mem=..., or "
+        "--overlap to share them",
+        where="last",
+    ),
+    Row(
+        "pmix",
+        "pmixp_coll",
+        r"(?P<message>mpi/pmix\w*: .*(?:collective timeout|timeout).*)",
+        "the tasks did not all come to PMIx: {message}",
+        "look at the task and node that it names: it ended, hangs, or cannot be reached (network between the nodes)",
+        where="line",
+    ),
+    Row(
         "step-request",
         "srun: unrecognized option|srun: invalid option|srun: option ",
         r"srun: (?P<message>unrecognized option [^\n]*|invalid option -- [^\n]*|option '?[^\n]* requires an argument[^\n]*)",
@@ -217,6 +234,14 @@ ROWS = (
         r"slurmgpu: no work folder (?P<folder>.*) on (?P<host>\S+)$",
         "the work folder {folder} is not there on {host}",
         "use a folder that the nodes see (scratch, a project's), or start it again without this node: exclude",
+        where="line",
+    ),
+    Row(
+        "environment",
+        "CondaError: Run 'conda init'",
+        r"CondaError: (?P<message>Run 'conda init' before[^\n]*)",
+        "conda activate was called in a shell that conda has not set up: {message}",
+        'before it: eval "$(conda shell.bash hook)", or source its etc/profile.d/conda.sh; in a job file: environment.python',
         where="line",
     ),
     Row(
