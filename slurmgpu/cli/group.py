@@ -158,7 +158,8 @@ def run(argv: list[str] | None = None) -> None:
     except click.UsageError as error:
         from slurmgpu.cli.usage import usage_hint
 
-        _print_error(_usage_message(error), getattr(error, "hint", None) or usage_hint(error))
+        hint = getattr(error, "hint", None) or usage_hint(error)
+        _print_error(_usage_message(error, hint), hint)
         code = 2
     except click.ClickException as error:
         _print_error(error.format_message(), None)
@@ -194,11 +195,12 @@ def _ready_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _usage_message(error: click.UsageError) -> str:
+def _usage_message(error: click.UsageError, hint: str) -> str:
     """click's sentence, with the command that it is about."""
     name = error.ctx.info_name if error.ctx is not None and error.ctx.parent is not None else None
-    # Of commands click guesses by the letters alone; the hint knows what others call them.
-    said = error.message if error.message.startswith("No such command") else error.format_message()
+    # click guesses by the letters alone; the hint knows what others call commands and options.
+    knows = error.message.startswith("No such command") or "--help" not in hint
+    said = error.message if knows and not isinstance(error, click.BadParameter) else error.format_message()
     return f"{name}: {said}" if name else said
 
 

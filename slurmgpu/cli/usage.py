@@ -59,6 +59,7 @@ _INSTEAD = {
     "local": "slurmgpu run runs it here, on this machine; slurmgpu submit sends it to Slurm",
     "R": "-R is an option of LSF's; here -N 1, --mem 16G and -c 4 say such things",
     "image": "--set environment.container.image=IMAGE runs the command in it",
+    "depends-on": "-d afterok:JOB starts it once JOB has ended well",
     "export": "--set variables.NAME=VALUE hands a variable to the job; --sbatch export=NONE, or a list, is sbatch's own",
     "np": "--gpus N gives each GPU a process; slurmgpu run --processes N starts so many here",
     "pty": "slurmgpu shell --gpus 1 opens a shell on a GPU node",
@@ -237,8 +238,10 @@ def _extra(ctx: click.Context) -> str:
     files = [word for word in given if re.search(r"\.ya?ml\Z", word)]
     if len(files) > 1:
         return "one job a call: " + "; ".join(f"{ctx.command_path} {file}" for file in files)
-    if any(word[:1] in _DASHES for word in given):
-        return "a dash here is a typographic one, as documents have it; write --"
+    dashed = next((word for word in given if word[:1] in _DASHES), None)
+    if dashed is not None:
+        name = dashed.strip(_DASHES + "-")
+        return f"{dashed} begins with a typographic dash, as documents have it; write {'-' if len(name) == 1 else '--'}{name}"
     if name == "submit" and words and re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", words[0]):
         return f"arguments of a batch script: slurmgpu submit [OPTIONS] -- {shlex.join(words)}"
     return f"{ctx.command_path} takes fewer words, and options begin with --: {ctx.command_path} --help"

@@ -43,7 +43,7 @@ _LIBRARIES = (
 # What the planner and the renderer never import; of the training, what is read of its tasks.
 _LEFT_OUT = ("assistants", "cli", "diagnosis", "discovery", "doctor", "interactive", "monitoring", "sampling", "sandbox",
              "screen", "training", "without_gpus")  # fmt: skip
-_ALL_THE_SAME = ("training/tasks/options.json",)
+_ALL_THE_SAME = ("training/tasks/options.json", "training/__init__.py", "training/methods.py")
 _OF_WEB = (
     "__init__.py",
     "drawing.py",

@@ -70,7 +70,8 @@ def test_what_a_job_wrote_to_standard_error_is_shown_where_it_has_a_log_of_its_o
     job = crash(tool)
     out, err = (f"{tool.work}/logs/crash-{job}.{end}" for end in ("out", "err"))
     shown = tool("logs", job)
-    last = "slurmgpu: first cause: not known (exit code 1): the logs show no failure that slurmgpu knows\n"
+    last = "slurmgpu: first cause: not known (exit code 1): the logs show no failure that slurmgpu knows"
+    last += "; the last line is: Traceback: no such thing\n"
     assert shown.stdout == (
         f"==> job {job}, stdout: {out} <==\nstep 1\n"
         f"==> job {job}, stderr: {err} <==\nTraceback: no such thing\n{last}"

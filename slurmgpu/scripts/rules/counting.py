@@ -325,7 +325,7 @@ def nnodes_disagree(view: View) -> Iterator[Hit]:
         yield Hit(
             told.call.line,
             f"{told.name} {option} waits for {fewest} nodes, and this job, with {nodes}, starts it {times}: they never meet",
-            f"write {option.partition('=')[0]}=$SLURM_NNODES, and start it once on each node (srun --ntasks-per-node=1)",
+            f"write {option.partition('=')[0]}=$SLURM_NNODES, and start it once on each node (#SBATCH --ntasks-per-node=1)",
             severity,
         )
     elif (

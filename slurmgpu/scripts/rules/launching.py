@@ -410,7 +410,7 @@ def torchrun_in_each_task(view: View) -> Iterator[Hit]:
             yield Hit(
                 call.line,
                 f"srun starts {numbers.name} {tasks} times on each node, and each starts {processes} processes",
-                f"start it once on each node: srun --ntasks-per-node=1 {numbers.name} ...",
+                f"start it once on each node: #SBATCH --ntasks-per-node=1, and srun {numbers.name} ...",
             )
 
 

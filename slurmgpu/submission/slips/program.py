@@ -242,7 +242,8 @@ def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Ite
     if not os.access(path, os.X_OK):
         yield Slip(
             f"command: {program!r} may not be executed (its x bit is not set)",
-            f"write {command.instead(by or 'bash', program, *rest)}; or allow it: chmod +x {shlex.quote(program)}",
+            f"write {command.instead(by or 'bash', program, *rest)}"
+            + f"; or allow it: chmod +x {shlex.quote(program)}" * first_line(path).startswith(b"#!"),
             sure,
         )
         return

@@ -294,6 +294,10 @@ class _State:
                     yield Slip(
                         f"PYTHONPATH: {part} is not there", f"{guess}Python passes over it", sure=False
                     )
+        if words and words[0].startswith("[$"):
+            said = f"{' '.join(words)}: blanks are missing beside [ or ]"
+            yield Slip(said, "write [ $A = B ], with blanks", sure=not doubtful)
+            return
         if not words or "$" in words[0] or "`" in words[0] or each.open_options or elsewhere:
             return
         name = each.name
