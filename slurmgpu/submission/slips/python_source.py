@@ -265,10 +265,12 @@ def _module_slips(
             continue
         start = inside = file.parents[level - 1] if level else base
         found: Path | None = inside / "__init__.py" if level else None
+        gone = ""
         for part in dotted.split(".") if dotted and (start, dotted) not in resolved else ():
-            files = (inside / part / "__init__.py", inside / f"{part}.py")
-            found, inside = next((one for one in files if one.is_file()), None), inside / part
+            places = (inside / part / "__init__.py", inside / f"{part}.py")
+            found, inside = next((one for one in places if one.is_file()), None), inside / part
             if found is None and (not inside.is_dir() or top in _KNOWN):
+                gone = part if inside.parent != start and top not in _KNOWN else ""
                 break
             if found is not None and found not in trees and len(trees) < _MOST_MODULES:
                 try:
@@ -282,6 +284,13 @@ def _module_slips(
                 except (OSError, RecursionError, MemoryError):
                     return
                 waiting += imports(found, trees[found])
+        files = [] if not gone or "sys.path" in source.text else sorted(inside.parent.glob("*.py"))
+        if files and not any(inside.parent.glob(f"{gone}.*")):
+            near = near_word(gone, [one.stem for one in files])
+            said = f"command: {shown(file)} line {node.lineno}: {shown(inside.parent)} has no module {gone}"
+            hint = f"did you mean {near}?" if near else f"it has {', '.join(one.stem for one in files[:4])}"
+            yield Slip(said, hint, sure=False)
+            return
         found = resolved.setdefault((start, dotted), found)
         hides = not level and dotted in _KNOWN
         if found == path and hides:
@@ -362,7 +371,14 @@ def _needed_slips(
         known = {*command.environ, *plan.variables, *plan.secrets}
         for one in (one for one in source.nodes if isinstance(one, ast.Subscript)):
             found = re.fullmatch(r"(?:os\.)?environ\['(\w+)'\]", ast.unparse(one))
-            if found is None or found[1] in known or _SET_BY_OTHERS.fullmatch(found[1]):
+            if found is None or found[1] in known:
+                continue
+            rank = found[1] in {"RANK", "LOCAL_RANK", "WORLD_SIZE"} and plan.launcher == "plain"
+            if rank and command.words[0].startswith("python") and source.place(one) in source.runs:
+                said = f"command: {shown} line {one.lineno}: nothing sets {found[1]} for a single process: a KeyError"
+                yield Slip(said, "--launch torchrun sets it", sure=False)
+                break
+            if _SET_BY_OTHERS.fullmatch(found[1]):
                 continue
             if every.count(found[1]) == 1 and source.place(one) in source.runs:
                 said = f"command: {shown} line {one.lineno}: the job has no variable {found[1]}: a KeyError"
