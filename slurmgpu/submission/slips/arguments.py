@@ -7,19 +7,19 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-
-import click
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from slurmgpu.lines.command import changes_folder
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.submission.slips.click_script import click_command
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.hydra_script import hydra_slip
 from slurmgpu.submission.slips.nearby import near_word
 from slurmgpu.submission.slips.python import parse_python
 from slurmgpu.submission.slips.script import code_of
 from slurmgpu.submission.slips.syntax import OF_SHELL, is_conditional, literals, name_of, parents_of
+
+if TYPE_CHECKING:
+    import click
 
 __all__ = ["argument_slip"]
 
@@ -68,6 +68,10 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
             return None if changes_folder(before) else hydra_slip(command, folder, script, text)
         if re.search(r"\bclick\b", text) and "argparse" not in text:
             moved = command.blind or bool(command.plan.steps) or changes_folder(before)
+            from slurmgpu.submission.slips.click_script import (
+                click_command,
+            )  # the page in a browser has no click
+
             main = click_command(text, None if moved else folder)
             refusal = _click_refusal(main, given, open_words=open_words) if main else None
         else:
@@ -144,6 +148,8 @@ def _options_of(
 
 
 def _click_refusal(main: click.Command, given: tuple[str, ...], *, open_words: bool) -> _Refusal | None:
+    import click
+
     try:
         main.main(list(given), prog_name="script", standalone_mode=False)
     except click.UsageError as error:
