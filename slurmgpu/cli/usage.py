@@ -78,6 +78,12 @@ _INSTEAD = {
     "walltime": "-t/--time 12:00:00 sets the time limit",
     "wrap": "write the command after two dashes: -- python train.py",
 }
+# Options that other commands, or other tools, call so.
+_CALLED_HERE = {
+    ("import", "-o"): "--to job.yaml",
+    ("import", "--output"): "--to job.yaml",
+    ("init", "--cluster"): "--based-on NAME",
+}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 
@@ -161,21 +167,13 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         return f"a job's number stands alone: {ctx.command_path} 1234"
     if error.option_name in {"-f", "--file", "--job-file", "--job"} and "--sbatch" in known:
         return f"the job file needs no option: {ctx.command_path} FILE"
-    words = {
-        "import": {"-o": "--to job.yaml", "--output": "--to job.yaml"},
-        "init": {"--cluster": "--based-on NAME"},
-    }
-    if error.option_name in words.get(ctx.info_name or "", {}):
-        return f"write {words[ctx.info_name or ''][error.option_name]}"
+    if right := _CALLED_HERE.get((ctx.info_name or "", error.option_name)):
+        return f"write {right}"
     if ctx.info_name == "cancel" and error.option_name in {"--yes", "-y"}:
         return "cancel asks nothing: leave it out"
-    if error.option_name in {
-        "-u",
-        "--user",
-        "--me",
-        "-U",
-        *(["--all"] if ctx.info_name == "cancel" else []),
-    } and ctx.info_name in {"status", "why", "cancel"}:
+    if (ctx.info_name, error.option_name) == ("cancel", "--all") or (
+        error.option_name in {"-u", "--user", "--me", "-U"} and ctx.info_name in {"status", "why", "cancel"}
+    ):
         if "--all-users" not in known:
             return (
                 "give the jobs' numbers or names, which slurmgpu status lists; all of yours: scancel -u $USER"

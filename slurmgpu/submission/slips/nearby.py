@@ -41,9 +41,8 @@ def near_file(path: Path, *, folders: bool = False) -> str | None:
     if path.suffix and not folders:
         alike = [name for name in names if Path(name).suffix == path.suffix]
         slip = next((name for name in alike if one_slip_apart(path.name, name)), None)
-        stem = nearest(
-            path.stem, [Path(name).stem for name in alike], cutoff=0.7
-        )  # any two endings are alike
+        # Without their endings, which would make any two alike.
+        stem = nearest(path.stem, [Path(name).stem for name in alike], cutoff=0.7)
         near = slip or (f"{stem}{path.suffix}" if stem and stem != path.stem else None)
         return near or near_word(path.name, [name for name in names if name not in alike])
     by_stem = {Path(name).stem: name for name in names}

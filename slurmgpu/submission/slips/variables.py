@@ -63,12 +63,13 @@ def unset_variables(
     array = plan.option("array") is not None
     so = "under `set -u` the script ends" if strict else "it is empty"
     for name in names:
-        slip = next((one for one in (*_OF_SITES, *known) if one_slip_apart(name, one)), None)
-        if slip and name not in known and re.match(_SET_BY_OTHERS, name) and name not in _OF_SITES:
-            yield Slip(
-                f"${name} is set nowhere in the script, nor here: {so}", f"did you mean ${slip}?", sure=False
-            )
-        if name in known or re.match(_SET_BY_OTHERS, name) or (name.isdecimal() and arguments):
+        if name in known or (name.isdecimal() and arguments):
+            continue
+        if re.match(_SET_BY_OTHERS, name):
+            meant_by = (one for one in (*_OF_SITES, *known) if one_slip_apart(name, one))
+            if name not in _OF_SITES and (near := next(meant_by, None)):
+                said = f"${name} is set nowhere in the script, nor here: {so}"
+                yield Slip(said, f"did you mean ${near}?", sure=False)
             continue
         if name.isdecimal():
             yield Slip(
@@ -96,9 +97,14 @@ def unset_variables(
             yield Slip(said, hint, sure=False)
 
 
+def _indices(array: str) -> list[int]:
+    """Return the numbers of a job array's first and last tasks, ranges and single ones, without step and limit."""
+    return [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
+
+
 def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[tuple[int, Slip]]:
     """Yield the bash arrays that have no value for some tasks of a job array, each of which takes one by its number."""
-    numbers = [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
+    numbers = _indices(array)
     lists: dict[str, list[str]] = {}
     for number, line in enumerate(lines, first_line):
         if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
@@ -117,7 +123,7 @@ def short_files(
     array: str, folder: Path, lines: Sequence[str], first_line: int
 ) -> Iterator[tuple[int, Slip]]:
     """Yield the files of which each task of a job array takes the line of its number (sed), and that have too few of them."""
-    numbers = [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
+    numbers = _indices(array)
     for number, line in enumerate(lines, first_line):
         taken = re.search(r"\bsed -n [\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']*p[\"']?\s+([\w./-]+)", line)
         path = folder / taken[1] if taken and numbers else None
