@@ -42,7 +42,9 @@ def told(case: dict[str, Any], folder: Path, before: bytes = b"") -> list[object
     """What is wrong in what is said of a recorded failure."""
     cause = said(folder, before + case["log"].encode(), **facts_of(case))
     wrong: list[object] = [words for words in case.get("says", ()) if not before and words not in cause.what]
-    for name, expected in (("kind", case["kind"]), ("rank", case.get("rank")), ("host", case.get("host"))):
+    wrong += [words for words in case.get("shows", ()) if not any(words in line for line in cause.evidence)]
+    for name in ("kind", "rank", "host", "certain"):
+        expected = case.get(name)
         if expected is not None and not (before and name == "host") and getattr(cause, name) != expected:
             wrong.append((name, cause))
     if ("?" in cause.what.replace("what():", "") and not before) or not cause.evidence:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Optional
 
+from .doubts import weigh
 from .endings import by_facts, of_end, of_memory, of_row
 from .ends import End, ends
 from .facts import BY_SLURM, Cause, Facts
@@ -53,7 +54,7 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
     if chosen is None:
         first = _first_end(ended)
         return unknown(seen, first, _rank(first, ended), facts)
-    return told(chosen, seen, facts)
+    return told(weigh(chosen, seen), seen, facts)
 
 
 def _failed(seen: Reading, ended: Sequence[End]) -> bool:

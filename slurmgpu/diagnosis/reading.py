@@ -166,7 +166,7 @@ class Reading:
         """Return how many lines between two of a log a program wrote outside tracebacks; ``progress``: that tell of progress."""
         if one[0] != other[0]:
             return 0
-        inside = self._inside_traces(one[0])
+        inside = self.inside_traces(one[0])
         texts = (
             self.pieces[one[0]][at].text
             for at in range(one[1] + 1, min(other[1], one[1] + 4000))
@@ -175,6 +175,18 @@ class Reading:
         return sum(
             is_progress(text) if progress else bool(text.strip()) and not is_noise(text) for text in texts
         )
+
+    def open_traces(self, until: Place) -> list[Trace]:
+        """Return the tracebacks before a line of its log after which no progress was made."""
+        return [
+            one
+            for one in self._traces
+            if one.at[0] == until[0]
+            and one.at < until
+            and not one.ignored
+            and not one.by_launcher
+            and not self.output_between(one.end, until, progress=True)
+        ]
 
     def after_last_tolerated(self, ended: Sequence[End]) -> Place:
         """Return where the last step was tolerated: srun reported its end, and the script went on to another end.
@@ -316,14 +328,15 @@ class Reading:
         found: list[Found] = []
         for number, piece in enumerate(self.pieces):
             taken: set[int] = set()
-            inside = self._inside_traces(number)
+            inside = self.inside_traces(number)
             for row in rows:
                 for sign in row.literals:
                     if sign:
                         found += self._of_sign(row, sign, number, piece, taken, inside)
         return found
 
-    def _inside_traces(self, number: int) -> set[int]:
+    def inside_traces(self, number: int) -> set[int]:
+        """Return the lines of a piece that belong to tracebacks."""
         return {
             at for trace in self._traces if trace.at[0] == number for at in range(trace.at[1], trace.end[1])
         }

@@ -1,0 +1,96 @@
+"""What speaks against a first cause: another one in the same log, or silence before Slurm ended the job.
+
+A cause that something speaks against is told as likely, with the line that does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+from .ends import moment_in
+from .reading import Found, Reading
+from .table import NEEDS_SETUP, SETUP
+from .telling import Choice
+from .traces import is_noise, is_progress, is_remark
+
+__all__ = ["weigh"]
+
+_ERROR = re.compile(
+    r"(?i)\b(?:errors?|fatal|fail(?:ed|ures?)|can ?not|can't|could ?n[o']t|unable|not found|no such|denied|invalid|unknown"
+    r"|corrupt\w*|refused|timed? ?out|exceeded|no space|killed|panic|critical|missing|lost|busy|stuck|retrying|waiting)\b"
+)
+_ANNOUNCED = 2  # lines before a traceback in which a program says that one follows
+_LAST = 10  # lines at the end of a log, of which one is a step where a training goes on
+_FAR = 400  # lines before a cause in which another one is looked for
+_SILENCE = timedelta(minutes=30)  # between a program's last line and its time limit
+_HUNG = "see what it waited for (py-spy dump, the last lines of its log); where it worked without a word, ask for more time"
+_FROM_START = frozenset((*SETUP, "carriage-return"))
+
+
+def weigh(choice: Choice, seen: Reading) -> Choice:
+    """Return the cause as likely, with what speaks against it, where something does."""
+    found = choice.found
+    if not choice.certain:
+        return choice
+    if "time-limit" in (choice.kind, found and found.row.id):
+        return _weigh_silence(choice, seen)
+    if found is None or found.row.role not in ("cause", "host"):
+        return choice
+    against = list(_other_causes(found, seen))
+    if not found.trace and found.row.role == "cause":
+        against += [one for trace in seen.open_traces(found.at) for one in trace.exceptions[-1:]]
+    if not found.specific or not found.trace:
+        against += _errors_before(found, seen)
+    lines = list(dict.fromkeys(text.splitlines()[0] for text in against))[:2]
+    found = found._replace(evidence=(*found.evidence, *lines))
+    return choice._replace(found=found, certain=not lines)
+
+
+def _other_causes(found: Found, seen: Reading) -> Iterator[str]:
+    for one in (*seen.causes, *seen.setup, *seen.host):
+        later = one.at > found.at and (found.trace or found.row.id in _FROM_START)
+        same = one.row.id in (found.row.id, "aborted") or found.row.match(one.evidence[-1])
+        of_setup = found.row.id in _FROM_START and one.row.id in (*NEEDS_SETUP, *_FROM_START)
+        if not later and not same and not of_setup and one.rank in (None, found.rank):
+            yield one.evidence[-1]
+
+
+def _errors_before(found: Found, seen: Reading) -> Iterator[str]:
+    """Yield the lines of errors that no row knows, back to the last line of progress."""
+    number, at = found.at
+    piece, inside = seen.pieces[number], seen.inside_traces(number)
+    for before in range(at - 1 - _ANNOUNCED * found.trace, max(-1, at - _FAR), -1):
+        line = piece[before]
+        if is_progress(line.text):
+            return
+        if before in inside or is_noise(line.text) or is_remark(line.text) or line.text in found.evidence:
+            continue
+        if (line.rank is None or line.rank == found.rank) and _ERROR.search(line.text):
+            yield line.text.strip()
+
+
+def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
+    """A job that wrote nothing for long before its time limit, or complained instead of going on, may have hung."""
+    event, now = choice.found, datetime.now(timezone.utc)
+    limit = moment_in(seen.line(event.at), now) if event is not None else None
+    moments: list[datetime] = []
+    shown: list[str] = []
+    for number, piece in enumerate(seen.pieces):
+        end = event.at[1] if event is not None and event.at[0] == number else len(piece)
+        texts = [piece[at].text.strip() for at in range(max(0, end - _LAST), end)]
+        shown += [
+            text
+            for text in texts
+            if text and not text.startswith(("slurmstepd", "srun: error", "slurmgpu: "))
+        ]
+        moments += [moment for text in shown if (moment := moment_in(text, now))]
+    if limit is not None and moments and limit - max(moments) > _SILENCE:
+        hours = (limit - max(moments)).total_seconds() / 3600
+        also = f"the last line of its log is {hours:.1f} h older, by the clock of the log"
+        return choice._replace(certain=False, fix=_HUNG, also=(*choice.also, also))
+    if not shown or any(map(is_progress, shown)):
+        return choice
+    also = f"its log ends without a step: {shown[-1][:200]}"
+    return choice._replace(certain=not _ERROR.search(shown[-1]), also=(*choice.also, also))
