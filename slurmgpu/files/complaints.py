@@ -105,14 +105,15 @@ def _misplaced(
         key = _without_branches(error["loc"])
         if error["type"] != "extra_forbidden" or any(isinstance(part, int) for part in key):
             continue
-        name = str(key[-1])
+        name = dotted(key) if dotted(key) in others else str(key[-1])
         place = places_of(model, name, others)
         if place is not None and place[0] == "train" and _runs_a_command(layered):
             continue
         # A key elsewhere that is merely like it is meant less often than one here.
         alike = place is not None and place[-1] != name and name.replace("_", "-") not in others
         slip = nearest(name, _keys_at(model, key[:-1]), cutoff=0.6 if alike else 0.8)
-        meant = place is not None and (not slip or (place[-1] == name and len(place) < 3))
+        known_as = name.replace("_", "-") in others
+        meant = place is not None and (known_as or not slip or (place[-1] == name and len(place) < 3))
         if place is not None and meant and place != key and _fits(model, place, _moved(layered, key, place)):
             found[key] = place
     return found
@@ -142,8 +143,10 @@ def _moved(layered: Layered, key: Key, place: tuple[str, ...]) -> Any:
 
 
 def _variables(value: object) -> object:
-    """Return variables as a mapping of texts, from a list of NAME=VALUE or a mapping; anything else as it is."""
-    if isinstance(value, list) and value and all("=" in str(one) for one in value):
+    """Return variables as a mapping of texts, from a list or mapping; anything else as it is."""
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        value = {str(one.get("name")): one.get("value", "") for one in value}  # as Kubernetes has it
+    elif isinstance(value, list) and value and all("=" in str(one) for one in value):
         value = dict(str(one).split("=", 1) for one in value)
     return {name: str(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 

@@ -118,6 +118,8 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         return f"a number and its unit are one word, such as 64{name}"
     if re.fullmatch(r"h|hours?|d|days?|min", name):
         return "write a time as 2:00:00"
+    if not name.strip():
+        return "a backslash joins two lines only as the last character of the first: take the blank behind it away"
     if name == "-":
         return "save the script in a file, and give that: slurmgpu submit FILE"
     if re.match(r"\d+(?:[ap]m|:\d\d)", name):
@@ -138,7 +140,7 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         return f"did you mean {stems[near]}?"
     if path.suffix in {".yaml", ".yml"}:
         return "give the path of one, or let `slurmgpu init` write a first one"
-    return f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ..."
+    return f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ...; a value with blanks needs quotes"
 
 
 def load_job(

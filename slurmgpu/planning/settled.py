@@ -75,7 +75,7 @@ def resolve_environment(
             f"{choice.removesuffix('/bin/activate')} (or conda=)"
             if "/" in choice
             else "define it under environments: in the cluster's profile or in slurmgpu.yaml beside the job, "
-            "or write it inline: environment: {modules: {load: [...]}}",
+            f"or write it inline: environment: {{python: {{conda: {choice}}}}}, or {{modules: {{load: [...]}}}}",
         )
     return choice, _checked(known[choice])
 

@@ -77,6 +77,11 @@ class Asked(NamedTuple):
         return self.nodes if "nodes" in self.options else 1
 
     @property
+    def sets_tasks(self) -> bool:
+        """Whether the job has a number of tasks, beside which srun ignores its own --ntasks-per-node (tried: 22.05)."""
+        return bool({"ntasks", "ntasks-per-node"} & set(self.options))
+
+    @property
     def gpu_options(self) -> list[str]:
         """The options that ask for GPUs."""
         kinds = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")

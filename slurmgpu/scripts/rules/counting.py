@@ -346,7 +346,7 @@ def _starts(view: View, call: Call) -> int | None:
         return 1
     if call.open_options:
         return None
-    if {"ntasks", "ntasks-per-node"} & set(call.srun):
+    if "ntasks" in call.srun or ("ntasks-per-node" in call.srun and not view.asked.sets_tasks):
         return _tasks(view, call.srun)
     nodes = _count(call.srun.get("nodes"))
     if nodes and nodes != view.asked.nodes:

@@ -41,7 +41,7 @@ def _starts_others(view: View, call: Call) -> bool:
 def _tasks_on_a_node(view: View, call: Call) -> int | None:
     """How many tasks of an srun run on a node; None where it does not follow from the options."""
     options = call.srun or {}
-    if "ntasks-per-node" in options:
+    if "ntasks-per-node" in options and ("ntasks" in options or not view.asked.sets_tasks):
         own = options["ntasks-per-node"] or ""
         return int(own) if own.isdigit() else None
     if {"ntasks", "nodes"} & set(options) or call.open_options:
@@ -74,10 +74,11 @@ def nodes_unused(view: View) -> Iterator[Hit]:
         if _starts_others(view, call):
             return
         facts = view.facts.python.get(call.script or "")
+        program = "torchrun" if facts and facts.distributed else call.name
         yield Hit(
             call.line,
             f"the batch script runs on the first of {nodes} nodes only, and so does this command",
-            f"start one on each node: srun --ntasks-per-node=1 {'torchrun' if facts and facts.distributed else call.name} ...",
+            f"start one on each node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {program} ...",
         )
         return
 

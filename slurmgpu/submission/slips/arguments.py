@@ -103,6 +103,10 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         meant = value[3].replace(",", ".") if value[3] else near_word(value[1], choices)
         words = [meant if word == (value[1] or value[3]) else word for word in given if meant]
         hint = f"did you mean {meant}? {command.instead(*before, *words)}" if meant else "write one of these"
+        later = next((word for word in given if word in choices), None)
+        if later and not meant:
+            rest = (word for word in given if word != later)
+            hint = f"options of {later} come behind it: {command.instead(*before, later, *rest)}"
     elif (
         "expected one argument" in said and command.plan.option("array") is not None and not command.in_script
     ):

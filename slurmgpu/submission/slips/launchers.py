@@ -250,8 +250,8 @@ def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]
             )
         elif (plan.option("nodes") or "1") not in {"1", "1-1"}:
             start = (
-                "start torchrun on each node: srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu "
-                f"{RENDEZVOUS} {shlex.join(command.words[at:])}"
+                "start torchrun on each node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 torchrun "
+                f"--nnodes=$SLURM_NNODES --nproc-per-node=gpu {RENDEZVOUS} {shlex.join(command.words[at:])}"
             )
         yield Slip(
             f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it",

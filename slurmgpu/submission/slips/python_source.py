@@ -355,6 +355,18 @@ def _needed_slips(
 ) -> Iterator[Slip]:
     """Yield what a script needs in any case and the job does not have: a variable, a file of the work folder."""
     plan, every = command.plan, "\n".join(texts.values())
+    own = command.words[command.words.index(shown) + 1 :] if shown in command.words else ()
+    counted = re.search(r"\bargv\s*(?:=|\+=|\.)[^=]|len\(\s*(?:sys\.)?argv|except", source.text)
+    open_words = command.in_script and re.search(r"[$*?]", "".join(own)) is not None
+    if "sys.argv[" in source.text and shown in command.words and not (counted or open_words):
+        for one in (one for one in source.nodes if isinstance(one, ast.Subscript)):
+            found = re.fullmatch(r"sys\.argv\[(\d+)\]", ast.unparse(one))
+            if found and int(found[1]) > len(own) and source.place(one) in source.runs:
+                said = f"command: {shown} line {one.lineno} needs {found[0]}, the argument {found[1]}, and it is given {len(own)}"
+                yield Slip(
+                    said, f"give it: {command.instead(*command.words, 'VALUE')}", sure=not command.blind
+                )
+                break
     python, modules = plan.environment.python.activated, plan.environment.modules
     set_up = (
         command.in_script

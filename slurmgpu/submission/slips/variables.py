@@ -111,6 +111,12 @@ def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[t
             lists[found[1]] = found[2].split()
         for name in re.findall(r"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}", line):
             values = lists.get(name, [])
+            makes = (
+                rf"\b{name}\+?=|\b(?:read|readarray|mapfile|declare)\b.*\b{name}\b|^\s*(?:\.|source|eval)\s"
+            )
+            if not any(re.search(makes, one) for one in lines):
+                said = f"${{{name}[...]}}: nothing sets {name} in the script, and no shell hands a list on: it is empty"
+                yield number, Slip(said, f"write {name}=(VALUE VALUE) before this line", sure=False)
             if values and numbers and max(numbers) >= len(values):
                 said = f"{name} has {len(values)} values, 0 to {len(values) - 1}, and --array={array} goes to {max(numbers)}"
                 yield (
