@@ -104,9 +104,13 @@ def token_of(address: str) -> str:
     return parse_qs(urlsplit(address).query)["token"][0]
 
 
-def cookie_of(welcome: str) -> str:
+def runs_page(welcome: str) -> str:
+    """The request of a page by who has been let in."""
     (line,) = (line for line in welcome.split("\r\n") if line.lower().startswith("set-cookie"))
-    return line.partition(": ")[2].partition(";")[0]
+    return get(
+        line.partition("Path=")[2].partition(";")[0] + "runs",
+        f"Cookie: {line.partition(': ')[2].partition(';')[0]}",
+    )
 
 
 PAGES = ["/", "/runs", "/runs/rows", "/run?job=71", "/run/log?job=71", "/run/graph?job=71", "/script", "/import",
@@ -142,7 +146,7 @@ def test_over_loopback_another_user_is_told_nothing_and_nothing_runs(world: Worl
             assert str(ada.home) not in answer
         # It goes on, and its owner is let in, and sees what others did not.
         (welcome,) = asked(ada, place, [(get(f"/?token={token}"), 0)])
-        (runs,) = asked(ada, place, [(get("/runs", f"Cookie: {cookie_of(welcome)}"), 0)])
+        (runs,) = asked(ada, place, [(runs_page(welcome), 0)])
         assert SECRET in runs
         # Nor does the system tell what the token is, or files.
         looked = mallory.run(
@@ -163,7 +167,7 @@ def test_a_token_of_a_server_that_has_ended_opens_none_after_it_on_the_same_port
         (welcome,) = asked(world.mallory, place, [(get(f"/?token={old}"), 0)])
         assert welcome.startswith("HTTP/1.1 200")  # whoever has it is let in: it is all that there is
     with serving(world.ada, "--port", str(place[1])) as (_, address):
-        requests = [(get(f"/?token={old}"), 0), (get("/runs", f"Cookie: {cookie_of(welcome)}"), 0)]
+        requests = [(get(f"/?token={old}"), 0), (runs_page(welcome), 0)]
         assert [one[:12] for one in asked(world.mallory, place, requests)] == ["HTTP/1.1 403"] * 2
 
 

@@ -155,6 +155,7 @@ def outside(guard: Guard) -> TestClient:
 @pytest.fixture
 def inside(outside: TestClient) -> TestClient:
     assert outside.get(f"/?token={TOKEN}").status_code == 200
+    outside.base_url = HERE + outside.app.prefix  # type: ignore[attr-defined]
     return outside
 
 
@@ -190,7 +191,7 @@ def test_another_token_opens_nothing_in_the_address_or_in_a_cookie(outside: Test
 
 def test_a_token_of_an_ended_server_opens_none_that_comes_after(guard: Guard, inside: TestClient) -> None:
     after = Guard(guard.app, "the-next-token")
-    client = TestClient(after, base_url=HERE, cookies=inside.cookies)
+    client = TestClient(after, base_url=HERE + after.prefix, cookies=inside.cookies)
     assert client.get("/").status_code == 403
     assert client.get(f"/?token={TOKEN}").status_code == 403
 
@@ -198,8 +199,12 @@ def test_a_token_of_an_ended_server_opens_none_that_comes_after(guard: Guard, in
 def test_the_token_leaves_the_address_at_once_and_no_other_site_sends_its_cookie(outside: TestClient) -> None:
     answer = outside.get("/run", params={"token": TOKEN, "job": '12"><b>'})
     assert TOKEN not in answer.text
-    assert "url=/run?job=12%22%3E%3Cb%3E" in answer.text
+    folder = outside.app.prefix  # type: ignore[attr-defined]
+    assert f"url={folder}/run?job=12%22%3E%3Cb%3E" in answer.text
     cookie = answer.headers["set-cookie"]
+    assert TOKEN not in cookie
+    assert f"Path={folder}/" in cookie
+    assert outside.get("/", headers={"cookie": cookie.partition(";")[0]}).status_code == 403
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert answer.headers["referrer-policy"] == "no-referrer"
@@ -207,9 +212,10 @@ def test_the_token_leaves_the_address_at_once_and_no_other_site_sends_its_cookie
 
 def test_the_way_on_from_the_token_stays_on_this_server(outside: TestClient) -> None:
     answer = outside.get(f"{HERE}//evil.example/x?token={TOKEN}")
-    assert "url=/evil.example/x" in answer.text
+    folder = outside.app.prefix  # type: ignore[attr-defined]
+    assert f"url={folder}/evil.example/x" in answer.text
     # A browser reads this without its tab: as //evil.example.
-    assert "url=/%09/evil.example/" in outside.get(f"{HERE}/%09/evil.example/?token={TOKEN}").text
+    assert f"url={folder}/%09/evil.example/" in outside.get(f"{HERE}/%09/evil.example/?token={TOKEN}").text
 
 
 def test_a_folder_with_a_file_called_like_a_library_submits_all_the_same(here: Path) -> None:
@@ -270,7 +276,7 @@ def test_another_sites_page_cannot_even_look(inside: TestClient) -> None:
 )  # fmt: skip
 def test_no_path_leads_to_a_file_that_is_not_the_pages_own(inside: TestClient, path: str) -> None:
     answer = inside.get(path)
-    assert answer.status_code == 404
+    assert answer.status_code == (403 if path[:3] == "/.." else 404)
     assert "root:" not in answer.text
     assert "from __future__" not in answer.text
     assert "function" not in answer.text
@@ -385,9 +391,15 @@ def test_a_slow_body_gets_no_longer_than_a_form_takes(guard: Guard, monkeypatch:
     headers = [
         (b"host", b"localhost"),
         (b"origin", b"http://localhost"),
-        (b"cookie", f"{guard.cookie}={TOKEN}".encode()),
+        (b"cookie", f"{guard.cookie}={guard.session}".encode()),
     ]
-    scope = {"type": "http", "method": "POST", "path": "/plan", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": f"{guard.prefix}/plan",
+        "query_string": b"",
+        "headers": headers,
+    }
     asyncio.run(guard(scope, drop, send))
     assert sent[0]["status"] == 408
 

@@ -13,9 +13,9 @@ from .ends import moment_in
 from .reading import Found, Reading
 from .table import NEEDS_SETUP, SETUP
 from .telling import Choice
-from .traces import is_noise, is_progress, is_remark
+from .traces import Place, is_noise, is_progress, is_remark
 
-__all__ = ["weigh"]
+__all__ = ["complaints", "weigh"]
 
 _ERROR = re.compile(
     r"(?i)\b(?:errors?|fatal|fail(?:ed|ures?)|can ?not|can't|could ?n[o']t|unable|not found|no such|denied|invalid|unknown"
@@ -32,20 +32,26 @@ _FROM_START = frozenset((*SETUP, "carriage-return"))
 def weigh(choice: Choice, seen: Reading) -> Choice:
     """Return the cause as likely, with what speaks against it, where something does."""
     found = choice.found
-    if not choice.certain:
-        return choice
     if "time-limit" in (choice.kind, found and found.row.id):
-        return _weigh_silence(choice, seen)
-    if found is None or found.row.role not in ("cause", "host"):
+        return _weigh_silence(choice, seen) if choice.certain else choice
+    against: list[str] = []
+    if found is not None and found.row.role in ("cause", "host"):
+        against += _other_causes(found, seen)
+    if found is not None and found.row.role not in ("job", "stop"):
+        open_traces = (one for one in seen.open_traces(found.at) if one.rank is None and not found.rank)
+        said = found.evidence[-1]
+        against += (one.exceptions[-1] for one in open_traces if said not in "\n".join(one.exceptions))
+    if choice.certain and (found is None or (found.specific and found.trace) or found.row.role == "job"):
+        pass  # what a line says that no row knows, does not outweigh it
+    elif found is None or found.row.role not in ("job", "stop"):
+        against += complaints(seen, found, choice.end.at if choice.end else None)
+    lines = list(dict.fromkeys(text.splitlines()[0].strip() for text in against))
+    if not lines:
         return choice
-    against = list(_other_causes(found, seen))
-    if not found.trace and found.row.role == "cause":
-        against += [one for trace in seen.open_traces(found.at) for one in trace.exceptions[-1:]]
-    if not found.specific or not found.trace:
-        against += _errors_before(found, seen)
-    lines = list(dict.fromkeys(text.splitlines()[0] for text in against))[:2]
-    found = found._replace(evidence=(*found.evidence, *lines))
-    return choice._replace(found=found, certain=not lines)
+    lines = [lines[0], *lines[-1:]] if len(lines) > 1 else lines
+    also = f"before that, the log says: {'; '.join(line[:160] for line in lines)}"
+    found = found and found._replace(evidence=(*found.evidence, *lines))
+    return choice._replace(found=found, certain=False, also=(*choice.also, also))
 
 
 def _other_causes(found: Found, seen: Reading) -> Iterator[str]:
@@ -57,18 +63,26 @@ def _other_causes(found: Found, seen: Reading) -> Iterator[str]:
             yield one.evidence[-1]
 
 
-def _errors_before(found: Found, seen: Reading) -> Iterator[str]:
-    """Yield the lines of errors that no row knows, back to the last line of progress."""
-    number, at = found.at
-    piece, inside = seen.pieces[number], seen.inside_traces(number)
-    for before in range(at - 1 - _ANNOUNCED * found.trace, max(-1, at - _FAR), -1):
-        line = piece[before]
-        if is_progress(line.text):
-            return
-        if before in inside or is_noise(line.text) or is_remark(line.text) or line.text in found.evidence:
+def complaints(seen: Reading, found: Found | None = None, end: Place | None = None) -> list[str]:
+    """Return the lines that tell of an error, and that no row knows, back from a cause or an end to the last progress."""
+    place = found.at if found is not None else end
+    lines: list[str] = []
+    for number, piece in enumerate(seen.pieces):
+        at, inside = len(piece), seen.inside_traces(number)
+        if place is not None and place[0] == number:
+            at = place[1] - (_ANNOUNCED if found is not None and found.trace else 0)
+        elif found is not None:
             continue
-        if (line.rank is None or line.rank == found.rank) and _ERROR.search(line.text):
-            yield line.text.strip()
+        before: list[str] = []
+        for line in (piece[n] for n in range(at - 1, max(-1, at - _FAR), -1) if n not in inside):
+            if is_progress(line.text):
+                break
+            if is_noise(line.text) or is_remark(line.text) or (found and line.text in found.evidence):
+                continue
+            if (found is None or line.rank in (None, found.rank)) and _ERROR.search(line.text):
+                before.append(line.text.strip())
+        lines += reversed(before)
+    return lines
 
 
 def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
@@ -81,9 +95,7 @@ def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
         end = event.at[1] if event is not None and event.at[0] == number else len(piece)
         texts = [piece[at].text.strip() for at in range(max(0, end - _LAST), end)]
         shown += [
-            text
-            for text in texts
-            if text and not text.startswith(("slurmstepd", "srun: error", "slurmgpu: "))
+            text for text in texts if text and not text.startswith(("slurmstepd", "srun: ", "slurmgpu: "))
         ]
         moments += [moment for text in shown if (moment := moment_in(text, now))]
     if limit is not None and moments and limit - max(moments) > _SILENCE:
@@ -93,4 +105,5 @@ def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
     if not shown or any(map(is_progress, shown)):
         return choice
     also = f"its log ends without a step: {shown[-1][:200]}"
-    return choice._replace(certain=not _ERROR.search(shown[-1]), also=(*choice.also, also))
+    stuck = _ERROR.search(shown[-1]) is not None
+    return choice._replace(certain=not stuck, fix=_HUNG if stuck else choice.fix, also=(*choice.also, also))

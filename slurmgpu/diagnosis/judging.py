@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Optional
 
-from .doubts import weigh
+from .doubts import complaints, weigh
 from .endings import by_facts, of_end, of_memory, of_row
 from .ends import End, ends
 from .facts import BY_SLURM, Cause, Facts
@@ -53,7 +53,9 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
     chosen = _choose(seen, ended, facts)
     if chosen is None:
         first = _first_end(ended)
-        return unknown(seen, first, _rank(first, ended), facts)
+        cause, said = unknown(seen, first, _rank(first, ended), facts), complaints(seen)[:1]
+        more = f"; before that, it says: {said[0][:200]}" if said and said[0][:100] not in cause.what else ""
+        return cause._replace(what=cause.what + more)
     return told(weigh(chosen, seen), seen, facts)
 
 
@@ -166,7 +168,10 @@ def _killed(ended: Sequence[End]) -> Optional[End]:
     hard = [
         end
         for end in ended
-        if end.hard and (end.by != "torchrun" or end.root or not any(e.root for e in ended))
+        if end.hard
+        and (end.by != "torchrun" or end.root or not any(e.root for e in ended))
+        # Many at once after the first one's own end: srun has ended them.
+        and not (first is not None and end.together > 1 and first.code and end.at > first.at)
     ]
     return hard[0] if hard and (first is None or first.by != "torchrun" or first.signal == 6) else None
 

@@ -19,7 +19,7 @@ _MOST = 200  # hits of a row that are looked at, in each piece
 _THOROUGH = (
     512 << 10
 )  # bytes at a piece's end in which all rows are looked for: each costs as much as all of them
-_LAST = 12  # lines that matter, among which one counts that says little by itself
+_LAST = 20  # lines that matter, among which one counts that says little by itself
 _GAP_OF_ONE, _GAP_OF_MANY = 0, 80  # lines that matter between tracebacks of one end: of one process, of many
 _AFTER = 25  # lines that matter behind a traceback after which its program has gone on
 _NEAR_END = 4  # lines that matter behind a message that is a certain cause
@@ -156,7 +156,10 @@ class Reading:
             0 if line.rank is not None or line.stream else self._facts.processes or self._facts.tasks or 4
         )
         for behind in range(at[1] + 1, min(len(piece), at[1] + 400)):
-            if piece[behind].stream == line.stream and is_progress(piece[behind].text):
+            # A rank's lines may come with several prefixes, and rank 0's without any.
+            other = piece[behind]
+            same = other.stream == line.stream or (line.rank is not None and other.rank == line.rank)
+            if (same or (line.rank == 0 and not other.stream)) and is_progress(piece[behind].text):
                 count += 1
                 if count > 2 + 2 * others:
                     return True

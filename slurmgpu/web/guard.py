@@ -91,17 +91,19 @@ class Behind(NamedTuple):
 class Guard:
     """An application in front of another: what is refused here never reaches the other.
 
-    The token comes once in the address, and from then on in a cookie that no other site's page can send. ``last`` is when
-    somebody who has it has asked for something, on the clock of ``time.monotonic``. Without ``behind``, this machine alone is
-    answered.
+    The token comes in the address, and is exchanged for a cookie that no other site's page can send. Browsers send a cookie
+    to every port of a host, where other users' servers may listen: so its value is the session's and not the token, and it
+    goes only to the folder in which the pages are, whose name nobody else knows. ``last`` is when somebody who has it has
+    asked for something, on the clock of ``time.monotonic``. Without ``behind``, this machine alone is answered.
     """
 
     def __init__(self, app: App, token: str, behind: Behind | None = None) -> None:
         self.app = app
         self.token = token
         self.behind = behind
-        # Cookies are one for all ports of a machine, and two servers must not take each other's away.
+        self.prefix = behind.prefix if behind is not None else f"/{secrets.token_urlsafe(16)}"
         self.cookie = f"slurmgpu-{secrets.token_hex(4)}"
+        self.session = secrets.token_urlsafe(32)
         self.last = time.monotonic()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -114,19 +116,21 @@ class Guard:
         if status:
             await _answer(send, status, why)
             return
-        if self.behind is not None:
-            if scope["path"] == self.behind.prefix and scope["method"] != "POST":
-                # Links are relative, and would lead out of a folder without its slash.
-                query = scope["query_string"].decode("latin-1")
-                to = f"{self.behind.prefix}/" + (f"?{query}" if query else "")
-                await _answer(send, 307, "", {"location": to})
-                return
-            scope = self._without_prefix(scope)
+        if scope["path"] == self.prefix and scope["method"] != "POST":
+            # Links are relative, and would lead out of a folder without its slash.
+            query = scope["query_string"].decode("latin-1")
+            to = f"{self.prefix}/" + (f"?{query}" if query else "")
+            await _answer(send, 307, "", {"location": to})
+            return
+        within = scope["path"].startswith(f"{self.prefix}/")
+        if within:
+            scope = {**scope, "path": scope["path"][len(self.prefix) :], "raw_path": None}
+        within |= self.behind is not None  # some proxies take their own part of the path away
         if scope["method"] in ("GET", "HEAD") and self._has_token_in_address(scope):
             self.last = time.monotonic()
             await self._welcome(scope, send)
             return
-        if not self._has_cookie(headers):
+        if not (within and self._has_cookie(headers)):
             if self.behind is not None and scope["method"] == "POST" and scope["path"] == "/":
                 await self._let_in(scope, receive, send)
                 return
@@ -173,15 +177,7 @@ class Guard:
     def _has_cookie(self, headers: list[tuple[bytes, bytes]]) -> bool:
         pairs = (pair.strip().partition("=") for line in _all(headers, b"cookie") for pair in line.split(";"))
         given = [value for name, _, value in pairs if name == self.cookie]
-        return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
-
-    def _without_prefix(self, scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """A request with its path as the application knows it; some proxies take their own part of it away, some do not."""
-        assert self.behind is not None
-        prefix = self.behind.prefix
-        if not scope["path"].startswith(f"{prefix}/"):
-            return scope
-        return {**scope, "path": scope["path"][len(prefix) :], "raw_path": None}
+        return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.session.encode())
 
     async def _let_in(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """The token as a proxy's own page sends it, in a form: it stays in no record of addresses."""
@@ -194,17 +190,16 @@ class Guard:
         await _answer(send, status or 403, _NO_TOKEN)
 
     async def _welcome(self, scope: MutableMapping[str, Any], send: Send) -> None:
-        """Keep the token in a cookie, and lead to the same page without it: it stays in no history.
+        """Hand out the session's cookie, and lead to the same page without the token: it stays in no history.
 
         A page, and not a redirect: browsers send such a cookie only where one of our own pages leads.
         """
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         query.pop("token", None)
         # One slash: two would name another machine; browsers leave out tabs and line breaks, so they may not stay between.
-        prefix = self.behind.prefix if self.behind is not None else ""
-        path = f"{prefix}/" + quote(scope["path"].lstrip("/\\"))
+        path = f"{self.prefix}/" + quote(scope["path"].lstrip("/\\"))
         url = escape(path + (f"?{urlencode(query, doseq=True)}" if query else ""))
-        cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path={prefix}/"
+        cookie = f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict; Path={self.prefix}/"
         if self.behind is not None and self.behind.origin.startswith("https:"):
             cookie += "; Secure"
         page = _WELCOME.format(url=url)

@@ -53,6 +53,20 @@ ROWS = (
         "Error in rule |Error executing process >",
         r"(?P<message>Error in rule \w+|Error executing process >.*)",
     ),
+    _error(
+        "the workflow",
+        "MissingOutputException in ",
+        r"(?P<message>MissingOutputException in rule \w+)",
+        "{message}: its command made no such file<: {detail}>",
+        (6, r"^(?!Job |Waiting|Missing files)(?P<detail>\S+)$"),
+    ),
+    _error(
+        "the program",
+        "Error in routine ",
+        r"^\s*(?P<message>Error in routine .*)",
+        "{message}<: {detail}>",
+        (2, r"^\s+(?P<detail>\w.*)"),
+    ),
     _error("the program", "Fatal error:", r"^Fatal error:$", "<{detail}>"),
     Row(
         "mpi-abort",

@@ -112,10 +112,10 @@ ROWS = (
     Row(
         "processes",
         "fork: retry|fork: Resource temporarily|can't start new thread|pthread_create failed|BlockingIOError: [Errno 11]"
-        "|libgomp: Thread creation failed|OpenBLAS blas_thread_init",
+        "|libgomp: Thread creation failed|OpenBLAS blas_thread_init|thread: Resource temporarily unavailable",
         r"(?:fork: (?:retry: )?(?:Resource temporarily unavailable|.*)|can't start new thread|pthread_create failed.*"
         r"|BlockingIOError: \[Errno 11\][^\n]*\n[^\n]*(?:fork|_execute_child)|libgomp: Thread creation failed.*"
-        r"|OpenBLAS blas_thread_init)",
+        r"|OpenBLAS blas_thread_init|thread: Resource temporarily unavailable)",
         "no further process or thread could be started",
         "fewer data-loader workers, and OMP_NUM_THREADS as high as the CPUs of a process; ulimit -u shows the limit",
     ),

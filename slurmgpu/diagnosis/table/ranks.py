@@ -105,6 +105,24 @@ ROWS = (
     ),
     Row(
         "connection-refused",
+        "APIConnectionError|Max retries exceeded with url|ConnectError",
+        r"(?:APIConnectionError: (?P<message>.*)|host='?(?:localhost|127\.0\.0\.1).*Max retries exceeded"
+        r"|ConnectError: .*Connection refused)",
+        "a server that the program talks to did not answer<: {message}>",
+        "look for why the server did not start, or ended: its own log, and what it printed before",
+        "symptom",
+        "exception",
+    ),
+    Row(
+        "nccl-system",
+        "Transport retry count exceeded on ",
+        r"(?P<message>Transport retry count exceeded on \S+)",
+        "the InfiniBand link was lost: {message}",
+        "start it again without the node that says so (exclude:), and tell the site; UCX_RC_TIMEOUT waits longer",
+        where="line",
+    ),
+    Row(
+        "connection-refused",
         "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
         r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
         r"|errno: 111 - Connection refused|ConnectionRefusedError)",

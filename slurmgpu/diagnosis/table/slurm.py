@@ -148,6 +148,14 @@ ROWS = (
         where="line",
     ),
     Row(
+        "pmix",
+        "No PMIx server was reachable",
+        r"(?P<message>No PMIx server was reachable.*)",
+        "srun gave the program's MPI no PMIx, so that each process ran alone: {message}",
+        "srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun within the job",
+        where="any",
+    ),
+    Row(
         "step-request",
         "srun: unrecognized option|srun: invalid option|srun: option ",
         r"srun: (?P<message>unrecognized option [^\n]*|invalid option -- [^\n]*|option '?[^\n]* requires an argument[^\n]*)",
