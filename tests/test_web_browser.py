@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def address(fake: Fake, here: Path) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(guard, log_level="error", lifespan="off", ws="none", http="h11"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}{guard.prefix}"
     server.should_exit = True
     thread.join(10)
     listening.close()
@@ -53,6 +54,27 @@ def page(browser: Any, address: str) -> Any:
     browser.get(f"{address}/?token={TOKEN}")
     until(lambda: browser.current_url == f"{address}/" and browser.find_elements("id", "job"))
     return browser
+
+
+def test_a_server_on_another_port_of_the_host_is_sent_no_cookie(page: Any, address: str) -> None:
+    sent: list[str] = []
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent.extend([self.path, *self.headers.get_all("cookie", [])])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        for path in ("/", "/runs"):
+            page.get(f"http://127.0.0.1:{other.server_port}{path}")
+        other.shutdown()
+    assert {"/", "/runs"} <= {*sent} <= {"/", "/runs", "/favicon.ico"}
+    page.get(f"{address}/runs")  # and the page's own server still has it
+    until(lambda: page.find_elements("css selector", "h1"))
 
 
 # What the generator shows: tests/test_web_forms.py.

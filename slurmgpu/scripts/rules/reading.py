@@ -66,8 +66,8 @@ def misspelled(view: View) -> Iterator[Hit]:
 def blank_in_sbatch(view: View) -> Iterator[Hit]:
     """`# SBATCH` with a blank: a comment to sbatch."""
     given = {one.name for one in view.script.directives}
-    # Where one of them could not stand without the blank, all are meant to be off.
-    all_off = any(re.search(r"<[\w -]+>|\s--(?:pty|wrap)\b", one) for _, one, _ in _passed(view, "blank"))
+    # Where one of them could not stand without the blank, or has a remark, all are meant to be off.
+    all_off = any(re.search(r"<[\w -]+>|\s--(?:pty|wrap)\b|\s#", one) for _, one, _ in _passed(view, "blank"))
     for line, text, _ in _passed(view, "blank"):
         # Beside the same option in force, or one that excludes it, it is an alternative that was switched off.
         name = _option_in(text)

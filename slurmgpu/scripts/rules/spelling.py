@@ -50,7 +50,8 @@ def duplicate_option(view: View) -> Iterator[Hit]:
                     counts = f"and from Slurm 25.05 this one counts alone; earlier releases mail {earlier.value!r}, too"
                     fix = f"write them in one: --mail-type={earlier.value},{one.value}"
                 fuller = set((earlier.value or "-").split(",")) <= set((one.value or "").split(","))
-                mild = same or fuller or one.name == "mail-type"
+                no_all = {"ALL"}.isdisjoint(f"{earlier.value},{one.value}".upper().split(","))
+                mild = same or fuller or one.name == "mail-type" or (one.name == "export" and no_all)
                 yield Hit(one.line, f"{said}, {counts}", fix, "hint" if mild else None)
             last[one.name] = one
 

@@ -190,13 +190,18 @@ def _gpu_fault(option: str, entry: str) -> tuple[str, str] | tuple[str, str, Sev
 def bad_mail_type(view: View) -> Iterator[Hit]:
     """A --mail-type that sbatch refuses or passes over."""
     for one, value in given(view, "mail-type"):
-        for kind in value.split(","):
-            if kind.strip().lower() not in _MAIL:
-                yield Hit(
-                    one.line,
-                    f"{kind!r} is not a type of mail",
-                    "write BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL",
-                )
+        kinds = value.split(",")
+        unknown = [kind for kind in kinds if kind.strip().lower() not in _MAIL]
+        for kind in unknown:
+            alone = len(unknown) == len(
+                kinds
+            )  # beside one that it knows, sbatch passes over it (tried: 22.05)
+            yield Hit(
+                one.line,
+                f"{kind!r} is not a type of mail" + ("" if alone else ": sbatch sends none for it"),
+                "write BEGIN, END, FAIL, REQUEUE, TIME_LIMIT, TIME_LIMIT_90 or ALL",
+                None if alone else "warning",
+            )
 
 
 @rule("warning")
