@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import pytest
 
@@ -55,11 +55,10 @@ def served(here: Path) -> Iterator[tuple[Any, str]]:
         assert server.stdout is not None
         try:
             opened = server.stdout.readline().strip()
-            address = f"http://{urlsplit(opened).netloc}/"
             with chromium() as page:
                 page.get(opened)
-                until(lambda: page.current_url == address)
-                yield page, address
+                until(lambda: "token" not in page.current_url)
+                yield page, page.current_url
         finally:
             server.terminate()
 

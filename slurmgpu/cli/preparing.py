@@ -206,6 +206,9 @@ def _mention_others(loaded: LoadedJob) -> None:
         one for folder in settings.folders.values() for one in foreign_profiles(settings, folder / "clusters")
     ]
     for one in (*settings.unused, *profiles[:1]):
+        if one.path.name == "slurmgpu.yml":
+            note(f"warning: {one.path} is not read: it {one.why}; mv slurmgpu.yml slurmgpu.yaml")
+            continue
         folder = shlex.quote(str(one.path.parent))
         note(f"{one.path} is not used: it {one.why}; where you trust it: slurmgpu config trust {folder}")
     own = Trust.of([data_folder("jobs")])

@@ -207,6 +207,10 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     if name in SBATCH.options:
         value = "" if SBATCH.options[name].takes == "none" else "=VALUE"
         return f"any option of sbatch is passed on by --sbatch {name}{value}"
+    words = ctx.meta.get(ARGUMENTS, ())
+    batch = next((word for word in words if re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", word)), None)
+    if batch is not None and not command:
+        return f"a batch script's command is written in it: change its line in {batch}"
     if name.replace("-", "_") in TrainSettings.model_fields:
         key = name.replace("-", "_")
         return (

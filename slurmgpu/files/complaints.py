@@ -166,7 +166,8 @@ def _reshaped(key: Key, value: Any) -> dict[tuple[str, ...], object]:
             for name, one in asked.items()
         }
     if key == ("steps",) and isinstance(value, list) and all(isinstance(one, dict) for one in value):
-        rest = [{name: one[name] for name in one if name != "name"} for one in value]
+        called = {"run": "command", "cmd": "command"}
+        rest = [{called.get(name, name): one[name] for name in one if name != "name"} for one in value]
         named = [str(one.get("name", f"step{at}")) for at, one in enumerate(value, 1)]
         return {("steps",): dict(zip(named, rest, strict=True))}
     found: dict[tuple[str, ...], object] = {}

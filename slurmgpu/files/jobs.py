@@ -111,7 +111,8 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
     name = str(path)
     if name.isdecimal():
         return (
-            f"a job's id goes to slurmgpu status, why, logs or resume: slurmgpu status {name}; submit -d afterok:{name} waits "
+            f"behind --set or --sbatch it is one word with the key: KEY={name}; a job's id goes to slurmgpu status, why, logs or "
+            f"resume: slurmgpu status {name}; submit -d afterok:{name} waits "
             "for it"
         )
     if re.fullmatch(r"[KMGT]i?B?", name):

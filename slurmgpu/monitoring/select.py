@@ -147,7 +147,8 @@ def _select(word: str) -> Selection:
 
         job = load_job(Path(word), Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job
         runs = job.name or job.command or job.train or job.steps
-        hint = f"give the job's name: slurmgpu status {shlex.quote(name_of(job)) if runs else 'NAME'}"
+        name = shlex.quote(name_of(job)) if runs else "NAME"
+        hint = f"give the job's name: {name}, as in slurmgpu status {name}; slurmgpu submit {shlex.quote(word)} submits it"
         raise InvalidInput(f"{word} is a job file, where a job is expected", hint=hint)
     if not names_folder(word):
         return Selection(word, name=word)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from slurmgpu.lines.command import changes_folder
+from slurmgpu.lines.command import changes_folder, python_command, python_files
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.hydra_script import hydra_slip
@@ -26,7 +26,7 @@ __all__ = ["argument_slip"]
 # With these a parser is another than it seems, or gets other words than the command's.
 _NOT_PLAIN = re.compile(
     r"sys\.argv|parse_known|default_subparser|parse_intermixed|\bparents=|prefix_chars|argument_default|\bargparse\.REMAINDER"
-    r"|jsonargparse|configargparse|set_config|local[-_]rank"
+    r"|jsonargparse|configargparse|argparse_\w|set_config"
 )
 _ACTIONS = frozenset(
     {"append", "count", "extend", "help", "store", "store_const", "store_false", "store_true", "version"}
@@ -50,14 +50,13 @@ class _Refusal(NamedTuple):
 
 def argument_slip(command: Command, folder: Path) -> Slip | None:
     """Return what the script refuses among its arguments; None where it takes them, or its parser cannot be read."""
-    script = code_of(command.words)
-    if (
-        script is None
-        or script not in command.words
-        or {"deepspeed", "torch.distributed.launch"} & set(command.words)
-    ):
+    script, python = code_of(command.words), python_command(command.words)
+    at = command.words.index(script) + 1 if script in command.words else 0
+    if script is None and python is not None and python.module and not python.launcher:
+        script = next((one for one in python_files(command.words) if (folder / one).is_file()), None)
+        at = len(command.words) - len(python.arguments)
+    if script is None or not at or {"deepspeed", "torch.distributed.launch"} & set(command.words):
         return None  # those hand the script further arguments
-    at = command.words.index(script) + 1
     before, given = command.words[:at], command.words[at:]
     if {"-h", "--help"} & set(given):
         return None
@@ -77,6 +76,8 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         else:
             parser = _parser_of(text)
             refusal = _argparse_refusal(parser, given, open_words=open_words) if parser else None
+            if parser and refusal is None:
+                return _lacking(script, text, parser)
     except (OSError, SyntaxError, TypeError, ValueError, RecursionError):
         return None
     if refusal is None:
@@ -132,6 +133,41 @@ def _argparse_refusal(
     unknown = [word for word in unknown if not (open_words and (_OF_SHELL.search(word) or word[:2] != "--"))]
     said = f"unrecognized arguments: {' '.join(unknown)}"
     return _Refusal(said, unknown, options, []) if unknown else None
+
+
+def _lacking(script: str, text: str, parser: argparse.ArgumentParser) -> Slip | None:
+    """Return the first attribute that the script takes of its arguments and that no option of its parser sets."""
+    tree = parse_python(text.encode())
+    above, nodes = parents_of(tree), list(ast.walk(tree))
+    parses = next(one for one in nodes if isinstance(one, ast.Attribute) and one.attr == "parse_args")
+    within = _function_of(parses, above)
+    made = {ast.unparse(above[parses])}
+    if isinstance(within, ast.FunctionDef) and isinstance(above[above[parses]], ast.Return):
+        made.add(f"{within.name}()")
+    bound = [one for one in nodes if isinstance(one, ast.Assign) and ast.unparse(one.value) in made]
+    names = {target.id for one in bound for target in one.targets if isinstance(target, ast.Name)}
+    given = [one for one in nodes if isinstance(one, ast.Name) and one.id in names]
+    others = [one for one in given if isinstance(one.ctx, ast.Store) and above[one] not in bound]
+    if others or re.search(r"setattr|vars\(|__dict__|set_defaults|Namespace|\*args\b", text):
+        return None
+    has, actions = set(parser._defaults), list(parser._actions)
+    for action in actions:  # grows by those of each command
+        has.add(action.dest)
+        for inner in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            actions += inner._actions
+    taken = [above[one] for one in given if isinstance(above[one], ast.Attribute)]
+    stored = {one.attr for one in taken if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
+    for one in taken:
+        if (
+            isinstance(one, ast.Attribute)
+            and one.attr not in {*has, *stored}
+            and not hasattr(argparse.Namespace, one.attr)
+        ):
+            near = near_word(one.attr, has)
+            said = f"command: {script} line {one.lineno}: {ast.unparse(one)}: its parser has no such argument"
+            hint = f"did you mean {near}?" if near else f"it has {', '.join(sorted(has - {'help'})[:20])}"
+            return Slip(f"{said}: an AttributeError when it is reached", hint, sure=False)
+    return None
 
 
 def _options_of(
@@ -257,7 +293,7 @@ def _parser_of(text: str) -> argparse.ArgumentParser | None:
     above = parents_of(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if name_of(call.func) == "ArgumentParser"]
-    parses = [call for call in calls if name_of(call.func) == "parse_args"]
+    parses = [one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr == "parse_args"]
     added = [call for call in calls if name_of(call.func) in _ADDERS]
     added.sort(key=lambda call: (call.lineno, call.col_offset))
     if len(made) != 1 or len(parses) != 1 or parses[0].args or parses[0].keywords:

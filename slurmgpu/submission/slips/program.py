@@ -177,7 +177,7 @@ def _is_there(command: Command, name: str) -> bool:
 
 def _one_word(command: Command, program: str) -> Iterator[Slip]:
     message = f"command: {program!r} is one word, so it would be the name of the program"
-    if command.in_file and any(" " in word for word in command.words[1:]):
+    if command.in_file and any(re.match(r"\w\S* ", word) for word in command.words[1:]):
         lines = "\n".join(f"  {word}" for word in command.words)
         yield Slip(
             message, f"several lines go under script:, where a shell reads them: write\nscript: |\n{lines}"
@@ -190,7 +190,8 @@ def _one_word(command: Command, program: str) -> Iterator[Slip]:
         split = shlex.split(program)
     except ValueError:
         split = program.split()
-    unquoted = command.instead(*split, *command.words[1:])
+    options = (word.split() if re.match(r"-\S+ \S+\Z", word) else [word] for word in command.words[1:])
+    unquoted = command.instead(*split, *(part for words in options for part in words))
     around = "as several words" if command.in_file else "without the quotes around it"
     yield Slip(message, f"write it {around}: {unquoted}")
 

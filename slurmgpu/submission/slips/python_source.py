@@ -413,7 +413,9 @@ def _needed_slips(
             or source.place(node) not in source.runs
         ):
             continue
-        file, once = folder / written, every.count(PurePosixPath(written).name) == 1
+        file = folder / written
+        once = every.count(PurePosixPath(written).name) == 1
+        once |= every.count(written) == 1 and "did you mean" in meant(written, file)
         if once and not is_there(file) and seen_from_here(file, folder):
             hint = f"{meant(written, file)}give its path against the work folder"
             if is_there((folder / shown).parent / written):

@@ -74,6 +74,21 @@ _MAKE_NOTHING = _BUILTINS | _BRING | {
 }  # fmt: skip
 
 # An empty word does not harm these.
+_OF_MODULES = (
+    "load",
+    "unload",
+    "purge",
+    "swap",
+    "switch",
+    "avail",
+    "list",
+    "use",
+    "restore",
+    "show",
+    "spider",
+    "add",
+    "rm",
+)
 _HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 
@@ -259,6 +274,10 @@ class _State:
         if each.srun is not None and not each.nested:
             yield from srun_slips(inner._replace(words=each.simple.words), self.folder)
         yield from self._unset_variables(each)
+        verb = near_word(words[1], _OF_MODULES) if each.name == "module" and words[1:] else None
+        if verb and words[1] not in _OF_MODULES:
+            yield Slip(f"module has no {words[1]}", f"did you mean module {verb}?", sure=False)
+            return
         elsewhere = {"chdir", "multi-prog", "container", "container-image"} & set(each.srun or ())
         if words[:1] in {("$",), (">",), ("%",)}:
             said = f"{' '.join(words)}: {words[0]} is the sign of a prompt, and would be the program here"
@@ -432,6 +451,8 @@ class _State:
     def _unset_variables(self, each: Call) -> Iterator[Slip]:
         """Yield the variables that a command needs, and that nothing in the script or in this shell sets."""
         if not self.strict and each.name in _HARMLESS:
+            if each.name in {"export", "declare", "local"}:
+                yield from self.unset_in([word for word in each.simple.raw[1:] if "=" in word])
             return
         plan, of_others = self.command.plan, self.sets_variables or each.nested
         for word in (*each.simple.assignments, *each.simple.raw[1:]) if self.strict and not of_others else ():

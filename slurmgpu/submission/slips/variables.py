@@ -128,8 +128,27 @@ def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[t
 def short_files(
     array: str, folder: Path, lines: Sequence[str], first_line: int
 ) -> Iterator[tuple[int, Slip]]:
-    """Yield the files of which each task of a job array takes the line of its number (sed), and that have too few of them."""
+    """Yield the files of which each task of a job array takes the line of its number (sed), and the files of a number each.
+
+    The former have too few lines, of the latter some are not there.
+    """
     numbers = _indices(array)
+    for number, line in enumerate(lines, first_line):
+        for word in (
+            re.findall(r"(?<![\w$/.-])[\w./-]*\$\{?SLURM_ARRAY_TASK_ID\}?[\w-]*\.\w+", line)
+            if numbers
+            else ()
+        ):
+            begin, end = re.split(r"\$\{?SLURM_ARRAY_TASK_ID\}?", word)
+            found = (
+                re.fullmatch(r"\d+", one.name[len(Path(begin + "x").name) - 1 : -len(end)])
+                for one in folder.glob(f"{begin}*{end}")
+            )
+            there = sorted(int(one[0]) for one in found if one)
+            gone = [one for one in numbers if one not in there]
+            if there and gone:
+                said = f"{begin}{gone[0]}{end} is not there, which task {gone[0]} of --array={array} takes"
+                yield number, Slip(said, f"write --array={there[0]}-{there[-1]}", sure=False)
     for number, line in enumerate(lines, first_line):
         taken = re.search(r"\bsed -n [\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']*p[\"']?\s+([\w./-]+)", line)
         path = folder / taken[1] if taken and numbers else None
