@@ -5,22 +5,18 @@ A cause that something speaks against is told as likely, with the line that does
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 from .ends import moment_in
 from .reading import Found, Reading
 from .table import NEEDS_SETUP, SETUP
+from .table.lines import COMPLAINT
 from .telling import Choice
 from .traces import Place, is_noise, is_progress, is_remark
 
 __all__ = ["complaints", "weigh"]
 
-_ERROR = re.compile(
-    r"(?i)\b(?:errors?|fatal|fail(?:ed|ures?)|can ?not|can't|could ?n[o']t|unable|not found|no such|denied|invalid|unknown"
-    r"|corrupt\w*|refused|timed? ?out|exceeded|no space|killed|panic|critical|missing|lost|busy|stuck|retrying|waiting)\b"
-)
 _ANNOUNCED = 2  # lines before a traceback in which a program says that one follows
 _LAST = 10  # lines at the end of a log, of which one is a step where a training goes on
 _FAR = 400  # lines before a cause in which another one is looked for
@@ -79,7 +75,7 @@ def complaints(seen: Reading, found: Found | None = None, end: Place | None = No
                 break
             if is_noise(line.text) or is_remark(line.text) or (found and line.text in found.evidence):
                 continue
-            if (found is None or line.rank in (None, found.rank)) and _ERROR.search(line.text):
+            if (found is None or line.rank in (None, found.rank)) and COMPLAINT.search(line.text):
                 before.append(line.text.strip())
         lines += reversed(before)
     return lines
@@ -105,5 +101,5 @@ def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
     if not shown or any(map(is_progress, shown)):
         return choice
     also = f"its log ends without a step: {shown[-1][:200]}"
-    stuck = _ERROR.search(shown[-1]) is not None
+    stuck = COMPLAINT.search(shown[-1]) is not None
     return choice._replace(certain=not stuck, fix=_HUNG if stuck else choice.fix, also=(*choice.also, also))

@@ -14,6 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from .table.lines import (
+    GROUP_MARGIN,
+    HOST_LABEL,
+    KNOWN_PREFIX,
+    PREFIXES,
+    RANKS_IN_NAMES,
+    TASK_LABEL,
+    TRACEBACK_BEHIND,
+    VLLM_ERROR,
+)
 from .table.translations import IN_ENGLISH
 
 __all__ = ["Line", "Piece", "cleaned", "read"]
@@ -34,28 +44,9 @@ _SIGNS = (
 )
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_PREFIXES = (
-    re.compile(r"\[rank(?P<rank>\d+)\]:? ?"),  # torch, of an exception and of its log
-    re.compile(r"\[rank (?P<rank>\d+) on (?P<host>[\w.-]+)\] ?"),  # slurmgpu.training
-    re.compile(r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
-    re.compile(r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?"),  # mpirun --tag-output
-    re.compile(
-        r"\[[A-Za-z_]\w*?(?P<local>\d+)(?:\|(?P<rank>\d+))?\]: ?"
-    ),  # torchrun --tee: role and local rank
-    # Ray's actors, vLLM's processes
-    re.compile(r"\((?=[^)]*(?:pid|ip)=)[A-Za-z_][\w.:]*(?: pid=\d+)?(?:, ip=(?P<host>[\d.]+))?\)(?: |$)"),
-)
-_LOGGED = re.compile(r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\](?: |$)")  # vLLM
-_LABEL = re.compile(r" *(?P<rank>\d+): ?")  # srun --label
-_HOST_LABEL = re.compile(r"(?P<host>[a-z][\w.-]*\d[\w.-]*): ?")  # pdsh, clush
-_IN_NAMES = (
-    re.compile(r"^\d+_(?P<rank>\d+)_log\.(?:out|err)$"),  # submitit
-    re.compile(r"(?:^|[._-])(?:rank|task|proc)[._-]?(?P<rank>\d+)(?:\D|$)"),
-)
 
 
 _HEADLINE = b"Traceback (most recent call last)"
-_KNOWN_PREFIX = re.compile(r"\[(?:rank:? ?)?\d+[\]:]|\[rank\d+\]|\[[A-Za-z_]\w*\d+\]:|(?:Original |Group )$")
 
 
 class Line(NamedTuple):
@@ -108,9 +99,9 @@ class Piece:
         for at in self.where(_HEADLINE, 20):
             text = cleaned(self._raw[at])
             before = text[: text.index(_HEADLINE.decode())] if _HEADLINE.decode() in text else ""
-            known = _KNOWN_PREFIX.search(before)
+            known = KNOWN_PREFIX.search(before)
             before = before[: known.start()] if known else before
-            label = next((one for one in (_LABEL, _HOST_LABEL) if one.fullmatch(before)), None)
+            label = next((one for one in (TASK_LABEL, HOST_LABEL) if one.fullmatch(before)), None)
             if label is not None:
                 self._labels, self._looked_for_labels = label, True
                 return None
@@ -159,7 +150,7 @@ class Piece:
             hosts = any(
                 sign in self.data for sign in (b"pdsh@", b"clush: ", b": [launch.py:", b"] [launch.py:")
             )
-            for pattern in (_LABEL, *([_HOST_LABEL] if hosts else [])):
+            for pattern in (TASK_LABEL, *([HOST_LABEL] if hosts else [])):
                 count = sum(pattern.match(line[:200]) is not None for line in shown)
                 if len(shown) >= 4 and count >= 0.6 * len(shown):
                     self._labels = pattern
@@ -186,17 +177,6 @@ def cleaned(raw: bytes) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 505]} ... {text[-500:]}"
 
 
-# Behind a progress bar, which ends without a newline; a worker's "Original Traceback" is a line of its own.
-_BEHIND_OTHERS = re.compile(
-    r"(?:\[(?:rank:? ?)?[\w|,]+(?: on [\w.-]+)?\](?:<std\w+>)?:? ?)*"
-    r"(?<!Original )(?<!Group )Traceback \(most recent call last\):?\s*$"
-)
-
-
-# An exception group draws its traceback, and those in it, beside lines: "  | ValueError: one", "  + Exception Group Traceback".
-_GROUP = re.compile(r" {2,}(?:\| |\+ (?=Exception Group Traceback))")
-
-
 def _split(text: str, rank: Optional[int], labels: Optional[re.Pattern[str]]) -> Line:
     at, host, found = 0, "", True
     label = labels.match(text) if labels is not None else None
@@ -205,7 +185,7 @@ def _split(text: str, rank: Optional[int], labels: Optional[re.Pattern[str]]) ->
         rank, host = int(groups["rank"]) if groups.get("rank") else rank, groups.get("host") or ""
     while found:
         found = False
-        for pattern in _PREFIXES:
+        for pattern in PREFIXES:
             match = pattern.match(text, at)
             if match:
                 at, found, groups = match.end(), True, match.groupdict()
@@ -213,17 +193,17 @@ def _split(text: str, rank: Optional[int], labels: Optional[re.Pattern[str]]) ->
                 host = groups.get("host") or host
                 break
     stream = text[:at]
-    logged = _LOGGED.match(text, at)  # with the time, which is another one in each line
+    logged = VLLM_ERROR.match(text, at)  # with the time, which is another one in each line
     at = logged.end() if logged else at
     behind = (
-        _BEHIND_OTHERS.search(text, at)
+        TRACEBACK_BEHIND.search(text, at)
         if labels is None and "Traceback (most recent" in text[at + 1 :]
         else None
     )
     if behind and text[at : behind.start()].strip():
         line = _split(text[behind.start() :], rank, None)
         return line._replace(stream=stream + line.stream)
-    drawn = _GROUP.match(text, at) if text[at : at + 2] == "  " else None
+    drawn = GROUP_MARGIN.match(text, at) if text[at : at + 2] == "  " else None
     return Line(text[drawn.end() if drawn else at :], rank, stream, host)
 
 
@@ -277,7 +257,7 @@ def _pieces(path: str, tail: int, budget: _Budget, begin: int) -> list[Piece]:
 
 def _rank_of(path: str) -> Optional[int]:
     name = Path(path).name
-    match = next(filter(None, (pattern.search(name) for pattern in _IN_NAMES)), None)
+    match = next(filter(None, (pattern.search(name) for pattern in RANKS_IN_NAMES)), None)
     return int(match["rank"]) if match else None
 
 

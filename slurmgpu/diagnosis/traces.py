@@ -6,6 +6,24 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
+from .table.lines import (
+    ANY_EXCEPTION,
+    BOX,
+    CHAINED,
+    EXCEPTION,
+    FRAME,
+    GROUP_MEMBER,
+    LAUNCHER_CODE,
+    LIBRARY_CODE,
+    NOISE,
+    OF_ANOTHER_PROCESS,
+    OF_CHILD,
+    OF_RANK,
+    ON_ONE_LINE,
+    OTHER_OUTPUT,
+    PROGRESS,
+    REMARK,
+)
 from .text import Line, Piece
 
 __all__ = ["Place", "Trace", "is_noise", "is_own_code", "is_progress", "is_quoted", "is_remark", "traces"]
@@ -14,44 +32,9 @@ Place = tuple[int, int]
 """A line: the number of its piece, and its own in it."""
 
 _BEGIN = "Traceback (most recent call last)"
-_EXCEPTION = re.compile(
-    r"^(?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Timeout|Expired|Group|NotFound|Failed"
-    r"|Killed|Refused|Lost|Stop|Fault|timeout)(?::\s.*|:?)$"
-)
-# Right below a traceback's frames; elsewhere it may be any line.
-_ANY_EXCEPTION = re.compile(r"^(?:[a-zA-Z_]\w*\.)*[a-zA-Z_]\w*(?::\s.*|:?)$")
-_USER = re.compile(
-    r"(?:site-packages|dist-packages|/lib(?:64)?/python[\d.]+/|<frozen |slurmgpu_training/|slurmgpu/training/|\.p(?:yx|xi)\b)"
-)
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-# mp.spawn's in its own error's message, and torch.distributed.checkpoint's
-_OF_ANOTHER = re.compile(r"-- Process \d+ terminated with the following error:")
-_OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (?P<rank>\d+)\)")
-_OF_GROUP = re.compile(r"\+-[-+]+ \d+ -+")
-_BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
 _WORKERS = "Original Traceback (most recent call last)"  # of a data-loader worker, in the message of the error it caused
 _MOST_LINES = 400
 _MOST_ODD = 30  # lines of others between those of one traceback
-_NOISE = re.compile(
-    r"^\s*$|^wandb: |"
-    r"^\s*\d+%\||\d+%\|.*\||it/s\]|s/it\]|^(?:srun|slurmstepd|mpirun|prterun|torchrun)\b|^slurmgpu: |^\*{3,}|^[=-]{5,}"
-    r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E\d{4} |^\[[WIE]\d{3,4} | NCCL INFO |FutureWarning|UserWarning"
-    r"|DeprecationWarning|warnings\.warn|^(?:root_|other_)?(?:Failures|NO_OTHER_FAILURES|Root Cause)|^\s*<NO_OTHER_FAILURES>"
-    r"|^\[\d+\]:$|^\s+(?:time|host|rank|exitcode|error_file|traceback) *:"
-)
-# What a launcher raises for a process that failed; its other exceptions are refusals of its own.
-_OF_CHILD = re.compile(
-    r"(?:\w+\.)*(?:ChildFailedError|CalledProcessError|SignalException|ProcessExitedException|SystemExit|KeyboardInterrupt"
-    r"|Rendezvous\w+|DistStoreError(?!: Timed out after \d+ seconds waiting for clients))\b"
-)
-# Frames of a launcher's own: its exception says that a process failed, and no more.
-_LAUNCHERS = (
-    "torch/distributed/run.py",
-    "torch/distributed/launcher",
-    "accelerate/commands/",
-    "deepspeed/launcher",
-)
 
 
 class Trace(NamedTuple):
@@ -85,20 +68,12 @@ class Trace(NamedTuple):
 
 def is_noise(text: str) -> bool:
     """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
-    return _NOISE.search(text) is not None
-
-
-_REMARK = re.compile(
-    r"\bNCCL INFO\b|^(?:\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} |\b\w*Warning: |^wandb: (?!ERROR)"
-    r"|\(sitecustomize\.py, line \d+\)$"  # Python goes on without it
-    r"|^\S+ +\d\d:\d\d:\d\d[.,\d]* +(?:\S+ +)?(?:DEBUG|INFO|WARN(?:ING)?)\b"
-    r"|^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ |-]+(?:\S+ [|-] )?\[?(?:DEBUG|INFO|WARN(?:ING)?)\b"
-)
+    return NOISE.search(text) is not None
 
 
 def is_remark(text: str) -> bool:
     """Return whether a program logged this line as information or a warning: it went on, so it is no cause."""
-    return _REMARK.search(text) is not None
+    return REMARK.search(text) is not None
 
 
 def is_quoted(text: str, at: int) -> bool:
@@ -106,20 +81,14 @@ def is_quoted(text: str, at: int) -> bool:
     return re.search(r"^\s*[>|]|['\"`]", text[:at]) is not None
 
 
-_PROGRESS = re.compile(
-    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|round|update)s?\b[^\w\n]{0,3}\d|\bloss\b\W{0,3}[\d.]|\d+%\||\bit/s\b|s/it\b"
-    r"|\bTrial \d+ finished\b|\b(?:processed|finished|wrote|saved|loaded)\b.{0,60}\b\d+ ?(?:of|/) ?\d+"
-)
-
-
 def is_progress(text: str) -> bool:
     """Return whether a line tells that a training goes on: a step, an epoch, a loss, a progress bar."""
-    return _PROGRESS.search(text) is not None
+    return PROGRESS.search(text) is not None
 
 
 def is_own_code(path: str) -> bool:
     """Whether a file is the user's, and no library's."""
-    return _USER.search(path) is None
+    return LIBRARY_CODE.search(path) is None
 
 
 def traces(pieces: Sequence[Piece]) -> Iterator[Trace]:
@@ -139,7 +108,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
     end, rank = begin, first.rank
     while at is not None:
         taken.add(at)
-        of_rank = _OF_RANK.search(piece[at].text)
+        of_rank = OF_RANK.search(piece[at].text)
         if of_rank and exceptions:
             rank = int(of_rank["rank"])
         own, end, says = _one(piece, at, first, taken)
@@ -152,10 +121,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
             frames = own or frames
         # Ray tells the error of a task inside its own, as frames without a headline.
         of_task = (
-            says is not None
-            and "RayTaskError(" in says
-            and end < len(piece)
-            and _FRAME.match(piece[end].text)
+            says is not None and "RayTaskError(" in says and end < len(piece) and FRAME.match(piece[end].text)
         )
         at = end - 1 if of_task else _chained(piece, end, first)
     if not exceptions:
@@ -177,8 +143,8 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         _frame(frames),
         frames[-1] if frames else "",
         ignored,
-        any(name in frame for frame in frames for name in _LAUNCHERS)
-        and _OF_CHILD.match(exceptions[-1]) is not None,
+        any(name in frame for frame in frames for name in LAUNCHER_CODE)
+        and OF_CHILD.match(exceptions[-1]) is not None,
         before.startswith("Exception in thread"),
     )
 
@@ -194,9 +160,9 @@ def _of_group(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[l
         taken.add(at)
         if re.match(r"\s+\+-{20,}$", line.text):
             return inner, frames, at + 1
-        if _FRAME.match(line.text) and not inner:
+        if FRAME.match(line.text) and not inner:
             frames.append(line.text.strip())
-        elif _EXCEPTION.match(line.text) and "ExceptionGroup: " not in line.text:
+        elif EXCEPTION.match(line.text) and "ExceptionGroup: " not in line.text:
             inner.append(line.text)
     return inner, frames, begin
 
@@ -211,21 +177,21 @@ def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[s
             odd += line.stream == first.stream
             at += 1
             continue
-        if _FRAME.match(line.text):
+        if FRAME.match(line.text):
             code = (
                 piece[at + 1].text.strip()
                 if at + 1 < len(piece) and piece[at + 1].stream == first.stream
                 else ""
             )
-            code = "" if _FRAME.match(code) or code.startswith('File "') else code
+            code = "" if FRAME.match(code) or code.startswith('File "') else code
             frames.append(f"{line.text.strip()}: {code}" if code else line.text.strip())
         elif _BEGIN in line.text:
             odd += 1  # another process's
-        elif line.text[:1] in _BOX:
+        elif line.text[:1] in BOX:
             at += 1
             continue
         elif line.text[:1] not in ("", " ", "\t") and (
-            _EXCEPTION.match(line.text) or (frames and not odd and _ANY_EXCEPTION.match(line.text))
+            EXCEPTION.match(line.text) or (frames and not odd and ANY_EXCEPTION.match(line.text))
         ):
             taken.add(at)
             return frames, *_message(piece, at, first)
@@ -250,9 +216,9 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
             blank += not follows
             if blank > 1:
                 break
-        elif follows and _FRAME.match(line.text):
+        elif follows and FRAME.match(line.text):
             continue
-        elif _ends_message(line.text, blank) or len(says) == (1 if _ON_ONE_LINE.match(says[0]) else 12):
+        elif _ends_message(line.text, blank) or len(says) == (1 if ON_ONE_LINE.match(says[0]) else 12):
             break
         else:
             says.append(line.text)
@@ -263,30 +229,20 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
 def _ends_message(text: str, blank: int) -> bool:
     """Whether a line is no part of the message before it."""
     if (
-        text.startswith(_CHAINED)
+        text.startswith(CHAINED)
         or _BEGIN in text
-        or _FRAME.match(text)
-        or _OF_ANOTHER.match(text)
-        or _OF_GROUP.search(text)
+        or FRAME.match(text)
+        or OF_ANOTHER_PROCESS.match(text)
+        or GROUP_MEMBER.search(text)
     ):
         return True
     return (
         is_noise(text)
         or (blank > 0 and not text.startswith((" ", "\t")))
-        or _EXCEPTION.match(text) is not None
-        or _OTHER_OUTPUT.match(text) is not None
+        or EXCEPTION.match(text) is not None
+        or OTHER_OUTPUT.match(text) is not None
         or is_progress(text)
     )
-
-
-_ON_ONE_LINE = re.compile(
-    r"(?:Key|Index|Attribute|Name|ZeroDivision|FileNotFound|Permission|ModuleNotFound)Error: \S"
-)
-# A JSON record, a time, another process's report, the end of an interpreter: no message goes on with these.
-_OTHER_OUTPUT = re.compile(
-    r"\{\"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|Exception ignored in|Process \S+:$|Exception in thread|During handling|\+[ -]"
-    r"|(?:cp|mv|rm|ls|cat|mkdir|rmdir|tar|rsync|grep|sed|chmod|ln|find): |\S+: line \d+: |srun: |slurmstepd: "
-)
 
 
 def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
@@ -296,13 +252,13 @@ def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
         line = piece[number]
         if line.stream.strip() != first.stream.strip() and line.text.strip():
             continue
-        said_so = line.text.startswith(_CHAINED) or _WORKERS in line.text
-        linked = linked or said_so or bool(_OF_ANOTHER.match(line.text) or _OF_RANK.search(line.text))
+        said_so = line.text.startswith(CHAINED) or _WORKERS in line.text
+        linked = linked or said_so or bool(OF_ANOTHER_PROCESS.match(line.text) or OF_RANK.search(line.text))
         if linked and number >= at - 2 and _BEGIN in line.text:
             return number
     return None
 
 
 def _frame(frames: Sequence[str]) -> str:
-    own = [frame for frame in frames if not _USER.search(frame)]
+    own = [frame for frame in frames if not LIBRARY_CODE.search(frame)]
     return (own or list(frames) or [""])[-1]

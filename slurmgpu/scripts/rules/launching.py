@@ -521,7 +521,7 @@ def gpu_slices(view: View) -> Iterator[Hit]:
         processes = _processes_on_a_node(view, call)
         facts = view.facts.python.get(call.script or "")
         ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
-        joins = call.torchrun is not None or _one_for_each_gpu(call) or _told_processes(call) is not None
+        joins = launcher_numbers(view, call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
         if (
             facts is not None and facts.spawns and not processes
@@ -583,16 +583,15 @@ def _slices(view: View) -> set[str]:
 
 def _processes_on_a_node(view: View, call: Call) -> str | None:
     """How many processes of one training a command starts on a node, as text; None: one, or it cannot be told."""
+    numbers = launcher_numbers(view, call)
+    if numbers is not None and numbers.processes is not None:
+        count = numbers.processes[0]
+        return str(count) if count > 1 else None
     if call.torchrun is not None:
-        count = torchrun_processes(call.words) or "1"
-        return None if count == "1" else count if count.isdigit() else "several"
+        return None if (torchrun_processes(call.words) or "1") == "1" else "several"
     if _one_for_each_gpu(call):
         gpus = view.asked.gpus_per_node or 0
         return str(gpus) if gpus > 1 else None
-    told = _told_processes(call)
-    if told is not None:
-        nodes = 1 if "deepspeed" in call.words else view.asked.nodes or 1
-        return str(int(told) // nodes) if int(told) > nodes else None
     tasks = _tasks_on_a_node(view, call) if call.srun is not None else None
     return str(tasks) if tasks and tasks > 1 else None
 
@@ -602,12 +601,6 @@ def _one_for_each_gpu(call: Call) -> bool:
     line = read_launch_line(call.words)
     told = {"num-gpus", "num-accelerators", "include", "exclude", "hostfile"}
     return line is not None and line.name == "deepspeed" and not told & set(line.line.given)
-
-
-def _told_processes(call: Call) -> str | None:
-    """How many processes accelerate starts in all, or deepspeed on each node, where the command says it in figures."""
-    told = re.search(r"\s--num[-_](?:processes|gpus)[= ](\d+)(?!\S)", " ".join(call.words))
-    return told[1] if told and call.by_launcher else None
 
 
 @rule("hint")
