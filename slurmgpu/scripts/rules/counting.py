@@ -166,9 +166,9 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
     alone = [call for call in alone if not (shares & set(call.srun or ()) and gpus & set(call.srun or ()))]
     if several:  # what meets there is known where both name the same node
         # A loop over the nodes starts a step on each.
-        rounds = {
+        rounds = [
             call for call in alone if "$" in str(call.srun) and any(call.line in one for one in _loops(view))
-        }
+        ]
         named = [call for call in alone if (call.srun or {}).get("nodelist") and call not in rounds]
         alone = [call for call in named if sum(one.srun == call.srun for one in named) > 1]
     for call in alone:
