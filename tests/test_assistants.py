@@ -268,7 +268,17 @@ def test_status_why_and_logs_tell_of_own_jobs(place: Place) -> None:
     text = done("logs", job="7", lines=3)
     assert "line 497\nline 498\nline 499\n" in text
     assert "line 496" not in text
-    assert "line 77\n" in done("logs", job="train", find="line 77", lines=10)
+    text = done("logs", job="train", find="line 77", around=1)
+    assert "line 76\nline 77\nline 78\n" in text
+    assert "line 79" not in text
+
+
+def test_a_secret_is_not_found_letter_by_letter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "canary0123456789")
+    place.log("7", "the key is canary0123456789\n")
+    for begin in ("canary", "canary0", "canary01234567"):
+        assert f"there is no line with {begin!r}" in done("logs", job="7", find=begin)
+    assert "the key is ***" in done("logs", job="7", find="the key")
 
 
 def test_report_and_gpus_answer_or_say_why_not(place: Place) -> None:
@@ -360,8 +370,11 @@ def test_what_the_budget_does_not_hold_is_not_submitted(place: Place) -> None:
     done("submit", once="a", **JOB)
     text = refused("submit", once="b", **JOB)
     assert "the job may use 2 GPU-hours, and of 3 (mcp.gpu_hours) 1 are left" in text
-    done("submit", once="c", **{**JOB, "gpus": 1})
+    done("submit", once="c", **{**JOB, "gpus": 1, "time": "59:59"})
     assert place.count("sbatch") == 2
+    assert place.book["c"]["seconds"] == 3600  # Slurm rounds up to minutes
+    place.allow("submit", hours=3.01)
+    assert "and of 3.01" in refused("submit", once="d", **{**JOB, "gpus": 1, "time": "0:01"})
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def cost_of(cluster: Cluster, draft: Draft, time: Duration | None, *, tasks: int
     """
     if time is None or time.seconds is None:
         return None
-    hours = time.seconds / 3600 * tasks
+    hours = -(-time.seconds // 60) / 60 * tasks  # Slurm rounds a limit up to whole minutes
     each = f"{count(tasks, 'task')} x " if tasks > 1 else ""
     layout = draft.layout
     partition = cluster.partitions.get((draft.partition or "").split(",")[0])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -38,6 +37,7 @@ __all__ = [
 ]
 
 _LARGEST_FILE = 1 << 20
+_SEARCHED = 5000  # lines of a log
 _LARGEST_OUTPUT = 1 << 20
 _LONGEST_SECRET = 64 << 10
 _OLDEST = timedelta(days=31)
@@ -51,6 +51,8 @@ class Said(NamedTuple):
     notes: str
     """What it said besides, on standard error."""
     code: int = 0
+    only: Callable[[str], str] | None = None
+    """What an assistant asked to see of it, taken after secrets are hidden: a search before could guess them."""
 
 
 class _Enough(BaseException):
@@ -299,9 +301,7 @@ def logs(asked: fields.LogsFields) -> Said:
     from slurmgpu.cli.actions.logs import act
 
     own_jobs([asked.job], shared())
-    # A text, not a pattern: some patterns take for ever, and nothing else is answered meanwhile.
-    found = re.escape(asked.find) if asked.find is not None else None
-    lines = Lines(asked.lines, asked.rank, None, found, asked.around if found else None)
+    lines = Lines(_SEARCHED if asked.find else asked.lines, asked.rank, None, None, None)
     with heard(ends=True) as told:
         act(
             _context("logs"),
@@ -312,7 +312,17 @@ def logs(asked: fields.LogsFields) -> Said:
             stream=asked.stream,
             paths=False,
         )
-    return told.said()
+    said, find = told.said(), asked.find
+    return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
+
+
+def _with_text(text: str, find: str, asked: fields.LogsFields) -> str:
+    """Return the last of the lines with a text in them, and those around each."""
+    lines = text.split("\n")
+    found = [at for at, line in enumerate(lines) if find in line][-asked.lines :]
+    shown = {at for one in found for at in range(one - asked.around, one + asked.around + 1)}
+    kept = [line for at, line in enumerate(lines) if at in shown]
+    return "\n".join(kept) or f"there is no line with {find!r} in the last {_SEARCHED:,}"
 
 
 def _check_since(text: str | None) -> None:

@@ -186,7 +186,8 @@ def _result(
 ) -> CallToolResult:
     notes = f"said besides:\n{said.notes}" if said.notes.strip() else ""
     text = "\n\n".join(part.strip("\n") for part in (said.out, notes) if part.strip())
-    body = shortened(secrets.hidden(plain(text)), keep_end=keep_end) or "(nothing)"
+    text = secrets.hidden(plain(text))
+    body = shortened(said.only(text) if said.only else text, keep_end=keep_end) or "(nothing)"
     ended = f"failed with exit code {said.code}" if is_error else "done"
     head = f"slurmgpu {name if name in _TOOLS else 'call'}: {ended}. {_DATA}"
     return CallToolResult(
