@@ -22,6 +22,7 @@ _LAST = 10  # lines at the end of a log, of which one is a step where a training
 _FAR = 400  # lines before a cause in which another one is looked for
 _SILENCE = timedelta(minutes=30)  # between a program's last line and its time limit
 _HUNG = "see what it waited for (py-spy dump, the last lines of its log); where it worked without a word, ask for more time"
+_ENDS = frozenset(("aborted", "mpi-abort"))  # how a process ended itself, and not why
 _FROM_START = frozenset((*SETUP, "carriage-return"))
 
 
@@ -37,15 +38,16 @@ def weigh(choice: Choice, seen: Reading) -> Choice:
         open_traces = (one for one in seen.open_traces(found.at) if one.rank is None and not found.rank)
         said = found.evidence[-1]
         against += (one.exceptions[-1] for one in open_traces if said not in "\n".join(one.exceptions))
-    if choice.certain and (found is None or (found.specific and found.trace) or found.row.role == "job"):
+    sure = choice.certain and (found is None or found.row.id not in _ENDS)
+    if sure and (found is None or (found.specific and found.trace) or found.row.role == "job"):
         pass  # what a line says that no row knows, does not outweigh it
     elif found is None or found.row.role not in ("job", "stop"):
-        against += complaints(seen, found, choice.end.at if choice.end else None)
+        against += complaints(seen, found, choice.end and choice.end.at, everywhere=not sure)
     lines = list(dict.fromkeys(text.splitlines()[0].strip() for text in against))
     if not lines:
         return choice
     lines = [lines[0], *lines[-1:]] if len(lines) > 1 else lines
-    also = f"before that, the log says: {'; '.join(line[:160] for line in lines)}"
+    also = f"the log also says: {'; '.join(line[:160] for line in lines)}"
     found = found and found._replace(evidence=(*found.evidence, *lines))
     return choice._replace(found=found, certain=False, also=(*choice.also, also))
 
@@ -53,30 +55,40 @@ def weigh(choice: Choice, seen: Reading) -> Choice:
 def _other_causes(found: Found, seen: Reading) -> Iterator[str]:
     for one in (*seen.causes, *seen.setup, *seen.host):
         later = one.at > found.at and (found.trace or found.row.id in _FROM_START)
-        same = one.row.id in (found.row.id, "aborted") or found.row.match(one.evidence[-1])
+        same = one.row.id in (found.row.id, "aborted") or (
+            found.specific and found.row.match(one.evidence[-1])
+        )
         of_setup = found.row.id in _FROM_START and one.row.id in (*NEEDS_SETUP, *_FROM_START)
         if not later and not same and not of_setup and one.rank in (None, found.rank):
-            yield one.evidence[-1]
+            yield " ".join(filter(None, (one.evidence[-1], one.values.get("detail"))))
 
 
-def complaints(seen: Reading, found: Found | None = None, end: Place | None = None) -> list[str]:
-    """Return the lines that tell of an error, and that no row knows, back from a cause or an end to the last progress."""
+def complaints(
+    seen: Reading, found: Found | None = None, end: Place | None = None, *, everywhere: bool = True
+) -> list[str]:
+    """Return the lines that tell of an error, and that no row knows, back from a cause or an end to the last progress.
+
+    ``everywhere``: from the ends of the other logs, too. A heading comes with the line below it.
+    """
     place = found.at if found is not None else end
     lines: list[str] = []
-    for number, piece in enumerate(seen.pieces):
-        at, inside = len(piece), seen.inside_traces(number)
+    numbers = range(len(seen.pieces))
+    for number in sorted(numbers, key=lambda number: place is not None and number != place[0]):
+        piece, inside = seen.pieces[number], seen.inside_traces(number)
+        at, before = len(piece), list[str]()
         if place is not None and place[0] == number:
             at = place[1] - (_ANNOUNCED if found is not None and found.trace else 0)
-        elif found is not None:
+        elif not everywhere:
             continue
-        before: list[str] = []
+        below = ""
         for line in (piece[n] for n in range(at - 1, max(-1, at - _FAR), -1) if n not in inside):
-            if is_progress(line.text):
+            text = line.text.strip(" *|")
+            if is_progress(text) and (below or not COMPLAINT.search(text)):  # a last line may tell of both
                 break
-            if is_noise(line.text) or is_remark(line.text) or (found and line.text in found.evidence):
-                continue
-            if (found is None or line.rank in (None, found.rank)) and COMPLAINT.search(line.text):
-                before.append(line.text.strip())
+            known = found is not None and (line.text in found.evidence or line.rank not in (None, found.rank))
+            if not (is_noise(line.text) or is_remark(line.text) or known) and COMPLAINT.search(text):
+                before.append(f"{text} {below}" if text.endswith(":") else text)
+            below = text or below
         lines += reversed(before)
     return lines
 

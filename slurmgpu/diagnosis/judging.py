@@ -54,7 +54,7 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
     if chosen is None:
         first = _first_end(ended)
         cause, said = unknown(seen, first, _rank(first, ended), facts), complaints(seen)[:1]
-        more = f"; before that, it says: {said[0][:200]}" if said and said[0][:100] not in cause.what else ""
+        more = f"; the log also says: {said[0][:200]}" if said and said[0][:100] not in cause.what else ""
         return cause._replace(what=cause.what + more)
     return told(weigh(chosen, seen), seen, facts)
 
@@ -179,7 +179,8 @@ def _killed(ended: Sequence[End]) -> Optional[End]:
 def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
     if seen.job:
         of_its_state = [each for each in seen.job if each.row.id == _STATES.get(facts.state)]
-        one = seen.job[0]  # of several lines about one event the first names the node
+        # Of several lines about one event the first names the node, and one about a node's failure which it was.
+        one = next((each for each in seen.job if each.row.seen.startswith("Node failure on")), seen.job[0])
         if of_its_state and one not in of_its_state:
             one = of_its_state[-1]
         quoted = facts.state in _BY_ITSELF if facts.state else seen.went_on(one.at)
@@ -229,10 +230,11 @@ def _is_by_memory(event: Choice, memory: Optional[Found]) -> bool:
 
 def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Optional[Choice]:
     """An error that a process has told itself."""
-    ranked = [one for one in seen.causes if one.rank is not None]
-    final = [one for one in seen.causes if one.trace and one.final]
+    causes = [one for one in seen.causes if one.row.id != "mpi-abort"] or seen.causes  # only how it ended
+    ranked = [one for one in causes if one.rank is not None]
+    final = [one for one in causes if one.trace and one.final]
     final = [one for one in final if not _was_survived(one, final, first, seen)]
-    others = final or [one for one in seen.causes if not one.trace]
+    others = final or [one for one in causes if not one.trace]
     if ranked:
         roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]
         tasks = [one for one in ranked if first is not None and first.by == "srun" and one.rank == first.rank]

@@ -317,9 +317,9 @@ class Reading:
 
     def _details(self, row: Row, trace: Trace) -> dict[str, Optional[str]]:
         """What stands before an exception, and not in it."""
-        if row.id != "device-assert":
-            return {}
         piece = self.pieces[trace.at[0]]
+        if row.id != "device-assert":
+            return self._detail_nearby(row, piece, trace.at[1])
         for at in piece.where(b"Assertion `"):
             match = _ASSERTION.search(piece[at].text)
             if match and at < trace.at[1] + _NEAR:

@@ -19,7 +19,10 @@ PREFIXES = (
     # torchrun --tee: role and local rank
     re.compile(r"\[[A-Za-z_]\w*?(?P<local>\d+)(?:\|(?P<rank>\d+))?\]: ?"),
     # Ray's actors, vLLM's processes
-    re.compile(r"\((?=[^)]*(?:pid|ip)=)[A-Za-z_][\w.:]*(?: pid=\d+)?(?:, ip=(?P<host>[\d.]+))?\)(?: |$)"),
+    re.compile(
+        r"\((?=[^)]*(?:pid|ip)=)[A-Za-z_][\w.:]*(?: [A-Z]+\d+)*(?: rank=(?P<rank>\d+))?(?: pid=\d+)?"
+        r"(?:, ip=(?P<host>[\d.]+))?\)(?: |$)"
+    ),
 )
 VLLM_ERROR = re.compile(r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\](?: |$)")
 TASK_LABEL = re.compile(r" *(?P<rank>\d+): ?")  # srun --label
@@ -55,7 +58,8 @@ BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
 NOISE = re.compile(
     r"^\s*$|^wandb: |"
     r"^\s*\d+%\||\d+%\|.*\||it/s\]|s/it\]|^(?:srun|slurmstepd|mpirun|prterun|torchrun)\b|^slurmgpu: |^\*{3,}|^[=-]{5,}"
-    r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E\d{4} |^\[[WIE]\d{3,4} | NCCL INFO |FutureWarning|UserWarning"
+    r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E(?!0000)\d{4} |^frame #\d|Unable to register cu\w+ factory"
+    r"|^\[[WIE]\d{3,4} | NCCL INFO |FutureWarning|UserWarning"
     r"|DeprecationWarning|warnings\.warn|^(?:root_|other_)?(?:Failures|NO_OTHER_FAILURES|Root Cause)|^\s*<NO_OTHER_FAILURES>"
     r"|^\[\d+\]:$|^\s+(?:time|host|rank|exitcode|error_file|traceback) *:"
 )
@@ -72,7 +76,8 @@ LAUNCHER_CODE = (
     "deepspeed/launcher",
 )
 REMARK = re.compile(
-    r"\bNCCL INFO\b|^(?:\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} |\b\w*Warning: |^wandb: (?!ERROR)"
+    r"\bNCCL INFO\b|^(?:[\d:. -]+: |\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} "
+    r"|\b\w*Warning: |^wandb: (?!ERROR)"
     r"|\(sitecustomize\.py, line \d+\)$"  # Python goes on without it
     r"|^\S+ +\d\d:\d\d:\d\d[.,\d]* +(?:\S+ +)?(?:DEBUG|INFO|WARN(?:ING)?)\b"
     r"|^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ |-]+(?:\S+ [|-] )?\[?(?:DEBUG|INFO|WARN(?:ING)?)\b"
@@ -91,5 +96,6 @@ OTHER_OUTPUT = re.compile(
 )
 COMPLAINT = re.compile(
     r"(?i)\b(?:errors?|fatal|fail(?:ed|ures?)|can ?not|can't|could ?n[o']t|unable|not found|no such|denied|invalid|unknown"
-    r"|corrupt\w*|refused|timed? ?out|exceeded|no space|killed|panic|critical|missing|lost|busy|stuck|retrying|waiting)\b"
+    r"|corrupt\w*|refused|timed? ?out|exceeded|no space|killed|panic|critical|missing|lost|busy|stuck|retrying|waiting"
+    r"|nan|not converged|diverged|stopping|giving up|abort\w*|exit(?:ing|ed)?)\b"
 )

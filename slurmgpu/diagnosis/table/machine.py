@@ -122,16 +122,18 @@ ROWS = (
     Row(
         "locked-memory",
         "max locked memory|ibv_",
-        r"(?:(?P<call>ibv_\w+)(?:\(\))? failed: Cannot allocate memory|max locked memory)",
+        r"(?:(?P<call>ibv_\w+)(?:\(\))? failed(?: with error|:) Cannot allocate memory|max locked memory)",
         "the limit of locked memory (ulimit -l) is too low for the fast network<: {call} failed>",
         "tell the site: Slurm's daemons must start with an unlimited memlock (PropagateResourceLimitsExcept=MEMLOCK); until then "
         "UCX_TLS=tcp,self,sm, or NCCL_IB_DISABLE=1, uses the slower way",
     ),
     Row(
         "cpu-memory",
-        "DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|MemoryError|Unable to allocate|Errno 12",
+        "DefaultCPUAllocator|Cannot allocate memory|cannot allocate vector of size|std::bad_alloc|MemoryError|Unable to allocate"
+        "|Errno 12",
         r"(?:DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (?P<bytes>\d+) bytes"
-        r"|Unable to allocate (?P<size>[\d.]+ \w+)[^\n]*|Cannot allocate memory|std::bad_alloc|\bMemoryError)",
+        r"|(?:Unable to allocate|cannot allocate vector of size) (?P<size>[\d.]+ \w+)[^\n]*|Cannot allocate memory"
+        r"|std::bad_alloc|\bMemoryError)",
         "the machine's memory was full<: {bytes} bytes more were wanted><: {size} more were wanted>",
         "ask for more memory (memory:); fewer data-loader workers, or data that is read in parts, need less",
     ),

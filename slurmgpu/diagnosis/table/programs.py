@@ -215,7 +215,7 @@ ROWS = (
         r"|(?P<message3>manifest unknown.*|No such image.*))",
         "the container's image could not be used: <{message}><{message2}><{message3}>",
         "an image's file must be on a file system of the nodes; slurmgpu submit pulls images that have an address, once, before "
-        "the job",
+        "the job; 401 or denied: log in to the registry first (apptainer registry login, enroot's .credentials)",
         where="line",
         nearby=(16, r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|(?<=\] )\S.*)"),
     ),

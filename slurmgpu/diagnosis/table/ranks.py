@@ -104,6 +104,15 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "store-timeout",
+        "Barrier timed out",
+        r"DEADLINE_EXCEEDED: (?P<message>Barrier timed out[^\n]{0,120})",
+        "the processes did not all come to JAX's barrier: {message}",
+        "look for the process that ended or did not start: its own log, and the first `srun: error`",
+        "waiting",
+        "exception",
+    ),
+    Row(
         "connection-refused",
         "APIConnectionError|Max retries exceeded with url|ConnectError",
         r"(?:APIConnectionError: (?P<message>.*)|host='?(?:localhost|127\.0\.0\.1).*Max retries exceeded"
@@ -126,10 +135,11 @@ ROWS = (
         "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
         r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
         r"|errno: 111 - Connection refused|ConnectionRefusedError)",
-        "nobody answered< at {address}>: the process that others connect to was not there",
+        "nobody answered< at {address}>: the process that others connect to was not there<, or its name is none: {detail}>",
         "look for why the first process did not start; address and port must be the same on all nodes (127.* is each one itself)",
         "waiting",
         "exception",
+        (-60, r".*cannot be retrieved \((?P<detail>gai error: [^)]*)\)"),
     ),
     Row(
         "unknown-address",
@@ -191,7 +201,8 @@ ROWS = (
         "nccl-system",
         "NCCL WARN",
         r"NCCL WARN (?P<message>.*(?:NET/IB : Got completion|NET/OFI Request completed with error|transport retry|"
-        r"ibv_\w+ failed|Could not find any local path|failed to find reverse path|No such device|Cuda failure).*)",
+        r"ibv_\w+ failed(?!.*Cannot allocate memory)|Could not find any local path|failed to find reverse path|No such device"
+        r"|Cuda failure).*)",
         "NCCL: {message}",
         "slurmgpu doctor --on-gpu tries the network; --debug writes NCCL's own report; NCCL_SOCKET_IFNAME names the interface",
         where="line",
