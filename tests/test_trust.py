@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,39 @@ def test_ones_own_file_that_others_may_write_is_as_one_of_theirs(shared: Path, m
     assert why in done.stderr
     path.chmod(0o644)
     assert "GREETING" in plan(shared).stdout
+
+
+@pytest.mark.parametrize(("entry", "who"), [((2, 6, 54321), "user 54321"), ((8, 6, 54322), "group 54322")])
+def test_ones_own_file_that_others_may_write_by_its_acl_is_as_one_of_theirs(
+    shared: Path, entry: tuple[int, int, int], who: str
+) -> None:
+    path = shared / "slurmgpu.yaml"
+    path.write_text("job: {variables: {GREETING: hello}}\n")
+    path.chmod(0o600)
+    none = 0xFFFFFFFF
+    entries = [(1, 6, none), *([entry] if entry[0] == 2 else []), (4, 0, none)]
+    entries += [*([entry] if entry[0] == 8 else []), (16, 6, none), (32, 0, none)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries)
+    os.setxattr(path, "system.posix_acl_access", acl)
+    done = plan(shared)
+    assert "GREETING" not in done.stdout
+    assert f"can be written by {who}, as its ACL says (setfacl -b)" in done.stderr
+    os.setxattr(
+        path,
+        "system.posix_acl_access",
+        acl.replace(struct.pack("<HH", entry[0], 6), struct.pack("<HH", entry[0], 4)),
+    )
+    assert "GREETING" in plan(shared).stdout
+
+
+def test_runs_that_are_a_link_of_somebody_else_are_warned_of(shared: Path) -> None:
+    (shared / "theirs").mkdir()
+    (shared / "runs").symlink_to("theirs")
+    by_bob(shared / "runs")
+    assert (
+        f"{shared}/runs is a link, and it belongs to user 54321: what jobs write lands in {shared}/theirs"
+        in plan(shared).stderr
+    )
 
 
 def test_a_file_that_others_may_write_in_a_folder_that_is_closed_to_them_is_ones_own(shared: Path) -> None:

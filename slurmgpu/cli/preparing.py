@@ -22,8 +22,8 @@ from slurmgpu.files.jobs import (
     words_as_spelled,
 )
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.files.settings import load_settings
-from slurmgpu.files.trust import Trust
+from slurmgpu.files.settings import load_settings, runs_folder
+from slurmgpu.files.trust import Trust, link_of_another
 from slurmgpu.files.yaml import read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
@@ -211,6 +211,11 @@ def _mention_others(loaded: LoadedJob) -> None:
             continue
         folder = shlex.quote(str(one.path.parent))
         note(f"{one.path} is not used: it {one.why}; where you trust it: slurmgpu config trust {folder}")
+    runs = runs_folder(settings.settings.runs, Path.cwd(), os.environ)
+    if whose := link_of_another(runs):
+        note(
+            f"warning: {runs} is a link, and it {whose}: what jobs write lands in {runs.resolve()}; take it away, or set runs:"
+        )
     own = Trust.of([data_folder("jobs")])
     named = own.foreign(loaded.path) if loaded.path else None
     for one in (*settings.of_others, *([named] if named else [])):

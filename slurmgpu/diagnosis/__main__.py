@@ -1,4 +1,4 @@
-"""``python -m slurmgpu.diagnosis LOG...``: the first cause by some logs.
+"""``python -I -m slurmgpu.diagnosis LOG...``: the first cause by some logs.
 
 Exit codes: 0 a cause, or nothing failed; 1 something failed and is not known; 2 bad usage.
 """
@@ -18,7 +18,7 @@ from .judging import diagnose
 def main(arguments: Sequence[str]) -> int:
     """Read the arguments, and say what is found."""
     parser = argparse.ArgumentParser(
-        prog="python -m slurmgpu.diagnosis", description="Say what failed first, by a job's logs."
+        prog="python -I -m slurmgpu.diagnosis", description="Say what failed first, by a job's logs."
     )
     parser.add_argument("logs", nargs="+", metavar="LOG", help="stdout, stderr, logs of ranks or steps")
     parser.add_argument("--exit-code", type=int, help="with which the job ended")

@@ -10,12 +10,13 @@ import grp
 import os
 import pwd
 import stat
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["Foreign", "Trust", "opened"]
+__all__ = ["Foreign", "Trust", "link_of_another", "opened"]
 
 
 class Foreign(NamedTuple):
@@ -70,6 +71,35 @@ def _others(there: os.stat_result, path: Path) -> str | None:
     shared = there.st_mode & stat.S_IWGRP and not _is_ones_own_group(there.st_gid)
     if shared and _reached(path, there.st_gid):
         return f"can be written by group {_group(there.st_gid)} (chmod g-w)"
+    # The mode shows an ACL's mask as the group's rights.
+    named = _by_acl(path) if there.st_mode & stat.S_IWGRP and _reached(path, None) else None
+    return f"can be written by {named}, as its ACL says (setfacl -b)" if named else None
+
+
+def link_of_another(path: Path) -> str | None:
+    """Return whose link a path is, as the end of a sentence; None where it is none, or the user's own."""
+    try:
+        there = path.lstat()
+    except OSError:
+        return None
+    return _owner(there) if stat.S_ISLNK(there.st_mode) else None
+
+
+_ACL = "system.posix_acl_access"
+_OF_USER, _OF_GROUP, _MAY_WRITE = 2, 8, 2
+
+
+def _by_acl(path: Path) -> str | None:
+    """Return who else may write a file by its ACL, in which others are named (acl(5); linux/posix_acl_xattr.h)."""
+    try:
+        data = os.getxattr(path, _ACL)
+    except (OSError, AttributeError):  # none, or a system or file system that has no such ACLs
+        return None
+    for tag, may, number in struct.iter_unpack("<HHI", data[4:]):
+        if tag == _OF_USER and may & _MAY_WRITE and number not in {0, os.geteuid()}:
+            return _user(number)
+        if tag == _OF_GROUP and may & _MAY_WRITE and not _is_ones_own_group(number):
+            return f"group {_group(number)}"
     return None
 
 
@@ -88,13 +118,14 @@ def _owner(there: os.stat_result) -> str | None:
     mine = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         mine.add(int(os.environ["SUDO_UID"]))
-    if there.st_uid in mine:
-        return None
+    return None if there.st_uid in mine else f"belongs to {_user(there.st_uid)}"
+
+
+def _user(number: int) -> str:
     try:
-        name = pwd.getpwuid(there.st_uid).pw_name
+        return pwd.getpwuid(number).pw_name
     except KeyError:
-        name = f"user {there.st_uid}"
-    return f"belongs to {name}"
+        return f"user {number}"
 
 
 def _is_ones_own_group(number: int) -> bool:
