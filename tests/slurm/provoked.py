@@ -5,7 +5,10 @@ Each is a shell script; ``python NAME`` in it runs the program of that name in `
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
+
+from ruamel.yaml import YAML
 
 __all__ = ["FAULTS", "PROGRAMS", "Fault"]
 
@@ -31,12 +34,6 @@ RANK=0 LOCAL_RANK=0 python {program} & first=$!
 RANK=1 LOCAL_RANK=1 python {program} & wait $first; code=$?; wait; exit $code
 """
 _SMALL = 'unshare -m bash -c \'mount -t tmpfs -o "$0" none mnt && cd mnt && exec "$@"\' '
-_NOBODY = """import os
-def nobody():  # root may do everything
-    if os.getuid() == 0:
-        os.setuid(65534)
-"""
-
 FAULTS = {
     "no-command": Fault("nvidia-smj --query", "command-missing", "nvidia-smj"),
     "not-executable": Fault("echo 'echo hello' >tool; ./tool", "not-executable", "./tool"),
@@ -112,97 +109,6 @@ FAULTS = {
     "unused": Fault(_RANKS.format(program="unused.py"), "unused-parameters", "no part in the loss", (0, 1)),
 }
 
-_DIST = "import datetime, os, time, torch, torch.distributed as dist\nrank = int(os.environ['RANK'])\n"
-# Rank 1 does not come before the other has given up, however busy the machine is.
-_LATE = (
-    f"{_DIST}dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=20))\n\n\ndef until_told(wait):\n"
-    "    if rank == 1:\n        while not os.path.exists('told'):\n            time.sleep(0.1)\n        raise SystemExit(0)\n"
-    "    try:\n        wait()\n    finally:\n        open('told', 'w').close()\n\n\n"
+PROGRAMS: dict[str, str] = YAML(typ="safe").load(
+    (Path(__file__).parents[1] / "data" / "provoked_programs.yaml").read_text(encoding="utf-8")
 )
-PROGRAMS = {
-    "syntax.py": "def train(model:\n    pass\n",
-    "arguments.py": (
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
-    ),
-    "no_module.py": "import lightning_fabric_x\n",
-    "shadowed/random.py": "SEED = 3\n",
-    "shadowed/train.py": "import tempfile\n",
-    "shadowed_later/statistics.py": "MEANS = {}\n",
-    "shadowed_later/train.py": "import statistics\nprint(statistics.fmean([1, 2]))\n",
-    "no_file.py": "open('data/train.bin')\n",
-    "broken_link.py": "open('weights.pt', 'rb')\n",
-    "no_permission.py": f"{_NOBODY}open('secret.bin', 'w').close()\nos.chmod('secret.bin', 0)\nnobody()\nopen('secret.bin')\n",
-    "disk_full.py": (
-        "import sys\nwith open(sys.argv[1], 'wb') as file:\n    for _ in range(64):\n        file.write(bytes(65536))\n"
-    ),
-    "no_inode.py": "for number in range(99):\n    open(f'sample-{number}.bin', 'w').close()\n",
-    "open_files.py": "files = [open('/dev/null') for _ in range(99)]\n",
-    "no_process.py": (
-        f"{_NOBODY}import resource, subprocess\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\nnobody()\n"
-        "subprocess.run(['true'])\n"
-    ),
-    "no_thread.py": (
-        f"{_NOBODY}import resource, threading\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\nnobody()\n"
-        "threading.Thread(target=print).start()\n"
-    ),
-    "memory_error.py": "data = bytearray(1 << 30)\n",
-    "segfault.py": "import ctypes\nctypes.string_at(0)\n",
-    "bus_error.py": (
-        "import mmap, os\nfile = open('mapped.bin', 'w+b')\nfile.truncate(8192)\nview = mmap.mmap(file.fileno(), 8192)\n"
-        "file.truncate(0)\nprint(view[4096])\n"
-    ),
-    "aborted.py": "import os\nos.abort()\n",
-    "killed.py": (
-        "import os, subprocess, time\nprint('step 1', flush=True)\nsubprocess.run(['kill', '-KILL', str(os.getpid())])\n"
-        "time.sleep(60)\n"
-    ),
-    "exit_code.py": "import sys\nprint('step 1: loss 0.5')\nsys.exit(7)\n",
-    "port.py": "import socket\none, other = socket.socket(), socket.socket()\none.bind(('127.0.0.1', 0))\none.listen()\n"
-    "other.bind(one.getsockname())\n",
-    "refused.py": "import socket\nbusy = socket.socket()\nbusy.bind(('127.0.0.1', 0))\n"
-    "socket.create_connection(busy.getsockname())\n",
-    "no_host.py": "import socket\nsocket.create_connection(('node-of-nobody.invalid', 22))\n",
-    "config.py": "import json\nopen('config.json', 'w').write('{\"lr\": 0.1,}')\njson.load(open('config.json'))\n",
-    "assertion.py": "batch = 7\nassert batch % 2 == 0, f'batch size {batch} is odd'\n",
-    "exception.py": "sample = {'image': 1}\nsample['labels']\n",
-    "spawn.py": (
-        "import multiprocessing\nif __name__ == '__main__':\n"
-        "    multiprocessing.get_context('spawn').Process(target=lambda: None).start()\n"
-    ),
-    "cut_pickle.py": "import pickle\nopen('state.pkl', 'w').close()\npickle.load(open('state.pkl', 'rb'))\n",
-    "cpu_build.py": "import torch\ntorch.zeros(1, device='cuda')\n",
-    "cut_checkpoint.py": (
-        "import os, torch\ntorch.save({'w': torch.zeros(9999)}, 'a.pt')\nos.truncate('a.pt', 5000)\ntorch.load('a.pt')\n"
-    ),
-    "other_model.py": (
-        "import torch\nsaved = torch.nn.Linear(4, 2).state_dict()\ntorch.nn.Linear(4, 3).load_state_dict(saved)\n"
-    ),
-    "shapes.py": "import torch\ntorch.nn.Linear(4, 2)(torch.zeros(3, 5))\n",
-    "dtypes.py": "import torch\ntorch.nn.Linear(4, 2)(torch.zeros(3, 4, dtype=torch.float64))\n",
-    "not_finite.py": (
-        "import torch\ntorch.autograd.set_detect_anomaly(True)\nx = torch.zeros(1, requires_grad=True)\n"
-        "(torch.sqrt(x) * 0).backward()\n"
-    ),
-    "loader.py": (
-        "import os, signal, sys, torch\n\n\nclass Data(torch.utils.data.Dataset):\n    def __len__(self):\n        return 4\n"
-        "\n    def __getitem__(self, at):\n        if sys.argv[1] == 'kill':\n            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return torch.ones(99999)\n\n\n"
-        "for batch in torch.utils.data.DataLoader(Data(), num_workers=1):\n    print(batch.sum())\n"
-    ),
-    "class_index.py": (
-        "import torch\ntorch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.tensor([1, 7]))\n"
-    ),
-    "not_started.py": "import torch.distributed as dist\ndist.init_process_group('gloo')\n",
-    "store.py": (
-        "import datetime, torch.distributed as dist\n"
-        "dist.TCPStore('127.0.0.1', 0, 2, True, timeout=datetime.timedelta(seconds=2))\n"
-    ),
-    "barrier.py": f"{_LATE}until_told(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=2)))\n",
-    "collective.py": f"{_LATE}until_told(lambda: dist.all_reduce(torch.ones(2)))\n",
-    "unused.py": (
-        f"{_DIST}dist.init_process_group('gloo')\n\n\nclass Model(torch.nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.a, self.b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n\n"
-        "    def forward(self, x):\n        return self.a(x)\n\n\nmodel = torch.nn.parallel.DistributedDataParallel(Model())\n"
-        "for _ in range(2):\n    model(torch.ones(1, 2)).sum().backward()\n"
-    ),
-}
