@@ -10,6 +10,7 @@ __all__ = ["How", "Lines", "Reported", "Which"]
 class Which(NamedTuple):
     """Which of the jobs `status` shows."""
 
+    user: str | None
     all_users: bool
     since: str | None
     states: str | None

@@ -18,6 +18,7 @@ from slurmgpu.cli.interrupting import as_interrupts
 @gathered(
     "which",
     Which,
+    click.option("--user", metavar="NAME", help="That user's jobs, as far as the site shows them."),
     click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them."),
     click.option(
         "--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d)."

@@ -178,7 +178,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
             return (
                 "give the jobs' numbers or names, which slurmgpu status lists; all of yours: scancel -u $USER"
             )
-        return f"your own jobs need no option; everybody's: {ctx.command_path} --all-users"
+        one = f", one user's: {ctx.command_path} --user NAME" if "--user" in known else ""
+        return f"your own jobs need no option{one}, everybody's: {ctx.command_path} --all-users"
     if error.option_name == "--tail" and "-n" in known:
         return f"the last lines of each log: {ctx.command_path} -n 50"
     for word in ctx.meta.get(ARGUMENTS, ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import shlex
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.select import current_user
 
 if TYPE_CHECKING:
+    from slurmgpu.cli.asked import Reported, Which
     from slurmgpu.cli.filtering import Filter
 
-__all__ = ["chosen", "named"]
+__all__ = ["chosen", "named", "user_of"]
 
 
 def chosen(by: Filter) -> Callable[[JobStatus], bool]:
@@ -61,3 +64,25 @@ def _states(text: str) -> set[JobState]:
                 hint=f"states are {', '.join(state.value.lower() for state in JobState)}",
             )
     return {JobState.parse(word) for word in words}
+
+
+def user_of(which: Which | Reported) -> str | None:
+    """Return whose jobs ``--user`` and ``--all-users`` mean; None: everybody's. InvalidInput for a user that is none."""
+    if which.user is not None and which.all_users:
+        raise InvalidInput("--user and --all-users are both given", hint="keep one of the two")
+    if which.user is not None and not which.user.strip():
+        raise InvalidInput(
+            f"--user {which.user!r} names nobody", hint="give a user's name, such as --user ada"
+        )
+    if which.user is not None and not _is_user(which.user):
+        raise InvalidInput(
+            f"--user {which.user}: there is no such user", hint="give the name with which that user logs in"
+        )
+    return None if which.all_users else which.user or current_user()
+
+
+def _is_user(name: str) -> bool:
+    try:
+        return name.isdecimal() or bool(pwd.getpwnam(name))
+    except KeyError:
+        return False

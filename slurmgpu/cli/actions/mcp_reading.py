@@ -253,7 +253,7 @@ def show_status(asked: fields.StatusFields) -> Said:
     _check_since(asked.since)
     if asked.jobs:
         own_jobs(asked.jobs, shared())
-    which = Which(False, asked.since, asked.state, asked.partition, None, asked.name)
+    which = Which(None, False, asked.since, asked.state, asked.partition, None, asked.name)
     with heard(ends=True) as told:
         act(
             _context("status"),

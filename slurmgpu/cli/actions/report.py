@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pwd
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.actions.asking import ago, shared
-from slurmgpu.cli.actions.filtering import chosen, named
+from slurmgpu.cli.actions.filtering import chosen, named, user_of
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -25,7 +24,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.reporting.gathering import DEFAULT_SINCE, Reports, report_on_jobs, report_since
 from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import current_user, select, since_moment
+from slurmgpu.monitoring.select import select, since_moment
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
@@ -48,7 +47,7 @@ def act(
     # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
     gc.set_threshold(100_000, 50, 50)
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
-    user, since, counts = _whose(which), _since(which.since), chosen(which)
+    user, since, counts = user_of(which), _since(which.since), chosen(which)
     _check(jobs, apply=apply, html=html, as_json=as_json)
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
     cluster = _cluster()
@@ -77,27 +76,6 @@ def act(
         ctx.exit(1)
     if found.unasked or (not jobs and not found.available):
         ctx.exit(OutcomeUnknown.exit_code)
-
-
-def _whose(which: Reported) -> str | None:
-    if which.user is not None and which.all_users:
-        raise InvalidInput("--user and --all-users are both given", hint="keep one of the two")
-    if which.user is not None and not which.user.strip():
-        raise InvalidInput(
-            f"--user {which.user!r} names nobody", hint="give a user's name, such as --user ada"
-        )
-    if which.user is not None and not _is_user(which.user):
-        raise InvalidInput(
-            f"--user {which.user}: there is no such user", hint="give the name with which that user logs in"
-        )
-    return None if which.all_users else which.user or current_user()
-
-
-def _is_user(name: str) -> bool:
-    try:
-        return name.isdecimal() or bool(pwd.getpwnam(name))
-    except KeyError:
-        return False
 
 
 def _since(text: str | None) -> datetime | None:

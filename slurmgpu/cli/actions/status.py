@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from slurmgpu.cli.actions.asking import shared
-from slurmgpu.cli.actions.filtering import chosen, named
+from slurmgpu.cli.actions.filtering import chosen, named, user_of
 from slurmgpu.cli.actions.status_text import View, show
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.arrays import only
 from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import Selection, current_user, select, since_moment
+from slurmgpu.monitoring.select import Selection, select, since_moment
 from slurmgpu.monitoring.status import Detail, StatusReport, last_known, status
 from slurmgpu.monitoring.table import COLUMNS, Column, columns_of, in_order
 from slurmgpu.slurm import Slurm
@@ -79,7 +79,7 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
     selections = select(jobs)
     asked = _Question(
         selections,
-        None if which.all_users else current_user(),
+        user_of(which),
         which.since,
         live,
         "use" if any(column.is_use for column in columns) else "usual",
