@@ -65,7 +65,7 @@ def test_images_on_amds_gpus_need_no_option() -> None:
 
 
 def test_devices_may_be_named_where_the_job_has_all_of_the_node() -> None:
-    body = "export CUDA_VISIBLE_DEVICES={}\nsrun python train.py"
+    body = "export CUDA_VISIBLE_DEVICES={}\npython train.py"
     for gpus, devices, told in ((4, "0,1,2,3", False), (4, "0,1,2,7", True), (2, "0,1", True)):
         found_there = on_profile(
             "jsc-juwels-booster", f"-Ax -pbooster --gres=gpu:{gpus}", body.format(devices)

@@ -237,6 +237,11 @@ def visible_devices(view: View) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES is overwritten: Slurm has set it to the job's GPUs."""
     if "exclusive" in view.asked.options or not view.asked.gpu_options:
         return
+    # srun sets it anew for its tasks (tried: 22.05).
+    if any(call.srun is not None for call in view.calls) and all(
+        call.srun is not None for call in view.calls if call.trains
+    ):
+        return
     all_there = _all_gpus_of_a_node(view)
     beside = any("_DEVICES=" in "".join(one.assignments) for one in view.simple if one.ender == "&")
     for simple in () if re.search(r'-z "?\$\{?CUDA_VISIBLE', view.body) else view.simple:
@@ -341,7 +346,8 @@ _AMD = re.compile(r"(?:amd[_-]?)?(?:instinct[_-]?)?mi\d", re.IGNORECASE)
 @rule("warning")
 def container_without_gpus(view: View) -> Iterator[Hit]:
     """Apptainer without --nv (or --rocm) in a job with GPUs: the programs in the image find none."""
-    if not view.asked.gpu_options or re.search(r"_(?:NV|ROCM|NVCCLI)=", view.body):
+    none = view.asked.gpu_options and not any(map(view.asked.gpus_in, view.asked.gpu_options))
+    if not view.asked.gpu_options or none or re.search(r"_(?:NV|ROCM|NVCCLI)=", view.body):
         return
     if re.search(r"(?i)rocm|\bROCR_|\bHIP_|\bHSA_|miopen|\blumi\b|/appl/lumi|gpu:mi\d", view.script.text):
         return  # as of a cluster with AMD's

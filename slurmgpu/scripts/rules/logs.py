@@ -70,6 +70,7 @@ def log_folder_missing(view: View) -> Iterator[Hit]:
                         one.line,
                         f"the folder of {one.value!r} carries {pattern[0]}: it is not there before the job, {_NOT_MADE}",
                         "keep the pattern in the file's name, and the folder fixed",
+                        "hint" if pattern[1] == "a" else None,  # the numbers of tasks are known before
                     )
             elif folder not in said and view.facts.paths.get(folder) == "missing" and path[-1:] != "/":
                 said.add(folder)

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.planning.checklist import CHECKS, Check
 from slurmgpu.scripts.rules.base import Hit, Rule, Severity, View
 
 __all__ = ["CHECKLIST"]
 
 
+_OF_SEVERAL = {"every-rank-saves", "no-distributed-sampler", "no-set-epoch"}
+"""What harms several processes alone."""
+
+
 def _slips(name: str, check: Check, view: View) -> Iterator[Hit]:
     alone = view.asked.gpus_per_node == 1 and max(view.asked.nodes or 1, view.asked.tasks or 1) == 1
-    mild: Severity | None = "hint" if alone and name in {"no-set-epoch", "no-distributed-sampler"} else None
     for call in view.calls:
+        one = (
+            call.torchrun is not None
+            and torchrun_processes(call.words) == "1"
+            and (view.asked.nodes or 1) == 1
+        )
+        mild: Severity | None = "hint" if (alone or one) and name in _OF_SEVERAL else None
         facts = view.facts.python.get(call.script or "")
         for slip in facts.slips if facts is not None else ():
             if slip.check == name:
