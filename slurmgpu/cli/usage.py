@@ -208,6 +208,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     if name in SBATCH.options:
         value = "" if SBATCH.options[name].takes == "none" else "=VALUE"
         return f"any option of sbatch is passed on by --sbatch {name}{value}"
+    if len(error.option_name) == 2 and (other := error.option_name.swapcase()) in known:
+        return f"letters of options are large or small: write {other}"
     words = ctx.meta.get(ARGUMENTS, ())
     batch = next((word for word in words if re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", word)), None)
     if batch is not None and not command:

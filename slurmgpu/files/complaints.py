@@ -139,6 +139,8 @@ def _moved(layered: Layered, key: Key, place: tuple[str, ...]) -> Any:
         value = value[part]
     if place == ("restart", "on") and isinstance(value, bool):
         return ["preemption", "node_failure"] if value else []  # what sbatch --requeue restarts after
+    if place == ("dependency",) and str(value).isdecimal():
+        return f"afterok:{value}"
     return _variables(value) if place == ("variables",) else value
 
 

@@ -71,7 +71,9 @@ def _module(name: str) -> str:
     if " " in name:
         raise Hinted(
             f"{name!r} has a blank in it, and the name of a module has none",
-            hint=f"a version follows a slash, as in {'/'.join(name.split()[:2])}; two modules are two entries of the list",
+            hint=f"write {name.split()[-1]}: the list has names alone"
+            if name.split()[0] in {"module", "ml"}
+            else f"a version follows a slash, as in {'/'.join(name.split()[:2])}; two modules are two entries of the list",
         )
     return name
 

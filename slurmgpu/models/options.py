@@ -108,6 +108,8 @@ OTHER_NAMES = {
     "num-workers": "train.workers",
     "email": "mail.user",
     "mail.on": "mail.type",
+    "depends-on": "dependency",
+    "after": "dependency",
     "mail.events": "mail.type",
     "log": "output",
     "workdir": "work_dir",

@@ -240,13 +240,11 @@ def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> La
         return Launching("plain", why)
     program = words[runner_length(words)]
     where = f"the first of {nodes} nodes" if nodes > 1 else "the node"
-    return Launching(
-        "plain",
-        why,
-        (
-            f"{program} runs once, on {where}, with {gpus_per_node} GPUs in view; launch: srun runs it once per GPU",
-        ),
-    )
+    # A shell script mostly starts a launcher, which srun would start once for each GPU.
+    by_shell = program in {"bash", "sh"} or program.endswith(".sh")
+    instead = "what it starts must use them all" if by_shell else "launch: srun runs it once per GPU"
+    said = f"{program} runs once, on {where}, with {gpus_per_node} GPUs in view; {instead}"
+    return Launching("plain", why, (said,))
 
 
 _RAY_NODES = "write command: [python, SCRIPT, ...] with launch: ray, which joins all nodes; or use nodes: 1"

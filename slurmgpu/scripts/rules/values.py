@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.lines.constraint import read_constraint
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.batch_script import Directive
@@ -314,7 +315,13 @@ def bad_word(view: View) -> Iterator[Hit]:
     for one, value in given(view, *_WORDS):
         pattern, valid = _WORDS[one.name]
         if not re.fullmatch(pattern, value):
-            yield Hit(one.line, f"{value!r} is not a value of --{one.name}", f"write {valid}")
+            meant = re.search(r"\s-([a-z][a-z-]+)=", view.script.lines[one.line - 1])  # -mem=64G
+            fix = (
+                f"long options have two dashes: --{meant[1]}"
+                if meant and meant[1] in SBATCH.options
+                else f"write {valid}"
+            )
+            yield Hit(one.line, f"{value!r} is not a value of --{one.name}", fix)
 
 
 _UNIT = r"(?i:second|minute|hour|day|week)s?"

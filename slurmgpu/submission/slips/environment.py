@@ -15,7 +15,7 @@ from slurmgpu.lines.command import python_command
 from slurmgpu.models.environment import PythonEnvironment
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import is_there, near_file, near_word
+from slurmgpu.submission.slips.nearby import is_there, near_file, near_word, one_slip_apart
 
 __all__ = ["active_elsewhere", "environment_here", "missing_environment", "unset_here"]
 
@@ -304,7 +304,22 @@ def active_elsewhere(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
 
 def unset_here(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
     """A variable of the job's that is to be what it is here, and is not set here: the script ends there (set -u)."""
+    known = {*environ, *plan.variables, *plan.secrets, "SCRATCH", "WORK", "TMPDIR", "PROJECT"}
     for name, value in plan.variables.items():
+        for used in re.findall(r"\$\{?([A-Za-z_]\w*)\}?", value):
+            near = next((one for one in known if used not in known and one_slip_apart(used, one)), None)
+            if near:
+                said = f"variables.{name}: ${used} is set nowhere here, and the script ends where it is not set in the job"
+                yield Slip(said, f"did you mean ${near}?", sure=False)
+        if name in {"PATH", "LD_LIBRARY_PATH"} and not re.search(rf"\$\{{?{name}\b", value):
+            said = f"variables.{name}: {value} takes the place of all folders that were there"
+            yield Slip(said, f'write {name}: "{value}:${name}"', sure=False)
+        if name == "CUDA_VISIBLE_DEVICES" and not value.strip() and plan.gpus:
+            yield Slip(
+                f"variables.{name}: it is empty: programs see no GPU",
+                "leave it out: Slurm sets it",
+                sure=False,
+            )
         if re.fullmatch(rf"\$(?:{name}|\{{{name}\}})", value) and name not in environ:
             yield Slip(
                 f"variables.{name}: {value} is not set here, and the script ends where it is not set in the job either",

@@ -274,6 +274,10 @@ class _State:
         if each.srun is not None and not each.nested:
             yield from srun_slips(inner._replace(words=each.simple.words), self.folder)
         yield from self._unset_variables(each)
+        if each.name == "export" and "=" in words[2:3]:
+            said = f"{' '.join(words[:4])}: a shell sets a variable without blanks: export ends with an error, and it is not set"
+            yield Slip(said, f"write export {words[1]}={''.join(words[3:4])}", sure=False)
+            return
         verb = near_word(words[1], _OF_MODULES) if each.name == "module" and words[1:] else None
         if verb and words[1] not in _OF_MODULES:
             yield Slip(f"module has no {words[1]}", f"did you mean module {verb}?", sure=False)

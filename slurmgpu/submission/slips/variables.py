@@ -84,7 +84,9 @@ def unset_variables(
                 sure=False,
             )
         elif name.startswith("SLURM_"):
-            near = None if name in _SLURMS else near_word(name, _SLURMS)
+            same = next((one for one in _SLURMS if sorted(one.split("_")) == sorted(name.split("_"))), None)
+            index = "SLURM_ARRAY_TASK_ID" if name in {"SLURM_ARRAYID", "SLURM_ARRAY_ID"} else same
+            near = None if name in _SLURMS else index or near_word(name, _SLURMS)
             if near is not None:
                 yield Slip(f"${name} is no variable of Slurm's: {so}", f"did you mean ${near}?", sure=False)
         elif name in _OF_OTHERS and complete:
