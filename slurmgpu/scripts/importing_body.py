@@ -195,6 +195,8 @@ class _Body:
         return found
 
     def _source(self, words: list[str]) -> Key:
+        if words[1:2] == ["activate"] and len(words) == 3:  # conda's way of old
+            return self._conda(["conda", *words[1:]])
         if len(words) != 2:
             raise Unsure("a job file says only a virtual environment's bin/activate and conda's conda.sh")
         file = self._folder(words[1])
