@@ -105,7 +105,9 @@ def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
         shown += [
             text for text in texts if text and not text.startswith(("slurmstepd", "srun: ", "slurmgpu: "))
         ]
-        moments += [moment for text in shown if (moment := moment_in(text, now))]
+        moments += [
+            one for text in shown if (one := moment_in(text, now)) and (limit is None or one <= limit)
+        ]
     if limit is not None and moments and limit - max(moments) > _SILENCE:
         hours = (limit - max(moments)).total_seconds() / 3600
         also = f"the last line of its log is {hours:.1f} h older, by the clock of the log"

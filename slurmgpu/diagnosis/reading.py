@@ -287,8 +287,10 @@ class Reading:
             if trace.by_launcher:
                 return None
             last = next(row for row in rows if row.id == GENERIC)
-            behind = f"; behind it: {said[0]}" if said[1:] and not own and "Caught " not in said[0] else ""
-            text = f"{said[-1].strip()}{behind}".replace("\n", " ") if behind else said[-1]
+            inner = next((one for one in said[:-1] if "Caught " not in one), "") if not own else ""
+            text = f"{said[-1].strip()}; behind it: {inner}".replace("\n", " ") if inner else said[-1]
+            if re.match(r"[^\n]*:\s*\n", text):  # its first line is a heading
+                text = " ".join(text.split())
             match = last.match(text)
             if match is None or text.startswith("SystemExit"):
                 return None

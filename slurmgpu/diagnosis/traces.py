@@ -144,7 +144,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         frames[-1] if frames else "",
         ignored,
         any(name in frame for frame in frames for name in LAUNCHER_CODE)
-        and OF_CHILD.match(exceptions[-1]) is not None,
+        and all(map(OF_CHILD.match, exceptions)),
         before.startswith("Exception in thread"),
     )
 

@@ -67,6 +67,7 @@ ROWS = (
         "{message}<: {detail}>",
         (2, r"^\s+(?P<detail>\w.*)"),
     ),
+    _error("OpenFOAM", "FOAM FATAL ", r"FOAM FATAL (?:IO )?ERROR", "<{detail}>"),
     _error("the program", "Fatal error:", r"^Fatal error:$", "<{detail}>"),
     Row(
         "mpi-abort",

@@ -50,7 +50,7 @@ ROWS = (
     Row(
         "disk-full",
         "No space left on device|Errno 28",
-        r"No space left on device(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        r"(?<!namespace: )No space left on device(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
         "there is no room left, or no inode<: {file}>",
         "df -h and df -i on that folder show which; TMPDIR, HF_HOME and runs: name others",
     ),

@@ -13,6 +13,12 @@ __all__ = ["ROWS"]
 _SAME_STEPS = "all ranks must take the same steps: look for a branch, an early end of data or a save that one rank takes alone"
 _LONG = "; should a step of one rank really take so long, a longer timeout (init_process_group(timeout=...))"
 
+_WHY_NOT = (
+    -60,
+    r".*(?:be retrieved \(|connect to \S+ \(errno: )(?P<detail>gai error: [^)]*|11[03] - [^)]*)\)",
+)
+"""What c10d said of the connection before: a name that is none, no route, a time that was up."""
+
 ROWS = (
     Row(
         "nccl-timeout",
@@ -80,10 +86,11 @@ ROWS = (
         "rendezvous-timeout",
         "RendezvousTimeoutError|RendezvousConnectionError",
         r"(?P<name>Rendezvous(?:Timeout|Connection)Error)(?:: (?P<message>.*))?",
-        "torchrun's agents did not all find each other< ({message})>",
+        "torchrun's agents did not all find each other< ({message})><; {detail}>",
         "all nodes must be given the same address, port and id; slurmgpu doctor --on-gpu looks at the network",
         "waiting",
         "exception",
+        _WHY_NOT,
     ),
     Row(
         "no-route",
@@ -135,11 +142,11 @@ ROWS = (
         "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
         r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
         r"|errno: 111 - Connection refused|ConnectionRefusedError)",
-        "nobody answered< at {address}>: the process that others connect to was not there<, or its name is none: {detail}>",
+        "nobody answered< at {address}>: the process that others connect to was not there<; {detail}>",
         "look for why the first process did not start; address and port must be the same on all nodes (127.* is each one itself)",
         "waiting",
         "exception",
-        (-60, r".*cannot be retrieved \((?P<detail>gai error: [^)]*)\)"),
+        _WHY_NOT,
     ),
     Row(
         "unknown-address",
