@@ -69,9 +69,10 @@ def belongs(run: Run, job: JobStatus) -> bool:
 
 
 def _is_run(run: Run, job: JobStatus) -> bool:
-    """Whether a job is this run's: by its script, else by its id unless the job is older than the run.
+    """Whether a job is this run's: by its script, else by its id, unless its time or its name is another one's.
 
-    Ids are used again after some years, or after a site starts anew; a script's path is the run's own.
+    Ids are used again after some years, after a site starts anew or its controller has lost its state; a script's path is
+    the run's own. A job that was put back into the queue has a later time, and its name.
     """
     path = run.script_path
     if job.script is not None:
@@ -81,7 +82,10 @@ def _is_run(run: Run, job: JobStatus) -> bool:
     number = JobId.parse(job.job_id)
     if run.job_id is None or number is None or number.number != run.job_id:
         return False
-    return job.submit is None or job.submit >= run.submitted_at - _CLOCK_SLACK
+    if job.submit is None:
+        return True
+    late = job.submit > run.submitted_at + _CLOCK_SLACK and job.name not in ("", run.name)
+    return job.submit >= run.submitted_at - _CLOCK_SLACK and not late
 
 
 def job_of_record(run: Run) -> JobStatus:
