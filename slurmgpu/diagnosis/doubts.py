@@ -37,7 +37,7 @@ def weigh(choice: Choice, seen: Reading) -> Choice:
     if found is not None and found.row.role not in ("job", "stop"):
         open_traces = (one for one in seen.open_traces(found.at) if one.rank is None and not found.rank)
         said = found.evidence[-1]
-        against += (one.exceptions[-1] for one in open_traces if said not in "\n".join(one.exceptions))
+        against += (one.exceptions[0] for one in open_traces if said not in "\n".join(one.exceptions))
     sure = choice.certain and (found is None or found.row.id not in _ENDS)
     if sure and (found is None or (found.specific and found.trace) or found.row.role == "job"):
         pass  # what a line says that no row knows, does not outweigh it

@@ -158,7 +158,7 @@ ROWS = (
     Row(
         "no-network",
         "Network is unreachable|Max retries exceeded|NewConnectionError|ConnectTimeoutError|urlopen error",
-        r"(?:host='(?P<host>[^']+)'|urlopen error (?P<message>[^>\n]+)|Network is unreachable)",
+        r"(?:host='(?P<host>(?!localhost|127\.)[^']+)'|urlopen error (?P<message>[^>\n]+)|Network is unreachable)",
         "the node could not reach the network<: {host}><: {message}>",
         "compute nodes often have no network: fetch data beforehand on a login node, start a server where the nodes reach it, or "
         "use the site's proxy (https_proxy)",
@@ -212,9 +212,10 @@ ROWS = (
         r"(?P<message>Ninja is required[^\n]*|InductorError: CalledProcessError[^\n]*|cannot find -l\w+|Error building "
         r"extension '[^']+'|Failed to find C compiler[^\n]*"
         r"|CUDA_HOME (?:environment variable is not set|does not exist)[^\n]*|backend='\w+' raised:[^\n]*\n?[^\n]*)",
-        "something could not be compiled: {message}",
+        "something could not be compiled: {message}<; {detail}>",
         "load a compiler and CUDA (modules: gcc, cuda), as where it was built; TORCHINDUCTOR_CACHE_DIR on a node's own disk "
         "keeps processes from disturbing each other",
         where="exception",
+        nearby=(-80, r".*\bfatal error: (?P<detail>.*)"),
     ),
 )
