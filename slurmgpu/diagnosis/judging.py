@@ -179,8 +179,11 @@ def _killed(ended: Sequence[End]) -> Optional[End]:
 def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
     if seen.job:
         of_its_state = [each for each in seen.job if each.row.id == _STATES.get(facts.state)]
-        # Of several lines about one event the first names the node, and one about a node's failure which it was.
-        one = next((each for each in seen.job if each.row.seen.startswith("Node failure on")), seen.job[0])
+        one = seen.job[
+            0
+        ]  # of several lines about one event the first names the node, and one that says so which failed
+        if one.row.id == "node-failure":
+            one = next((each for each in seen.job if each.row.seen.startswith("Node failure on")), one)
         if of_its_state and one not in of_its_state:
             one = of_its_state[-1]
         quoted = facts.state in _BY_ITSELF if facts.state else seen.went_on(one.at)

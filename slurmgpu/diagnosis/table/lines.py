@@ -58,7 +58,8 @@ BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
 NOISE = re.compile(
     r"^\s*$|^wandb: |"
     r"^\s*\d+%\||\d+%\|.*\||it/s\]|s/it\]|^(?:srun|slurmstepd|mpirun|prterun|torchrun)\b|^slurmgpu: |^\*{3,}|^[=-]{5,}"
-    r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E(?!0000)\d{4} |^frame #\d|Unable to register cu\w+ factory"
+    r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E(?!0000)\d{4} |^frame #\d|^\S+ FAILED$|sitecustomize"
+    r"|Unable to register cu\w+ factory"
     r"|^\[[WIE]\d{3,4} | NCCL INFO |FutureWarning|UserWarning"
     r"|DeprecationWarning|warnings\.warn|^(?:root_|other_)?(?:Failures|NO_OTHER_FAILURES|Root Cause)|^\s*<NO_OTHER_FAILURES>"
     r"|^\[\d+\]:$|^\s+(?:time|host|rank|exitcode|error_file|traceback) *:"
