@@ -42,7 +42,9 @@ def weigh(choice: Choice, seen: Reading) -> Choice:
     if sure and (found is None or (found.specific and found.trace) or found.row.role == "job"):
         pass  # what a line says that no row knows, does not outweigh it
     elif found is None or found.row.role not in ("job", "stop"):
-        against += complaints(seen, found, choice.end and choice.end.at, everywhere=not sure)
+        against += complaints(
+            seen, found, choice.end and choice.end.at, everywhere=not sure or not (found and found.specific)
+        )
     lines = list(dict.fromkeys(text.splitlines()[0].strip() for text in against))
     if not lines:
         return choice

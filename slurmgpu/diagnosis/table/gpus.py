@@ -16,6 +16,9 @@ _LESS = (
 )
 _SIZE = r"[\d.]+ ?[KMGT]?i?B(?:ytes)?"
 
+_ASSERTED = (-400, r".*(?P<detail>Assertion `[^`']+[`'] failed)")
+"""What a kernel checked before a library noticed that the GPU had stopped."""
+
 ROWS = (
     Row(
         "gpu-memory",
@@ -240,10 +243,11 @@ ROWS = (
         "cublas",
         "CUBLAS_STATUS",
         r"(?P<message>CUBLAS_STATUS_\w+)(?: when calling `?(?P<call>\w+))?",
-        "cuBLAS failed: {message}< in {call}>",
+        "cuBLAS failed: {message}< in {call}><; {detail}>",
         "most often sizes that do not fit, an index beyond its table, or a full GPU: run with CUDA_LAUNCH_BLOCKING=1, or the "
         "same batch on the CPU",
         where="exception",
+        nearby=_ASSERTED,
     ),
     Row(
         "nccl-error",

@@ -98,5 +98,6 @@ OTHER_OUTPUT = re.compile(
 COMPLAINT = re.compile(
     r"(?i)\b(?:errors?|fatal|fail(?:ed|ures?)|can ?not|can't|could ?n[o']t|unable|not found|no such|denied|invalid|unknown"
     r"|corrupt\w*|refused|timed? ?out|exceeded|no space|killed|panic|critical|missing|lost|busy|stuck|retrying|waiting"
+    r"|out of memory|do(?:es)? not exist|assertion"
     r"|nan|not converged|diverged|stopping|giving up|abort\w*|exit(?:ing|ed)?)\b"
 )

@@ -244,7 +244,7 @@ ROWS = (
     ),
     Row(
         "told-to-end",
-        "SignalException|received SIGTERM|SIGTERM received|got signal: 15|Received SIGTERM|Received 15",
+        "SignalException|SIGTERMException|received SIGTERM|SIGTERM received|got signal: 15|Received SIGTERM|Received 15",
         r"(?:SignalException: Process \d+ got signal: (?P<number>\d+)|SIGTERM)",
         "it was told to end",
         "look at what failed before",
