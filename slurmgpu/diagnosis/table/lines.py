@@ -80,6 +80,7 @@ REMARK = re.compile(
     r"\bNCCL INFO\b|^(?:[\d:. -]+: |\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} "
     r"|\b\w*Warning: |^wandb: (?!ERROR)"
     r"|\(sitecustomize\.py, line \d+\)$"  # Python goes on without it
+    r"|\b(?:going on|carrying on|continuing|falling back|skipping (?:it|this)|ignoring (?:it|this)|will retry)\b"
     r"|^\S+ +\d\d:\d\d:\d\d[.,\d]* +(?:\S+ +)?(?:DEBUG|INFO|WARN(?:ING)?)\b"
     r"|^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ |-]+(?:\S+ [|-] )?\[?(?:DEBUG|INFO|WARN(?:ING)?)\b"
 )
