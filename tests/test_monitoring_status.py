@@ -375,9 +375,10 @@ def test_an_id_that_was_used_before_is_not_the_runs(tmp_path: Path) -> None:
     selection = select([str(tmp_path / "run")])[0]
     assert selection.matches(job(source="sacct", submit=run.submitted_at))
     assert not selection.matches(job(source="sacct", submit=run.submitted_at - timedelta(days=400)))
+    # A controller that has lost its state begins again with its numbers; a job put back into the queue has a later time, too.
     later = run.submitted_at + timedelta(hours=1)
-    assert not selection.matches(job(source="sacct", submit=later, name="other"))  # its controller had lost its state
-    assert selection.matches(job(source="sacct", submit=later, name=run.name))  # put back into the queue
+    assert not selection.matches(job(source="sacct", submit=later, name="other"))
+    assert selection.matches(job(source="sacct", submit=later, name=run.name))
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "slurmgpu.run/2"}', "[1]", "\x00"])
