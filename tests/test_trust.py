@@ -131,6 +131,11 @@ def test_runs_that_are_a_link_of_somebody_else_are_warned_of(shared: Path) -> No
     )
 
 
+def test_runs_below_a_variable_that_is_not_set_here_hold_up_no_plan(shared: Path) -> None:
+    (shared / "slurmgpu.yaml").write_text("runs: $NOT_SET_ANYWHERE/runs\n")
+    assert plan(shared).returncode == 0
+
+
 def test_a_file_that_others_may_write_in_a_folder_that_is_closed_to_them_is_ones_own(shared: Path) -> None:
     closed = shared / "closed"
     closed.mkdir()

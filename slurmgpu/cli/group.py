@@ -144,7 +144,7 @@ def cli() -> None:
 def run(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every error a user can cause is one message."""
     _ready_streams()
-    if not os.environ.get("HOME", "unset"):
+    if os.environ.get("HOME") == "":
         del os.environ["HOME"]  # empty: the user database knows the home folder
     try:
         code: object = cli.main(args=argv, prog_name="slurmgpu", standalone_mode=False)

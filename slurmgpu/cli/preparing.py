@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -206,16 +207,16 @@ def _mention_others(loaded: LoadedJob) -> None:
         one for folder in settings.folders.values() for one in foreign_profiles(settings, folder / "clusters")
     ]
     for one in (*settings.unused, *profiles[:1]):
-        if one.path.name == "slurmgpu.yml":
-            note(f"warning: {one.path} is not read: it {one.why}; mv slurmgpu.yml slurmgpu.yaml")
-            continue
         folder = shlex.quote(str(one.path.parent))
         note(f"{one.path} is not used: it {one.why}; where you trust it: slurmgpu config trust {folder}")
-    runs = runs_folder(settings.settings.runs, Path.cwd(), os.environ)
-    if whose := link_of_another(runs):
-        note(
-            f"warning: {runs} is a link, and it {whose}: what jobs write lands in {runs.resolve()}; take it away, or set runs:"
-        )
+    if "project" not in settings.folders and Path("slurmgpu.yml").is_file():
+        here = Path.cwd() / "slurmgpu.yml"
+        note(f"warning: {here} is not read: it is not called slurmgpu.yaml; mv slurmgpu.yml slurmgpu.yaml")
+    with suppress(InvalidInput):  # a variable that is not set here is missed where the folder is made
+        runs = runs_folder(settings.settings.runs, Path.cwd(), os.environ)
+        if whose := link_of_another(runs):
+            said = f"{runs} is a link, and it {whose}: what jobs write lands in {runs.resolve()}"
+            note(f"warning: {said}; take it away, or set runs:")
     own = Trust.of([data_folder("jobs")])
     named = own.foreign(loaded.path) if loaded.path else None
     for one in (*settings.of_others, *([named] if named else [])):

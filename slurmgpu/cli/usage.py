@@ -78,6 +78,7 @@ _INSTEAD = {
     "walltime": "-t/--time 12:00:00 sets the time limit",
     "wrap": "write the command after two dashes: -- python train.py",
 }
+_BATCH_SCRIPT = r"\.(?:slurm|sbatch|sh|job|batch)\Z"
 # Options that other commands, or other tools, call so.
 _CALLED_HERE = {
     ("import", "-o"): "--to job.yaml",
@@ -211,7 +212,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     if len(error.option_name) == 2 and (other := error.option_name.swapcase()) in known:
         return f"letters of options are large or small: write {other}"
     words = ctx.meta.get(ARGUMENTS, ())
-    batch = next((word for word in words if re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", word)), None)
+    batch = next((word for word in words if re.search(_BATCH_SCRIPT, word)), None)
     if batch is not None and not command:
         return f"a batch script's command is written in it: change its line in {batch}"
     if name.replace("-", "_") in TrainSettings.model_fields:
@@ -247,6 +248,6 @@ def _extra(ctx: click.Context) -> str:
     if dashed is not None:
         name = dashed.strip(_DASHES + "-")
         return f"{dashed} begins with a typographic dash, as documents have it; write {'-' if len(name) == 1 else '--'}{name}"
-    if name == "submit" and words and re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", words[0]):
+    if name == "submit" and words and re.search(_BATCH_SCRIPT, words[0]):
         return f"arguments of a batch script: slurmgpu submit [OPTIONS] -- {shlex.join(words)}"
     return f"{ctx.command_path} takes fewer words, and options begin with --: {ctx.command_path} --help"

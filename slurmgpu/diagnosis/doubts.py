@@ -31,20 +31,18 @@ def weigh(choice: Choice, seen: Reading) -> Choice:
     found = choice.found
     if "time-limit" in (choice.kind, found and found.row.id):
         return _weigh_silence(choice, seen) if choice.certain else choice
+    if found is not None and found.row.role in ("job", "stop"):
+        return choice
     against: list[str] = []
-    if found is not None and found.row.role in ("cause", "host"):
-        against += _other_causes(found, seen)
-    if found is not None and found.row.role not in ("job", "stop"):
+    if found is not None:
+        against += _other_causes(found, seen) if found.row.role in ("cause", "host") else ()
         open_traces = (one for one in seen.open_traces(found.at) if one.rank is None and not found.rank)
         said = found.evidence[-1]
         against += (one.exceptions[0] for one in open_traces if said not in "\n".join(one.exceptions))
-    sure = choice.certain and (found is None or found.row.id not in _ENDS)
-    if sure and (found is None or (found.specific and found.trace) or found.row.role == "job"):
-        pass  # what a line says that no row knows, does not outweigh it
-    elif found is None or found.row.role not in ("job", "stop"):
-        against += complaints(
-            seen, found, choice.end and choice.end.at, everywhere=not sure or not (found and found.specific)
-        )
+    sure = choice.certain and (found is None or (found.specific and found.row.id not in _ENDS))
+    # What a line says that no row knows does not outweigh an exception that one does.
+    if not sure or (found is not None and not found.trace):
+        against += complaints(seen, found, choice.end and choice.end.at, everywhere=not sure)
     lines = list(dict.fromkeys(text.splitlines()[0].strip() for text in against))
     if not lines:
         return choice
@@ -99,7 +97,6 @@ def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
     """A job that wrote nothing for long before its time limit, or complained instead of going on, may have hung."""
     event, now = choice.found, datetime.now(timezone.utc)
     limit = moment_in(seen.line(event.at), now) if event is not None else None
-    moments: list[datetime] = []
     shown: list[str] = []
     for number, piece in enumerate(seen.pieces):
         end = event.at[1] if event is not None and event.at[0] == number else len(piece)
@@ -107,9 +104,8 @@ def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
         shown += [
             text for text in texts if text and not text.startswith(("slurmstepd", "srun: ", "slurmgpu: "))
         ]
-        moments += [
-            one for text in shown if (one := moment_in(text, now)) and (limit is None or one <= limit)
-        ]
+    found = (moment_in(text, now) for text in shown)
+    moments = [one for one in found if one is not None and (limit is None or one <= limit)]
     if limit is not None and moments and limit - max(moments) > _SILENCE:
         hours = (limit - max(moments)).total_seconds() / 3600
         also = f"the last line of its log is {hours:.1f} h older, by the clock of the log"

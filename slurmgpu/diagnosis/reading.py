@@ -181,15 +181,11 @@ class Reading:
 
     def open_traces(self, until: Place) -> list[Trace]:
         """Return the tracebacks before a line of its log after which no progress was made."""
-        return [
-            one
-            for one in self._traces
-            if one.at[0] == until[0]
-            and one.at < until
-            and not one.ignored
-            and not one.by_launcher
-            and not self.output_between(one.end, until, progress=True)
-        ]
+        piece, inside = self.pieces[until[0]], self.inside_traces(until[0])
+        lines = (at for at in range(until[1] - 1, -1, -1) if at not in inside and is_progress(piece[at].text))
+        last = (until[0], next(lines, -1))
+        before = (one for one in self._traces if one.at < until and last <= one.end)
+        return [one for one in before if not one.ignored and not one.by_launcher]
 
     def after_last_tolerated(self, ended: Sequence[End]) -> Place:
         """Return where the last step was tolerated: srun reported its end, and the script went on to another end.

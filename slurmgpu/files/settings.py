@@ -225,9 +225,6 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
     trust = Trust.of(trusted)
     unused: tuple[Foreign, ...] = ()
     project = _project_file(start)
-    misnamed = start / "slurmgpu.yml"
-    if project is None and misnamed.is_file():
-        unused = (Foreign(misnamed, "is not called slurmgpu.yaml"),)
     if project is not None:
         layer = _of_ones_own(project, trust)
         if isinstance(layer, Foreign):

@@ -16,6 +16,7 @@ from slurmgpu.models.environment import PythonEnvironment
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import is_there, near_file, near_word, one_slip_apart
+from slurmgpu.submission.slips.variables import SITE_VARIABLES
 
 __all__ = ["active_elsewhere", "environment_here", "missing_environment", "unset_here"]
 
@@ -303,8 +304,8 @@ def active_elsewhere(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
 
 
 def unset_here(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
-    """A variable of the job's that is to be what it is here, and is not set here: the script ends there (set -u)."""
-    known = {*environ, *plan.variables, *plan.secrets, "SCRATCH", "WORK", "TMPDIR", "PROJECT"}
+    """Yield the job's variables that use one that is not set here, misspelled or not, or that hide programs and GPUs."""
+    known = {*environ, *plan.variables, *plan.secrets, *SITE_VARIABLES, "PROJECT", "WORK"}
     for name, value in plan.variables.items():
         for used in re.findall(r"\$\{?([A-Za-z_]\w*)\}?", value):
             near = next((one for one in known if used not in known and one_slip_apart(used, one)), None)

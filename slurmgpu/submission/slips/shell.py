@@ -74,7 +74,7 @@ _MAKE_NOTHING = _BUILTINS | _BRING | {
 }  # fmt: skip
 
 # An empty word does not harm these.
-_OF_MODULES = (
+_OF_MODULES = [
     "load",
     "unload",
     "purge",
@@ -88,7 +88,7 @@ _OF_MODULES = (
     "spider",
     "add",
     "rm",
-)
+]
 _HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 

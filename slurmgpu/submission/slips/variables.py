@@ -11,7 +11,7 @@ from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 
-__all__ = ["missing_lists", "short_files", "short_lists", "unset_variables"]
+__all__ = ["SITE_VARIABLES", "missing_lists", "short_files", "short_lists", "unset_variables"]
 
 # What the shell or a site's prolog sets.
 _SET_BY_OTHERS = (
@@ -19,7 +19,15 @@ _SET_BY_OTHERS = (
     r"|LINENO|LOGNAME|MACHTYPE|OLDPWD|OPT\w+|OSTYPE|PATH|PIPESTATUS|PPID|PWD|RANDOM|REPLY|SECONDS|SHELL|SHLVL|USER|FUNCNAME"
     r"|EPOCHSECONDS|EPOCHREALTIME|LANG|TERM|COLUMNS|LINES)\Z"
 )
-_OF_SITES = ("TMPDIR", "SCRATCH", "LOCAL_SCRATCH", "SCRATCHDIR", "JOB_SCRATCH", "JOB_TMPDIR", "WORK_SCRATCH")
+SITE_VARIABLES = (
+    "TMPDIR",
+    "SCRATCH",
+    "LOCAL_SCRATCH",
+    "SCRATCHDIR",
+    "JOB_SCRATCH",
+    "JOB_TMPDIR",
+    "WORK_SCRATCH",
+)
 _OF_OTHERS = {
     "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR", "PBS_JOBID": "SLURM_JOB_ID", "PBS_NP": "SLURM_NTASKS",
     "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID", "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
@@ -66,8 +74,8 @@ def unset_variables(
         if name in known or (name.isdecimal() and arguments):
             continue
         if re.match(_SET_BY_OTHERS, name):
-            meant_by = (one for one in (*_OF_SITES, *known) if one_slip_apart(name, one))
-            if name not in _OF_SITES and (near := next(meant_by, None)):
+            meant_by = (one for one in (*SITE_VARIABLES, *known) if one_slip_apart(name, one))
+            if name not in SITE_VARIABLES and (near := next(meant_by, None)):
                 said = f"${name} is set nowhere in the script, nor here: {so}"
                 yield Slip(said, f"did you mean ${near}?", sure=False)
             continue
@@ -127,6 +135,9 @@ def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[t
                 )
 
 
+_OF_A_TASK = r"(?<![\w$/.-])[\w./-]*\$\{?SLURM_ARRAY_TASK_ID\}?[\w-]*\.\w+"
+
+
 def short_files(
     array: str, folder: Path, lines: Sequence[str], first_line: int
 ) -> Iterator[tuple[int, Slip]]:
@@ -136,17 +147,12 @@ def short_files(
     """
     numbers = _indices(array)
     for number, line in enumerate(lines, first_line):
-        for word in (
-            re.findall(r"(?<![\w$/.-])[\w./-]*\$\{?SLURM_ARRAY_TASK_ID\}?[\w-]*\.\w+", line)
-            if numbers
-            else ()
-        ):
+        for word in re.findall(_OF_A_TASK, line) if numbers else ():
             begin, end = re.split(r"\$\{?SLURM_ARRAY_TASK_ID\}?", word)
-            found = (
-                re.fullmatch(r"\d+", one.name[len(Path(begin + "x").name) - 1 : -len(end)])
-                for one in folder.glob(f"{begin}*{end}")
-            )
-            there = sorted(int(one[0]) for one in found if one)
+            pattern = folder / f"{begin}*{end}"
+            name = re.compile(re.escape(pattern.name).replace(r"\*", r"(\d+)"))
+            found = (name.fullmatch(one.name) for one in pattern.parent.glob(pattern.name))
+            there = sorted(int(one[1]) for one in found if one)
             gone = [one for one in numbers if one not in there]
             if there and gone:
                 said = f"{begin}{gone[0]}{end} is not there, which task {gone[0]} of --array={array} takes"
