@@ -11,10 +11,12 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 
-__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "to_utf8"]
+__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "to_utf8", "with_few_lines"]
 
 LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
+
+MOST_LINES = 10_000
 
 
 def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
@@ -46,12 +48,24 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             hint="is it the right file? data belongs in a file of its own, which the script reads",
         )
     try:
-        return data.decode("utf-8", errors="surrogateescape" if any_bytes else "strict")
+        return with_few_lines(
+            data.decode("utf-8", errors="surrogateescape" if any_bytes else "strict"), shown
+        )
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{shown}: is not UTF-8 (byte {error.start + 1})",
             hint=to_utf8(data, script),
         ) from None
+
+
+def with_few_lines(text: str, shown: str) -> str:
+    """Return a script's text; InvalidInput where it has more lines than can be judged within seconds."""
+    if (lines := text.count("\n")) > MOST_LINES:
+        raise InvalidInput(
+            f"{shown}: has {lines:,} lines, and slurmgpu reads scripts of at most {MOST_LINES:,}",
+            hint="keep data and programs in files of their own, which the script reads; sbatch itself takes the script as it is",
+        )
+    return text
 
 
 def to_utf8(data: bytes, path: Path) -> str:

@@ -38,6 +38,9 @@ def read_yaml(text: str, where: str) -> Layered:
     return Layered(deepcopy(parsed.data), dict(parsed.origins))  # others lay their values over it
 
 
+_DEEPEST, _MOST_ERRORS = 100, 20
+
+
 # A profile takes 50 ms, and the servers read the same files again at every request.
 @lru_cache(maxsize=256)
 def _parse(text: str, where: str) -> Layered:
@@ -46,6 +49,11 @@ def _parse(text: str, where: str) -> Layered:
     from ruamel.yaml.comments import CommentedMap
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    depth = 0
+    for mark in re.finditer(r"[\[{\]}]", text):
+        depth += 1 if mark[0] in "[{" else -1
+        if depth > _DEEPEST:  # the reader's time grows with their square
+            raise InvalidInput(f"{where}: is nested too deeply to be read: {_DEEPEST} open brackets")
     loader = YAML(typ="rt", pure=True)
     loader.allow_duplicate_keys = False
     try:
@@ -182,7 +190,9 @@ def validate(model: type[M], layered: Layered, what: str, others: Mapping[str, s
         errors = [dict(one) for one in error.errors(include_url=False)]
     from slurmgpu.files.complaints import complaint
 
-    message, hint = complaint(model, layered, errors, others)
+    message, hint = complaint(model, layered, errors[:_MOST_ERRORS], others)
+    if len(errors) > _MOST_ERRORS:
+        message += f"\nand {len(errors) - _MOST_ERRORS} more like these"
     raise InvalidInput(message, hint=hint or f"`slurmgpu schema {what}` describes every field")
 
 

@@ -7,6 +7,7 @@ unless a release is named. Not followed: 20.11 goes on reading a line after its 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -92,6 +93,14 @@ class Script:
         Components after the first inherit job name, time limit and the like from it; that is not done here.
         """
         return {one.name: one for one in self.directives if one.component == component}
+
+    @cached_property
+    def on_line(self) -> Mapping[int, list[Directive]]:
+        """The options of each line that has some."""
+        found: dict[int, list[Directive]] = {}
+        for one in self.directives:
+            found.setdefault(one.line, []).append(one)
+        return found
 
     @property
     def interpreter(self) -> str:

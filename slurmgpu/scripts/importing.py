@@ -182,7 +182,7 @@ def _mended(script: Script, refusal: Refusal) -> str:
     if (glued := re.match(r"--([a-z-]+):(.+)", word)) and SBATCH.meanings(glued[1]):
         return f"a value comes behind =: #SBATCH --{glued[1]}={glued[2]}"
     if refusal.why == "bare-word":
-        before = next((one for one in script.directives if one.line == refusal.line and one.value), None)
+        before = next((one for one in script.on_line.get(refusal.line, ()) if one.value), None)
         if before is not None and re.match(r"[KMGT]i?B?\Z|AM\Z|PM\Z", word, re.IGNORECASE):
             return f"a value has no blanks: #SBATCH --{before.name}={before.value}{word}"
         return (

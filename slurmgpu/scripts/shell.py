@@ -343,6 +343,10 @@ def substitutions(word: str) -> Iterator[str]:
             yield word[match.end() : end - 1]
 
 
+_DEEPEST = 100
+"""Levels of what encloses a command: no script has as many, and each command keeps all of its own."""
+
+
 def simple_commands(command: Command) -> Iterator[Simple]:
     """The simple commands of a logical line, in order, without the shell's own keywords."""
     return (simple for simple, _ in placed_commands([command]))
@@ -364,13 +368,13 @@ def placed_commands(commands: Iterable[Command]) -> Iterator[tuple[Simple, tuple
                 if word == "{" and part and part[0][0] == "function":
                     function, part = part[-1][0], []
                 if all(before in _KEYWORDS for before, _ in part):
-                    if word in _CLOSES.values():
+                    if word in _CLOSES.values() and len(around) < _DEEPEST:
                         around.append(f"{function}()" if word == "{" and function else word)
                     elif around and _CLOSES.get(word) == re.sub(r".*\(\)", "{", around[-1]):
                         around.pop()
                 function = ""
                 part.append((word, line))
-            if word == "(":
+            if word == "(" and len(around) < _DEEPEST:
                 around.append(word)
             elif word == ")" and around[-1:] == ["("]:
                 around.pop()

@@ -34,7 +34,7 @@ class Remark(NamedTuple):
 
 def in_words_of_the_request(finding: Finding, script: Script, request: Prepared) -> Remark:
     """Where it was written, what is wrong with it, and what to write instead."""
-    directive = next((one for one in script.directives if one.line == finding.line), None)
+    directive = next(iter(script.on_line.get(finding.line, ())), None)
     spell: Spell = str  # a value stands alone
     if finding.rule in _OF_THE_WHOLE:
         said = "the job"
@@ -76,7 +76,7 @@ def gpu_memory_in_megabytes(request: Prepared) -> Iterator[Remark]:
 
 def _meant(first: Directive, finding: Finding, script: Script) -> Directive:
     """Of several options on a line the one that the finding speaks of."""
-    here = [one for one in script.directives if one.line == finding.line]
+    here = script.on_line[finding.line]
     spoken = [one for one in here if one.name in finding.message or (one.value or "\0") in finding.message]
     mended = [one for one in here if f"--{one.name}" in finding.fix]
     return next(iter(spoken or mended), first)

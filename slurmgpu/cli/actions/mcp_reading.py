@@ -201,13 +201,14 @@ def render(asked: fields.PlanFields) -> Said:
 def check(asked: fields.CheckFields) -> Said:
     """What is wrong with a batch script."""
     from slurmgpu.cli.actions.check import findings, show
+    from slurmgpu.files.batch import with_few_lines
 
     with heard() as told:
         if asked.file is not None:
             shown = inside(asked.file)
             text = _check_is_script(shown)
         else:
-            shown, text = "<text>", asked.text or ""
+            shown, text = "<text>", with_few_lines(asked.text or "", "text")
         show(shown, findings(text, named_profile(asked.cluster)))
     return told.said()
 

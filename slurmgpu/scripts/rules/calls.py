@@ -116,6 +116,10 @@ _SET = r"(?<![\w$-])([A-Za-z_]\w*)(?:\[[^]\n]*\])?(?::?[-+]?=(?!=)|\+\+)"
 _SET_BY = r"(?m)\b(?:for|select|read|unset|let|getopts|mapfile|readarray|printf -v)\s(.*?)(?:\sin\s|;|$)"
 
 
+_LONGEST = 4096
+"""Characters of a variable that are kept: variables made of variables double with each line."""
+
+
 class Variables:
     """The variables that a script sets once and unconditionally, to text that it writes out; secrets are left out."""
 
@@ -138,7 +142,9 @@ class Variables:
             lines = read_shell(value[1:-1]) if array else ()
             words = [one for line in lines for one in line.words or ("$",)] if array else [value]
             if always and value and name in self._once and all(map(_is_written_out, words)):
-                self._values[name + "[@]" * array] = "\0".join(map(self._value, words))
+                text = "\0".join(map(self._value, words))
+                if len(text) <= _LONGEST:
+                    self._values[name + "[@]" * array] = text
 
     def expand(self, raw: str, *, inherited: bool) -> list[str]:
         """Return the words that a shell makes of one as written; a variable that it does not know or inherit stays."""

@@ -188,14 +188,18 @@ _EARLY = r"\$(?:\(\(.*?\)\)|\([^()]*\)|\{?\w+\}?)"
 @rule("error")
 def random_in_each_task(view: View) -> Iterator[Hit]:
     """$RANDOM within the tasks: each of them draws another number, and they do not meet."""
+    training = {id(one.srun) for one in view.calls if one.trains}
     for call in view.calls:
         if call.srun is None or call.nested or call.srun.get("ntasks") == "1":
             continue
         parts = [part for raw in call.simple.raw for part in (*pieces(raw), ("'", " "))]
         text = "".join(part if quote in ("'", "\\") else re.sub(_EARLY, "", part) for quote, part in parts)
         text += "\n" + view.shells.get(call.shell_script, "")
-        trains = any(one.trains and one.srun is call.srun for one in view.calls)
-        if trains and re.search(_MEETS + _RANDOM, text, re.IGNORECASE) and re.search(_TOGETHER, text):
+        if (
+            id(call.srun) in training
+            and re.search(_MEETS + _RANDOM, text, re.IGNORECASE)
+            and re.search(_TOGETHER, text)
+        ):
             yield Hit(
                 call.line,
                 "$RANDOM is another number in each task, so that the processes do not meet",

@@ -20,12 +20,11 @@ _EXPANDABLE = rf"\$\w+|\$\{{[^}}]*\}}|\$\(\(.*|\$\(\s*(?:{_COMMANDS})\b.*|`\s*(?
 @rule("hint")
 def several_on_a_line(view: View) -> Iterator[Hit]:
     """Several options on one #SBATCH line."""
-    for number in sorted({one.line for one in view.script.directives}):
-        names = [one.spelling for one in view.script.directives if one.line == number]
-        if len(names) > 1:
+    for number, options in view.script.on_line.items():
+        if len(options) > 1:
             yield Hit(
                 number,
-                f"{len(names)} options are on this line",
+                f"{len(options)} options are on this line",
                 "give each a line of its own, which is easier to change",
             )
 

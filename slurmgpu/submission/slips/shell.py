@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -441,9 +442,10 @@ class _State:
         """Yield the variables of Slurm's, and the misspelled ones, that values are made of and that have none."""
         plan = self.command.plan
         yield from unset_variables(
-            assignments, plan, self._known(), complete=False, strict=self.strict, arguments=True
+            assignments, plan, self._known, complete=False, strict=self.strict, arguments=True
         )
 
+    @cached_property
     def _known(self) -> set[str]:
         """The names that the script, the job or this shell sets."""
         plan = self.command.plan
@@ -467,7 +469,7 @@ class _State:
         yield from unset_variables(
             each.simple.raw,
             plan,
-            self._known(),
+            self._known,
             complete=not of_others,
             strict=self.strict,
             arguments=self.has_arguments,
