@@ -160,6 +160,7 @@ def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: TwoByTwo, executed
     log = two_by_two("python", "ray_train_noise.py", venv=venv, options=options)
     assert ranks(log) == FOUR
     assert "2 nodes" in log
+    assert "token mode, 64 letters" in log
     executed("launcher", "ray: a script of Ray Train", version_of(venv, "ray"), "2 nodes, 4 workers")
 
 

@@ -1,5 +1,7 @@
 """A regression of noise on four workers, in the style of Ray Train's examples."""
 
+import os
+
 import ray
 import torch
 from ray import train
@@ -24,4 +26,5 @@ def loop(config):
 if __name__ == "__main__":
     ray.init()
     print(f"{len(ray.nodes())} nodes", flush=True)
+    print(f"{os.environ['RAY_AUTH_MODE']} mode, {len(os.environ['RAY_AUTH_TOKEN'])} letters")
     TorchTrainer(loop, train_loop_config={"lr": 0.01}, scaling_config=ScalingConfig(num_workers=4)).fit()
