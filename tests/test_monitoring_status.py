@@ -87,34 +87,45 @@ def test_the_log_of_a_run_directory_is_shown_without_asking_slurm(tmp_path: Path
     assert log.path == folder / "logs" / f"{run.job_id}.out"
 
 
-@pytest.mark.parametrize(("cluster", "asks"), [("alpha", False), (None, False), ("beta", True)])
+@pytest.mark.parametrize(
+    ("cluster", "name", "log_name", "asks"),
+    [
+        ("alpha", "%j.out", "7.out", False),
+        (None, "%j.out", "7.out", False),
+        ("beta", "%j.out", "7.out", True),
+        ("alpha", "%A_%a.out", "7_2.out", False),
+        ("alpha", "%A_%a.out", "7_3.out", True),
+        ("alpha", "%j.out", "7_2.out", True),  # a task has a number of its own
+    ],
+)
 def test_a_job_of_which_a_record_tells_all_is_found_without_asking_slurm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str | None, asks: bool
+    tmp_path: Path, cluster: str | None, name: str, log_name: str, asks: bool
 ) -> None:
     """A Slurm that hangs takes a minute not to answer; another cluster's ids are its own."""
     runs = tmp_path / "runs"
     runs.mkdir()
     folder = runs / "digits-20261121T120000Z-k3x9"
-    run_of(folder, stdout=str(folder / "logs" / "%j.out"), cluster=cluster)
+    run_of(folder, stdout=str(folder / "logs" / name), cluster=cluster)
     (folder / "logs").mkdir()
-    (folder / "logs" / "7.out").write_text("trained\n")
+    (folder / "logs" / log_name).write_text("trained\n")
+    word = "7" if cluster == "beta" or log_name == "7.out" else "7_2"
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=alpha\n")
     nobody = Slurm(run=Replay(), env={"SLURM_CONF": str(conf)})
 
     def log() -> Path | None:
-        (found,) = find_logs(nobody, select(["7"]), USER, lambda job: run_of_job(job, lambda _: runs))
+        (found,) = find_logs(nobody, select([word]), USER, lambda job: run_of_job(job, lambda _: runs))
         return found.path
 
     def run() -> Path:
         return find_run(nobody, "7", lambda _: runs, USER)
 
     if asks:
-        for question in (log, run):
+        for question in (log, run) if cluster == "beta" else (log,):
             with pytest.raises(KeyError):
                 question()
     else:
-        assert (log(), run()) == (folder / "logs" / "7.out", folder)
+        assert (log(), run()) == (folder / "logs" / log_name, folder)
 
 
 def test_accounting_says_why_there_is_no_log_if_the_queue_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def find_logs(
     found: list[Log] = []
     for selection in selections:
         run = selection.run or _recorded(slurm, selection, run_for)
-        here = _here(run) if run is not None else []
+        here = _here(run, selection.job_id) if run is not None else []
         if run is not None and here:
             found += [*(_of_earlier(selection.run) if selection.run and earlier else []), *here]
             continue
@@ -44,11 +44,11 @@ def find_logs(
         if no_answer is not None:  # what accounting says of a job that waits may be old
             said = "the queue does not answer, and accounting says: "
             logs = [log._replace(why=said + log.why) if log.why else log for log in logs]
-        if selection.run is not None:
-            older = _of_earlier(selection.run)
-            if not older and not any(log.path and log.path.exists() for log in logs):
-                logs = _left_behind(selection.run) or logs
-            logs = [*(older if earlier else []), *logs]
+        older = _of_earlier(selection.run) if selection.run is not None else []
+        whole = run is not None and not (selection.job_id and selection.job_id.tasks)
+        if run is not None and whole and not older and not any(log.path and log.path.exists() for log in logs):
+            logs = _left_behind(run) or logs
+        logs = [*(older if earlier else []), *logs]
         if not logs and no_answer is not None:
             raise no_answer
         if not logs:
@@ -78,21 +78,26 @@ def _asked(
 
 def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus], Run | None]) -> Run | None:
     """The run of a job that is named by its id, as this machine's files tell it; Slurm has not been asked."""
-    if selection.job_id is None or selection.job_id.tasks:
+    if selection.job_id is None:
         return None
     number = selection.job_id.number
     run = run_for(JobStatus(job_id=str(number), raw_id=number, state=JobState.UNKNOWN, source="run.json"))
     return run.as_of(number) if run is not None and is_of_this_cluster(run, slurm.env) else None
 
 
-def _here(run: Run) -> list[Log]:
-    """The logs of a run's newest job where its record alone leads to them, and all of them are there."""
+def _here(run: Run, job_id: JobId | None) -> list[Log]:
+    """The logs of a run's newest job, or of one task of it, where its record alone leads to them, and all are there."""
     patterns = [one for one in (run.stdout, run.stderr) if one is not None]
     if run.job_id is None or run.stdout is None or not all(one.startswith("/") for one in patterns):
         return []
-    if any(sign in one for one in patterns for sign in ("%a", "%A")):
-        return []  # of its tasks the queue knows more
-    logs = logs_of(run, job_of_record(run))
+    job = job_of_record(run)
+    if job_id is not None and job_id.tasks:
+        job = job.model_copy(update={"job_id": f"{job_id.number}_{job_id.tasks}", "raw_id": None})
+    # Of an array's tasks the queue knows more: which there are, and the number that each has as a job of its own.
+    unknown = ("%j", "%J") if job.raw_id is None else ("%a", "%A")
+    if any(sign in one for one in patterns for sign in unknown):
+        return []
+    logs = logs_of(run, job)
     return logs if _there(logs) == logs else []
 
 
