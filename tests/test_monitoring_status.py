@@ -452,12 +452,13 @@ def test_a_training_that_stopped_in_good_order_is_not_called_a_failed_command() 
     assert reason(failed) == "the command failed (exit code 1)"
 
 
-def test_the_plain_table_cuts_nothing_off_and_lines_up() -> None:
+def test_the_plain_table_cuts_nothing_off_lines_up_and_a_very_long_name_widens_its_own_row_alone() -> None:
     long = job("4_[0-2,4-7,9%3]", "PENDING", name="x" * 200, reason="Resources", gpus=2, nodes=1)
-    lines = plain([long, job(nodes=2, node_list="n[1-2]")], NOW).split("\n")
-    assert "x" * 200 in lines[1]
+    lines = plain([long, job(nodes=2, node_list="n[1-2]"), job(name="y" * 40)], NOW).split("\n")
+    assert f"  {'x' * 200}  PENDING" in lines[1]
     column = lines[0].index("STATE")
-    assert [line[column:].split()[0] for line in lines] == ["STATE", "PENDING", "RUNNING"]
+    assert column < 70
+    assert [line[column:].split()[0] for line in (lines[0], *lines[2:])] == ["STATE", "RUNNING", "RUNNING"]
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:

@@ -624,7 +624,16 @@ def test_only_a_sure_refusal_is_called_one(
 
 @pytest.mark.parametrize(
     "name",
-    ["../job.yaml", "/tmp/job.yaml", "job.sh", ".job.yaml", "a/b.yaml", "job.yaml\n", "x" * 200 + ".yaml"],
+    [
+        "../job.yaml",
+        "/tmp/job.yaml",
+        "job.sh",
+        ".job.yaml",
+        "a/b.yaml",
+        "job.yaml\n",
+        "x" * 200 + ".yaml",
+        "slurmgpu.yaml",
+    ],
 )
 def test_a_job_file_is_written_into_the_folder_and_nowhere_else(here: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="is not a name for a job file"):

@@ -21,6 +21,7 @@ from slurmgpu.models.sample import SamplerPolicy, WhenSampled
 
 __all__ = [
     "EXCLUSIVE_JOB_KEYS",
+    "PROJECT_FILE",
     "Assistants",
     "LoadedSettings",
     "Settings",

@@ -46,7 +46,12 @@ def find_logs(
             logs = [log._replace(why=said + log.why) if log.why else log for log in logs]
         older = _of_earlier(selection.run) if selection.run is not None else []
         whole = run is not None and not (selection.job_id and selection.job_id.tasks)
-        if run is not None and whole and not older and not any(log.path and log.path.exists() for log in logs):
+        if (
+            run is not None
+            and whole
+            and not older
+            and not any(log.path and log.path.exists() for log in logs)
+        ):
             logs = _left_behind(run) or logs
         logs = [*(older if earlier else []), *logs]
         if not logs and no_answer is not None:

@@ -52,11 +52,17 @@ def plain(
     return aligned(rows)
 
 
+_LONG = 48
+"""Characters of a cell, such as a job's name, for which a column is made wide though most of its cells are shorter."""
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines of text."""
+    """Return rows of cells as lines of text; a few very long cells move the rest of their own rows alone."""
     columns = []
     for column in zip(*rows, strict=True):
-        width = max(map(len, column))
+        widths = sorted(map(len, column))
+        common = [width for width in widths if width <= _LONG]
+        width = common[-1] if len(common) > len(widths) / 2 else widths[-1]
         columns.append([cell.ljust(width) for cell in column])
     return "\n".join(["  ".join(row).rstrip() for row in zip(*columns, strict=True)])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.settings import PROJECT_FILE
 
 __all__ = ["free_name", "save_job", "take_back"]
 
@@ -32,6 +33,11 @@ def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
         raise InvalidInput(
             f"file: {name!r} is not a name for a job file",
             hint="write letters, digits, . _ and -, without a folder, ending in .yaml, such as job.yaml",
+        )
+    if name == PROJECT_FILE:
+        raise InvalidInput(
+            f"file: {name!r} is not a name for a job file: the project's settings have it",
+            hint="give the job file another name, such as job.yaml",
         )
     path = folder / name
     try:
