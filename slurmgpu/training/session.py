@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,8 +76,9 @@ class Session:
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
-            (anew, self.restart, left), token = group.on_first(lambda: self._open(saving.resume))
+            (anew, self.restart, left, run), token = group.on_first(lambda: self._open(saving.resume))
             self.found, notes = self._find(anew, left, saving, token)
+            self._run = group.on_first(lambda: self._belongs(run))
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
         for note in notes:
@@ -128,7 +130,26 @@ class Session:
             damaged += further
         return found, notes + damaged
 
-    def _open(self, resume: bool) -> tuple[tuple[Optional[str], int, list[Path]], str]:
+    def _belongs(self, run: str) -> str:
+        """Return the run's id, which its checkpoints have, too; those of an earlier version have none.
+
+        Raises:
+            TrainingError: the checkpoint is of another run.
+        """
+        of = "" if self.found is None else str(self.found.manifest.get("run", ""))
+        if run and of and run != of:
+            assert self.found is not None and self._lock is not None
+            self._lock.release()
+            raise TrainingError(
+                f"checkpoints/{self.found.path.name} is of another run (id {of}, and this one has {run}): put this run's own "
+                "checkpoints back; to begin a training from those weights, name the folder in pretrained; to continue "
+                f"that training here all the same, remove {self.run_dir}/state/starts.json"
+            )
+        if of and not run:
+            write_json(self.run_dir / "state" / "starts.json", {"starts": self.restart + 1, "run": of})
+        return run or of
+
+    def _open(self, resume: bool) -> tuple[tuple[Optional[str], int, list[Path], str], str]:
         """Lock, and clear away what a kill left (rank 0 only); what ``_look`` finds, and the lock."""
         assert self._lock is not None
         self._lock.acquire()
@@ -138,15 +159,16 @@ class Session:
             self._lock.release()
             raise
 
-    def _look(self, resume: bool) -> tuple[Optional[str], int, list[Path]]:
-        """Why the training begins anew, the starts so far, and what is left for all to remove."""
+    def _look(self, resume: bool) -> tuple[Optional[str], int, list[Path], str]:
+        """Why the training begins anew, the starts so far, what is left for all to remove, and the run's id, if it has one."""
         assert self._lock is not None
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
         (state / "stop.json").unlink(missing_ok=True)  # it spoke of an earlier start
-        earlier = int(read_json(state / "starts.json").get("starts", 0))
-        restart = max(earlier, int(self._environment.get("SLURM_RESTART_COUNT") or 0))
-        write_json(state / "starts.json", {"starts": restart + 1})
+        before = read_json(state / "starts.json")
+        run = str(before.get("run") or ("" if checkpoint.folders(self._folder) else secrets.token_hex(8)))
+        restart = max(int(before.get("starts", 0)), int(self._environment.get("SLURM_RESTART_COUNT") or 0))
+        write_json(state / "starts.json", {"starts": restart + 1, "run": run})
         self._lock.check()
         left = checkpoint.sweep(self._folder)
         if not resume and checkpoint.folders(self._folder):
@@ -158,8 +180,9 @@ class Session:
                 f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew",
                 restart,
                 left,
+                run,
             )
-        return None, restart, left
+        return None, restart, left, run
 
     def _lead(self, seconds: float) -> Optional[int]:
         """Steps that the next save is begun early, after one that has taken so many seconds."""
@@ -223,6 +246,7 @@ class Session:
         """What each manifest says of the run."""
         return {
             "time": time.time(),
+            "run": self._run,
             "restart": self.restart,
             "world_size": self.group.ranks.world_size,
             "torch": torch.__version__,

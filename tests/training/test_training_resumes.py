@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -316,3 +317,24 @@ class Task(Line):
     assert len(said) == 1
     named = said[0].partition(" changed while")[0].removeprefix("note: ").split(", ")
     assert sorted(named) == ["Task.calls", "Task.seen", "model.0.count", "model.0.heat"]
+
+
+def test_another_runs_checkpoints_are_refused_in_a_run_that_has_its_own_and_taken_over_in_a_new_one(
+    tmp_path: Path,
+) -> None:
+    runs = [new_run(tmp_path, name) for name in ("one", "other", "new")]
+    for run in runs:
+        write(run, "class Task(Line):\n    pass\n", max_steps=4)
+    one, other, new = runs
+    one.here(SLURMGPU_MAX_STEPS="2")
+    other.here(SLURMGPU_MAX_STEPS="2")
+    shutil.rmtree(one.path / "checkpoints")
+    for taking in (one, new):
+        shutil.copytree(other.path / "checkpoints", taking.path / "checkpoints")
+    with pytest.raises(TrainingError, match="step-2 is of another run"):
+        one.here()
+    new.here()
+    new.here()  # it has taken over the id, too
+    (one.path / "state" / "starts.json").unlink()
+    one.here()
+    alike(one, new)
