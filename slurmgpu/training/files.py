@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, TypedDict, TypeVar
+from typing import IO, Any, Optional, TypedDict, TypeVar
 
 __all__ = [
     "TEMPORARY",
@@ -45,11 +45,17 @@ class Digest:
         self._file = file
         self._sha256 = hashlib.sha256()
         self._size = 0
+        self.error: Optional[OSError] = None
+        """Why the last write failed: torch.save says "unexpected pos" of a disk that is full."""
 
     def write(self, data: bytes) -> int:
         """Write all of the data, and count it."""
         self._sha256.update(data)
-        written = self._file.write(data)
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
         self._size += written
         return written
 
@@ -68,14 +74,17 @@ def write_whole(path: Path, fill: Callable[[Digest], object]) -> Facts:
     The folder is not synced: one sync serves several files. After an error the temporary file is gone.
     """
     temporary = path.with_name(path.name + TEMPORARY)
+    digest: Optional[Digest] = None
     try:
         with temporary.open("wb") as file:
             digest = Digest(file)
             fill(digest)
             _sync(file)
         _rename(temporary, path)
-    except Exception:
+    except Exception as error:
         temporary.unlink(missing_ok=True)
+        if digest is not None and digest.error not in (None, error):
+            raise digest.error from error
         raise
     return digest.facts()
 

@@ -333,8 +333,12 @@ class _Source:
                 sample = next(self._iterator)
             except StopIteration:
                 if not self._in_pass:
+                    name = type(self._dataset).__name__
                     raise TrainingError(
-                        f"the stream {type(self._dataset).__name__} has no sample for {self._name}: lower workers, or "
+                        f"the stream {name} gave {self._given} sample(s) to {self._name}, and none in its next pass: "
+                        "its __iter__ has to return a new iterator each time, and not one that is used up"
+                        if self._given
+                        else f"the stream {name} has no sample for {self._name}: lower workers, or "
                         "split it into at least as many parts as there are ranks times workers"
                     ) from None
                 self._pass += 1

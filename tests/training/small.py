@@ -313,6 +313,15 @@ class Blocks(Line):
         return [model[1]]
 
 
+class Tied(Line):
+    """Two of its blocks have the same weight."""
+
+    def model(self, cfg):
+        first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+        second.weight = first.weight
+        return nn.Sequential(nn.Linear(3, 8), first, nn.Tanh(), second, nn.Linear(8, 1))
+
+
 class Counted(Line):
     """Says what it computes: 1000 multiply-adds forward, twice that backward."""
 

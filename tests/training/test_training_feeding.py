@@ -202,6 +202,14 @@ def test_a_stream_without_a_sample_for_a_reader_is_refused(run: RunFolder) -> No
     assert "the stream Short has no sample for rank 0, worker 1: lower workers" in ended.err
 
 
+def test_a_stream_whose_iterator_is_used_up_after_the_first_pass_is_refused(run: RunFolder) -> None:
+    write(run, **streaming("UsedUp", epochs=2))
+    with pytest.raises(
+        TrainingError, match=r"UsedUp gave \d+ sample\(s\) to .* __iter__ has to return a new iterator"
+    ):
+        start(run)
+
+
 @pytest.mark.long
 def test_workers_end_with_a_rank_that_is_killed_whatever_they_have_still_to_send(run: RunFolder) -> None:
     """More than a pipe holds; and that they have ended is seen by their outputs, which are closed."""

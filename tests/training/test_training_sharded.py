@@ -304,6 +304,7 @@ WAYS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "2 copies of 2 stages": (4, "Stages", {**STAGES, "accumulate": 3, "pipeline_stages": 2}),
     "fsdp2 on 2": (2, "Weighted", {**FSDP2, "reshard_after_forward": False}),
     "fsdp2 on 2, compiled": (2, "Compiled", {**FSDP2, "compile": True}),
+    "fsdp2 on 2, a tied weight": (2, "Tied", FSDP2),
     "2 stages": (2, "Stages", {**STAGES, "accumulate": 3, "pipeline_schedule": "gpipe"}),
 }  # fmt: skip
 """Processes, task and settings."""

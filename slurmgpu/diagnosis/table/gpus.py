@@ -189,7 +189,8 @@ ROWS = (
         "Torch not compiled with CUDA enabled|not compiled with GPU support|package doesn't have NCCL built in",
         r"(?:Torch not compiled with CUDA enabled|not compiled with GPU support|package doesn't have NCCL built in)",
         "this PyTorch is a build for CPUs alone",
-        "install the build for CUDA or ROCm (pip on a login node without a GPU may have chosen the other one): pytorch.org",
+        "for GPUs install the build for CUDA or ROCm (pip on a machine without a GPU may have chosen the other one): "
+        "pytorch.org; to run without GPUs, write x.to(device), with the model's device, and not .cuda()",
         where="exception",
     ),
     Row(

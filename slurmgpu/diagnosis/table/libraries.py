@@ -88,6 +88,14 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "wrapped-model",
+        "DistributedDataParallel' object has no attribute|DataParallel' object has no attribute",
+        r"AttributeError: '(?P<wrapper>\w*DataParallel)' object has no attribute '(?P<name>\w+)'",
+        "{wrapper} hides what the model has beside forward: {name}",
+        "model.module.{name} reaches it; what is trained has to go through model(...): let forward call {name}",
+        where="exception",
+    ),
+    Row(
         "shape",
         "mat1 and mat2 shapes|size mismatch|must match the size of tensor|shape '[|is invalid for input of size"
         "|Given groups=|stack expects each tensor to be equal size|Sizes of tensors must match",

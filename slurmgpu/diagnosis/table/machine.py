@@ -55,6 +55,14 @@ ROWS = (
         "df -h and df -i on that folder show which; TMPDIR, HF_HOME and runs: name others",
     ),
     Row(
+        "disk-full",
+        "unexpected pos ",
+        r"inline_container\.cc[^\n]*unexpected pos \d+ vs \d+",
+        "torch.save could not write all of a file: the disk is full, or your quota is",
+        "df -h and df -i on its folder, and the site's quota command, show which; runs: names another folder",
+        where="exception",
+    ),
+    Row(
         "file-size",
         "File too large|Errno 27|File size limit exceeded",
         r"(?:File too large(?:: ?['\"]?(?P<file>[^'\"\n]+))?|File size limit exceeded)",

@@ -6,6 +6,7 @@ whose gradients are averaged into the pieces. The source: https://docs.pytorch.o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Optional
 
@@ -104,7 +105,13 @@ def fully_sharded(
         options["reshard_after_forward"] = False
     if settings.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.device.type == "cuda")
-    blocks = _innermost_first(model, blocks_of(model, task))
+    names = _names_of_parameters(model)
+    blocks = [
+        each
+        for each in _innermost_first(model, blocks_of(model, task))
+        # A weight that is tied over blocks stays with the model itself: one group has to have it.
+        if all(names[one] == count for one, count in _names_of_parameters(each).items())
+    ]
     if "mp_policy" in options:
         # Beside half-precision values they take weights of the precision of their buffers, which is fp32, and no others.
         norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._NormBase)]
@@ -126,6 +133,11 @@ def fully_sharded(
     if meta is not None:
         meta.place_pieces(model, torch.device("cpu") if settings.cpu_offload else group.device)
     return model
+
+
+def _names_of_parameters(module: nn.Module) -> Counter[int]:
+    """Return under how many names a module has each of its parameters: tied ones have several."""
+    return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
 def _compile(block: nn.Module, blocks: Iterable[nn.Module]) -> None:
