@@ -16,10 +16,10 @@ from .endings import by_facts, of_end, of_memory, of_row
 from .ends import End, ends
 from .facts import BY_SLURM, Cause, Facts
 from .reading import Found, Reading, read_logs
-from .table import GENERIC, NEEDS_SETUP
+from .table import GENERIC, NEEDS_SETUP, OF_GPU
 from .telling import Choice, told, unknown
 from .text import Piece
-from .waiting import missing_rank, recorded, recorder_files, world_size
+from .waiting import missing_rank, rank_apart, recorded, recorder_files, world_size
 
 __all__ = ["diagnose", "first_cause"]
 
@@ -234,6 +234,13 @@ def _is_by_memory(event: Choice, memory: Optional[Found]) -> bool:
 def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Optional[Choice]:
     """An error that a process has told itself."""
     causes = [one for one in seen.causes if one.row.id != "mpi-abort"] or seen.causes  # only how it ended
+    xids = [one for one in causes if one.row.id == "xid"]
+    causes = [one for one in causes if one.row.id != "xid"] or causes
+    broken = next((one for one in xids if int(one.values["number"] or 0) in _OF_HARDWARE), None)
+    struck = next((one for one in causes if one.row.id in OF_GPU), None)
+    if broken is not None and struck is not None:  # the driver knows why the program's call failed
+        host = struck.host or broken.host
+        return Choice(broken._replace(host=host), _first_end(ended), struck.rank, True)
     ranked = [one for one in causes if one.rank is not None]
     final = [one for one in causes if one.trace and one.final]
     final = [one for one in final if not _was_survived(one, final, first, seen)]
@@ -295,6 +302,10 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     return Choice(chosen, own, rank, certain, also=also)
 
 
+_OF_HARDWARE = frozenset((48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140))
+"""Errors of the GPU itself, by NVIDIA's list of Xid numbers; others may be old, or the program's own."""
+
+
 def _was_survived(found: Found, final: Sequence[Found], first: Optional[End], seen: Reading) -> bool:
     """Return whether a program made progress after an exception of no known rank, and ended otherwise."""
     if found.rank is not None:
@@ -343,19 +354,24 @@ def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fa
     one = seen.waiting[0]
     told_by = recorded(seen, facts)
     missing = missing_rank(seen, ended, facts) if told_by is None or told_by.absent else told_by.rank
-    waited = sorted({each.rank for each in seen.waiting if each.rank is not None})
+    waited = {each.rank for each in seen.waiting if each.rank is not None}
     also = []
     if told_by is not None:
         also.append(told_by.words())
     elif one.row.id in _COLLECTIVE:
         also.append(
-            "which rank did not come is not told" if missing is None else f"rank {missing} did not come"
+            "which rank did not come is not told"
+            if missing is None
+            else f"rank {missing} was in another collective than all others"
+            if missing == rank_apart(seen)
+            else f"rank {missing} did not come"
         )
     written = recorder_files(seen) if told_by is None else []
     if written:
         also.append(f"the flight recorder wrote {written[0]}")
-    if missing is not None and waited:
-        also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
+    others = len(waited - {missing})
+    if missing is not None and others:
+        also.append(f"{others} other {'rank' if others == 1 else 'ranks'} waited")
     end = next((each for each in ended if each.rank == missing and missing is not None), None)
     fix = ""
     if told_by is not None and not told_by.missing and not told_by.other and not told_by.absent:

@@ -13,6 +13,7 @@ from .table.lines import (
     EXCEPTION,
     FRAME,
     GROUP_MEMBER,
+    IGNORED,
     LAUNCHER_CODE,
     LIBRARY_CODE,
     NOISE,
@@ -142,7 +143,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         tuple(exceptions),
         _frame(frames),
         frames[-1] if frames else "",
-        ignored,
+        ignored or IGNORED.search(exceptions[-1]) is not None,
         any(name in frame for frame in frames for name in LAUNCHER_CODE)
         and all(map(OF_CHILD.match, exceptions)),
         before.startswith("Exception in thread"),

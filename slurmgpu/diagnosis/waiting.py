@@ -12,7 +12,7 @@ from .facts import Facts
 from .flight import Stuck, read_dumps, stuck
 from .reading import Reading
 
-__all__ = ["missing_rank", "recorded", "recorder_files", "world_size"]
+__all__ = ["missing_rank", "rank_apart", "recorded", "recorder_files", "world_size"]
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<last>-?\d+)")
 
@@ -54,9 +54,9 @@ def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[i
     named = _named(seen)
     if named is not None:
         return named
-    behind = _behind(seen)
-    if behind is not None:
-        return behind
+    for one in (_behind(seen), rank_apart(seen)):
+        if one is not None:
+            return one
     complained = {one.rank for one in (*seen.waiting, *seen.lost) if one.rank is not None}
     everyone = _everyone(seen, told, facts)
     missing = everyone - complained
@@ -88,6 +88,22 @@ def _behind(seen: Reading) -> Optional[int]:
     least = min(last.values())
     slow = [rank for rank, number in last.items() if number == least]
     return slow[0] if len(slow) == 1 and len(last) > 2 else None
+
+
+_COLLECTIVE = re.compile(
+    r"[Rr]ank (?P<rank>\d+)\].* timeout: WorkNCCL\((?P<what>SeqNum=\d+, OpType=\w+, NumelIn=\d+)"
+)
+
+
+def rank_apart(seen: Reading) -> Optional[int]:
+    """Return the one rank that began another collective than all others did under the same number."""
+    begun: dict[str, set[int]] = {}
+    for piece in seen.pieces:
+        for at in piece.where(b"OpType=", 2000):
+            if match := _COLLECTIVE.search(piece[at].stream + piece[at].text):
+                begun.setdefault(match["what"], set()).add(int(match["rank"]))
+    alone = [ranks for ranks in begun.values() if len(ranks) == 1]
+    return alone[0].pop() if len(begun) == 2 and len(alone) == 1 else None
 
 
 def _everyone(seen: Reading, told: Sequence[End], facts: Facts) -> set[int]:

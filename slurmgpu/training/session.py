@@ -136,12 +136,13 @@ class Session:
         Raises:
             TrainingError: the checkpoint is of another run.
         """
-        of = "" if self.found is None else str(self.found.manifest.get("run", ""))
-        if run and of and run != of:
-            assert self.found is not None and self._lock is not None
-            self._lock.release()
+        found = self.found
+        of = "" if found is None else str(found.manifest.get("run", ""))
+        if found is not None and run and of and run != of:
+            if self._lock is not None:
+                self._lock.release()
             raise TrainingError(
-                f"checkpoints/{self.found.path.name} is of another run (id {of}, and this one has {run}): put this run's own "
+                f"checkpoints/{found.path.name} is of another run (id {of}, and this one has {run}): put this run's own "
                 "checkpoints back; to begin a training from those weights, name the folder in pretrained; to continue "
                 f"that training here all the same, remove {self.run_dir}/state/starts.json"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..row import Row
 from . import gpus, languages, libraries, machine, programs, ranks, slurm
 
-__all__ = ["GENERIC", "NEEDS_SETUP", "NEVER_OF_PYTHON", "NODE_MATTERS", "ROWS", "SETUP", "row_of"]
+__all__ = ["GENERIC", "NEEDS_SETUP", "NEVER_OF_PYTHON", "NODE_MATTERS", "OF_GPU", "ROWS", "SETUP", "row_of"]
 
 ROWS: tuple[Row, ...] = tuple(
     row for module in (slurm, ranks, gpus, machine, libraries, programs, languages) for row in module.ROWS
@@ -36,6 +36,9 @@ NEVER_OF_PYTHON = frozenset((
     "illegal-access", "io-error", "loader-exited", "loader-killed", "nccl-error", "open-files", "read-only", "stale-file",
 ))  # fmt: skip
 """The failures that no ValueError or the like is about, whatever words it quotes."""
+
+OF_GPU = frozenset(("cuda-error", "ecc", "gpu-lost", "illegal-access", "nccl-error", "nccl-system"))
+"""The failures of calls that a GPU which is broken ends with."""
 
 _BY_ID = {row.id: row for row in reversed(ROWS)}
 

@@ -6,7 +6,7 @@ import re
 
 __all__ = [
     "ANY_EXCEPTION", "BOX", "CHAINED", "COMPLAINT", "EXCEPTION", "FRAME", "GROUP_MARGIN", "GROUP_MEMBER",
-    "HOST_LABEL", "KNOWN_PREFIX", "LAUNCHER_CODE", "LIBRARY_CODE", "NOISE", "OF_ANOTHER_PROCESS", "OF_CHILD",
+    "HOST_LABEL", "IGNORED", "KNOWN_PREFIX", "LAUNCHER_CODE", "LIBRARY_CODE", "NOISE", "OF_ANOTHER_PROCESS", "OF_CHILD",
     "OF_RANK", "ON_ONE_LINE", "OTHER_OUTPUT", "PREFIXES", "PROGRESS", "RANKS_IN_NAMES", "REMARK", "TASK_LABEL",
     "TRACEBACK_BEHIND", "VLLM_ERROR",
 ]  # fmt: skip
@@ -88,6 +88,8 @@ PROGRESS = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|round|update)s?\b[^\w\n]{0,3}\d|\bloss\b\W{0,3}[\d.]|\d+%\||\bit/s\b|s/it\b"
     r"|\bTrial \d+ finished\b|\b(?:processed|finished|wrote|saved|loaded)\b.{0,60}\b\d+ ?(?:of|/) ?\d+"
 )
+# A program says so of an exception that it prints and gets over.
+IGNORED = re.compile(r"\((?:ignor(?:ed|ing)|skipp(?:ed|ing)|handled|non-fatal)\b")
 ON_ONE_LINE = re.compile(
     r"(?:Key|Index|Attribute|Name|ZeroDivision|FileNotFound|Permission|ModuleNotFound)Error: \S"
 )

@@ -217,7 +217,10 @@ ROWS = (
         "an image's file must be on a file system of the nodes; slurmgpu submit pulls images that have an address, once, before "
         "the job; 401 or denied: log in to the registry first (apptainer registry login, enroot's .credentials)",
         where="line",
-        nearby=(16, r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|(?<=\] )\S.*)"),
+        nearby=(
+            16,
+            r"^.*pyxis: +(?:\[ERROR\] |FATAL ERROR: ?)?(?P<message2>Write failed .*|.*No space left on device|(?<=\] )\S.*)",
+        ),
     ),
     Row(
         "container-start",
