@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 from .ends import moment_in
-from .reading import Found, Reading
+from .reading import Found, Reading, last_lines
 from .table import NEEDS_SETUP, SETUP
 from .table.lines import COMPLAINT
 from .telling import Choice
@@ -20,6 +20,7 @@ __all__ = ["complaints", "weigh"]
 _ANNOUNCED = 2  # lines before a traceback in which a program says that one follows
 _LAST = 10  # lines at the end of a log, of which one is a step where a training goes on
 _FAR = 400  # lines before a cause in which another one is looked for
+_GOES_ON = 2  # lines behind a traceback, as a script writes them whose program has ended
 _SILENCE = timedelta(minutes=30)  # between a program's last line and its time limit
 _HUNG = "see what it waited for (py-spy dump, the last lines of its log); where it worked without a word, ask for more time"
 _ENDS = frozenset(("aborted", "mpi-abort"))  # how a process ended itself, and not why
@@ -39,6 +40,9 @@ def weigh(choice: Choice, seen: Reading) -> Choice:
         open_traces = (one for one in seen.open_traces(found.at) if one.rank is None and not found.rank)
         said = found.evidence[-1]
         against += (one.exceptions[0] for one in open_traces if said not in "\n".join(one.exceptions))
+    if found is not None and found.trace and found.rank is None and choice.end is None:
+        # Nobody says that a process ended with it, and the script went on.
+        against += last_lines(seen.pieces, 1, outside=True) if seen.lines_after(found) > _GOES_ON else []
     sure = choice.certain and (found is None or (found.specific and found.row.id not in _ENDS))
     # What a line says that no row knows does not outweigh an exception that one does.
     if not sure or (found is not None and not found.trace):

@@ -207,6 +207,13 @@ class Reading:
         for name in ("causes", "symptoms", "host", "waiting", "lost", "setup"):
             setattr(self, name, [one for one in getattr(self, name) if one.at > until])
 
+    def lines_after(self, found: Found) -> int:
+        """Return how many lines that matter its process wrote behind a message or a traceback."""
+        number, at = next(
+            (one.end for one in self._traces if one.at == found.at), (found.at[0], found.at[1] + 1)
+        )
+        return self._matter(number, at, len(self.pieces[number]), self.pieces[number][found.at[1]].stream)
+
     def is_near_end(self, at: Place) -> bool:
         """Return whether next to nothing that matters stands behind a line."""
         return (
