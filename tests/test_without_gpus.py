@@ -85,6 +85,16 @@ def test_a_script_that_spawns_starts_a_process_for_each_pretended_gpu(tmp_path: 
     assert sorted(done.stdout.splitlines()) == ["0 of 2", "1 of 2"]
 
 
+def test_a_script_that_names_gpus_without_asking_trains_on_the_cpu_in_a_job_that_asks_for_them(
+    tmp_path: Path,
+) -> None:
+    script = Path(__file__).with_name("data").joinpath("textbook", "without_asking.py").read_text()
+    done = python(tmp_path, script, SLURM_GPUS_ON_NODE="2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {n} of 2 trained on 0 cpu" for n in (0, 1)]
+    assert "slurmgpu: no GPU here: cuda is the CPU" in done.stderr
+
+
 def test_to_spawn_no_process_is_a_failure_that_says_so(tmp_path: Path) -> None:
     done = python(tmp_path, SPAWNS)
     assert done.returncode != 0

@@ -3,6 +3,7 @@
 Where CUDA is there, nothing changes. Elsewhere
 
 - the backend ``nccl`` of a process group means gloo;
+- in a job that asks for GPUs, devices called cuda are the CPU;
 - a script that starts its processes by ``mp.spawn`` is told of the GPUs that its job has, so that it starts as many;
 - ``mp.spawn`` of no process at all is an error: nothing would be trained, and the job would end with 0;
 - Accelerate, which Transformers' Trainer is built on, joins its processes on the CPU instead of training in each alone;
@@ -69,6 +70,11 @@ def _process_groups(module: Any) -> None:
 
     module.init_process_group = on_cpu(module.init_process_group, 0)
     module.new_group = on_cpu(module.new_group, 2)
+    if _pretended_gpus():
+        barrier = module.barrier
+        module.barrier = lambda *args, device_ids=None, **kwargs: barrier(
+            *args, **kwargs, **({"device_ids": device_ids} if _has_cuda() else {})
+        )
 
 
 @functools.cache
@@ -79,6 +85,107 @@ def _let_threads_end() -> None:
     (pytorch/pytorch#179291; seen once in some 40 runs on a busy machine).
     """
     atexit.register(time.sleep, 0.2)
+
+
+_FACTORIES = (
+    "tensor", "as_tensor", "zeros", "ones", "empty", "full", "rand", "randn", "randint", "randperm", "arange", "linspace",
+    "eye", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like",
+)  # fmt: skip
+
+
+def _devices(torch: Any) -> None:
+    """torch: what a script that does not ask whether there are GPUs puts onto them stays on the CPU."""
+    if not _pretended_gpus() or _has_cuda():
+        return
+    _cuda(torch.cuda)
+
+    def on_cpu(
+        original: Callable[..., Any], place: int | None = None, name: str = "device"
+    ) -> Callable[..., Any]:
+        """``place``: the device's place among the arguments, where it may stand without its name."""
+
+        def is_gpu(device: object) -> bool:
+            if type(device) is int:
+                return True
+            return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
+
+        @functools.wraps(original)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            if is_gpu(kwargs.get(name)):
+                kwargs[name] = "cpu"
+                _say("cuda is the CPU")
+            elif place is not None and len(args) > place and is_gpu(args[place]):
+                args = (*args[:place], "cpu", *args[place + 1 :])
+                _say("cuda is the CPU")
+            return original(*args, **kwargs)
+
+        return changed
+
+    def stays(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def changed(self: Any, *_: Any, **__: Any) -> Any:
+            _say("cuda is the CPU")
+            return self
+
+        return changed
+
+    for kind in (torch.Tensor, torch.nn.Module):
+        kind.to = on_cpu(kind.to, 1)
+        kind.cuda = stays(kind.cuda)
+    torch.Tensor.pin_memory = stays(torch.Tensor.pin_memory)
+    torch.load = on_cpu(torch.load, 1, "map_location")
+    torch.set_default_device = on_cpu(torch.set_default_device, 0)
+    try:
+        asks = "is_available" in Path(sys.argv[0]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        asks = True
+    for name in () if asks else _FACTORIES:  # they are what TorchScript knows, and compiles
+        setattr(torch, name, on_cpu(getattr(torch, name)))
+
+
+def _data_parallel(module: Any) -> None:
+    """torch.nn.parallel.distributed: DDP takes no numbers of GPUs for a model on the CPU."""
+    original = module.DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def __init__(
+        self: Any, wrapped: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        if _pretended_gpus() and not _has_cuda():
+            device_ids = output_device = None
+        original(self, wrapped, device_ids, output_device, *args, **kwargs)
+
+    module.DistributedDataParallel.__init__ = __init__
+
+
+class _Event:
+    """torch.cuda.Event on the CPU, where what was called is done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, later: _Event) -> float:
+        return (later.at - self.at) * 1000
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, *_: Any) -> None: ...
+
+    synchronize = wait
+
+
+def _cuda(module: Any) -> None:
+    """torch.cuda, once torch is whole: what is asked of a GPU is answered for the CPU."""
+    nothing = {"set_device": None, "synchronize": None, "reset_peak_memory_stats": None, "reset_max_memory_allocated": None, "empty_cache": None,
+               "current_device": 0, "get_device_name": "CPU", "memory_summary": "no GPU here, and no memory of one",
+               "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0}  # fmt: skip
+    for name, value in nothing.items():
+        setattr(module, name, lambda *_, value=value, **__: value)
+    module.Event = _Event
 
 
 def _device_count(module: Any) -> None:
@@ -151,7 +258,9 @@ def _accelerate(module: Any) -> None:
 
 _CHANGES: dict[str, Callable[[Any], None]] = {
     "torch.distributed.distributed_c10d": _process_groups,
+    "torch": _devices,
     "torch.cuda": _device_count,
+    "torch.nn.parallel.distributed": _data_parallel,
     "torch.multiprocessing.spawn": _spawn,
     "accelerate.state": _accelerate,
 }
