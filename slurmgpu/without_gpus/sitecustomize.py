@@ -180,9 +180,20 @@ class _Event:
 
 def _cuda(module: Any) -> None:
     """torch.cuda, once torch is whole: what is asked of a GPU is answered for the CPU."""
-    nothing = {"set_device": None, "synchronize": None, "reset_peak_memory_stats": None, "reset_max_memory_allocated": None, "empty_cache": None,
-               "current_device": 0, "get_device_name": "CPU", "memory_summary": "no GPU here, and no memory of one",
-               "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0}  # fmt: skip
+    nothing: dict[str, object] = dict.fromkeys(
+        ("set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "empty_cache")
+    )
+    nothing |= dict.fromkeys(
+        (
+            "current_device",
+            "memory_allocated",
+            "max_memory_allocated",
+            "memory_reserved",
+            "max_memory_reserved",
+        ),
+        0,
+    )
+    nothing |= {"get_device_name": "CPU", "memory_summary": "no GPU here, and no memory of one"}
     for name, value in nothing.items():
         setattr(module, name, lambda *_, value=value, **__: value)
     module.Event = _Event
