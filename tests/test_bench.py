@@ -492,6 +492,26 @@ def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_pa
     assert table.lines == [("fp32", "1.00"), ("TF32", "1.50"), ("fp16", "failed")]
 
 
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        ([150, 161, 165], "with bf16, it is 1.61 times as fast as with fp32"),
+        ([90, 161, 165], "with bf16, it cannot be told from fp32: 90 to 165 samples/s, and 95 to 105"),
+    ],
+)
+def test_a_precision_is_faster_only_if_all_its_tries_were(
+    tmp_path: Path, rates: list[int], says: str
+) -> None:
+    found = (
+        tried("base", 100),
+        tried("precision", 100, precision="fp32", tf32=False, rates=[95, 100, 105]),
+        tried("precision", 161, precision="bf16", rates=rates),
+    )
+    said, proposals = verdict(tmp_path, *found)
+    assert says in said
+    assert bool(proposals) is ("cannot" not in says)
+
+
 def test_the_reason_for_a_number_of_gpus_is_what_that_number_did(tmp_path: Path) -> None:
     found = rows(
         tmp_path,

@@ -207,6 +207,18 @@ def test_data_parallel_is_one_process_on_so_many_gpus_and_a_strategy_of_one_proc
     assert [(one["how"], one.get("gpus")) for one in found[-2:]] == [("dp", 2), ("fsdp2", None)]
 
 
+def test_precisions_are_tried_in_rounds_until_each_repeats_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rates = iter([100.0, 50.0, 70.0, 80.0, 130.0, 51.0, 71.0, 81.0, 101.0, 50.5, 70.0, 80.0])
+    monkeypatch.setattr(task._Bench, "one", lambda *_, **named: {**named, "samples_per_second": next(rates)})
+    bench = task._Bench({"train": {}, "folder": str(tmp_path), "samples": 8, "batch": 8, "processes": [1],
+                    "parts": ["precision"], "seconds": 1.0, "nodes": 1})  # fmt: skip
+    found = list(task._precisions(bench, lambda _: None))
+    assert [row["samples_per_second"] for row in found] == [101.0, 50.5, 70.0, 80.0]
+    assert found[0]["rates"] == [100.0, 101.0, 130.0]
+
+
 def test_communication_is_what_a_step_takes_less_without_it_or_unknown() -> None:
     row = {"step_seconds": 0.4}
     assert task._exchange(row, {"step_seconds": 0.3, "apart": True})["communication"] == pytest.approx(0.25)

@@ -208,10 +208,14 @@ def _precision(results: Results, base: _Try) -> Verdict:
         name = precision_of(one.row)
         if one is plain:
             continue
-        if plain is None or name in _LAYOUTS:
-            sentences.append(f"with {name}, it is {one.rate / base.rate:.2f} times as fast as now")
-        else:
-            sentences.append(f"with {name}, it is {one.rate / plain.rate:.2f} times as fast as with fp32")
+        beside, of = (base, "now") if plain is None or name in _LAYOUTS else (plain, "with fp32")
+        if not _is_apart(one, plain or base):
+            sentences.append(
+                f"with {name}, it cannot be told from fp32: {_range(one)} samples/s, and {_range(plain or base)}; "
+                "more --seconds, or a machine with less beside it, may tell"
+            )
+            continue
+        sentences.append(f"with {name}, it is {one.rate / beside.rate:.2f} times as fast as {of}")
         if one.row.get("precision") == name and one.rate >= WORTH * max(
             base.rate, plain.rate if plain else 0
         ):
@@ -226,6 +230,24 @@ def _precision(results: Results, base: _Try) -> Verdict:
     )  # bf16, which needs no scaler, comes first
     why = f"{chosen.rate / base.rate:.2f} times as fast as now"
     return Verdict(sentences, [Proposal("train.precision", precision_of(chosen.row), why)])
+
+
+def _rates(one: _Try) -> list[float]:
+    """Return the rates of all tries of a setting."""
+    rates = one.row.get("rates")
+    found = [positive(rate) for rate in rates] if isinstance(rates, list) else []
+    return [rate for rate in found if rate is not None] or [one.rate]
+
+
+def _is_apart(one: _Try, other: _Try) -> bool:
+    """Return whether all tries of one setting were faster, or slower, than all of the other: the rest is noise."""
+    these, those = _rates(one), _rates(other)
+    return min(these) > max(those) or max(these) < min(those)
+
+
+def _range(one: _Try) -> str:
+    rates = _rates(one)
+    return f"{digits(min(rates))} to {digits(max(rates))}"
 
 
 def _scaling(results: Results, base: _Try) -> Verdict:

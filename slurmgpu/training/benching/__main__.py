@@ -83,6 +83,8 @@ def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     pace = Pace(seconds=asked["seconds"])
     threads_of_each = asked["threads"] or machine.doubled(machine.cpus())
     gpus = range(torch.cuda.device_count()) if asked["gpus"] is None else asked["gpus"]
+    if not gpus and (left := [one for one in asked["precisions"] if one != "fp32"]):
+        print(f"note: {', '.join(left)}: on the CPU, networks are measured in fp32 alone", file=sys.stderr)
     for name in asked["networks"] or NETWORKS:
         for threads in threads_of_each:
             if threads > machine.cpus():
@@ -103,15 +105,17 @@ def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             device = torch.device("cuda", number)
             torch.cuda.set_device(device)
             for precision in asked["precisions"]:
+                gpu = torch.cuda.get_device_name(device)
+                about = {"network": name, "device": gpu, "gpu": number, "precision": precision}
                 if precision == "bf16" and not can_bf16(device):
+                    yield {**about, "why": "this GPU does not compute in bf16", "batch": NETWORKS[name].batch}
                     continue
                 _say(f"{name} on GPU {number}, {precision}")
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(device)
                 kind = "fp32" if precision == "tf32" else precision
                 found = step_times(name, device, kind, precision == "tf32", pace)
-                gpu = torch.cuda.get_device_name(device)
-                yield {"network": name, "device": gpu, "gpu": number, "precision": precision, **found}
+                yield {**about, **found}
 
 
 def _say(what: str) -> None:

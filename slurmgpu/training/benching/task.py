@@ -125,6 +125,10 @@ def _workers(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
         number = max(1, 2 * number)
 
 
+_ROUNDS, _STEADY = 3, 1.05
+"""Rounds of tries at most, and how far those of one setting may lie apart for two rounds to do."""
+
+
 def _precisions(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
     settings: list[dict[str, Any]] = [{"precision": "fp32", "tf32": False}]
     if bench.gpu:
@@ -134,9 +138,22 @@ def _precisions(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
     if bench.gpu:
         settings.append({"precision": "fp16"})
     settings += [{name: True} for name in ("channels_last", "compile") if not bench.train.get(name)]
-    for one in settings:
-        say(", ".join(f"{name} {value}" for name, value in one.items()))
-        yield bench.one("precision", **one)
+    rows: list[list[dict[str, Any]]] = [[] for _ in settings]
+    for number in range(_ROUNDS):
+        for one, made in zip(settings, rows):
+            if not any("why" in row for row in made):
+                say(", ".join(f"{name} {value}" for name, value in one.items()) + f", round {number + 1}")
+                made.append(bench.one("precision", **one))
+        rates = [[row["samples_per_second"] for row in made if "why" not in row] for made in rows]
+        if number and all(max(each) <= _STEADY * min(each) for each in rates if each):
+            break
+    for made in rows:
+        failed = next((row for row in made if "why" in row), None)
+        made.sort(key=lambda row: row.get("samples_per_second", 0.0))
+        rates_of = [row.get("samples_per_second") for row in made]
+        yield failed or {**made[len(made) // 2], "rates": rates_of}
+    if bench.gpu and {"precision": "bf16"} not in settings:
+        yield {"what": "precision", "precision": "bf16", "why": "this GPU does not compute in bf16"}
 
 
 def _data_parallel(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
