@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.batch import MOST_LINES, with_few_lines
+from slurmgpu.files.batch import MOST_LINES, refuse_too_many_lines
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.job import Job
 from slurmgpu.scripts.batch_script import parse_batch_script
@@ -56,6 +56,6 @@ def test_the_work_grows_as_the_input_does(kind: str, name: str) -> None:
 
 
 def test_a_script_of_too_many_lines_is_refused_with_the_bound() -> None:
-    assert with_few_lines("x\n" * MOST_LINES, "job.sh")
+    assert refuse_too_many_lines("x\n" * MOST_LINES, "job.sh")
     with pytest.raises(InvalidInput, match=r"job\.sh: has 10,001 lines, .* at most 10,000"):
-        with_few_lines("x\n" * (MOST_LINES + 1), "job.sh")
+        refuse_too_many_lines("x\n" * (MOST_LINES + 1), "job.sh")

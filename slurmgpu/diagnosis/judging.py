@@ -16,7 +16,7 @@ from .endings import by_facts, of_end, of_memory, of_row
 from .ends import End, ends
 from .facts import BY_SLURM, Cause, Facts
 from .reading import Found, Reading, read_logs
-from .table import GENERIC, NEEDS_SETUP, OF_GPU
+from .table import GENERIC, NEEDS_SETUP, OF_GPU, XIDS_OF_HARDWARE
 from .telling import Choice, told, unknown
 from .text import Piece
 from .waiting import missing_rank, rank_apart, recorded, recorder_files, world_size
@@ -236,11 +236,10 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     causes = [one for one in seen.causes if one.row.id != "mpi-abort"] or seen.causes  # only how it ended
     xids = [one for one in causes if one.row.id == "xid"]
     causes = [one for one in causes if one.row.id != "xid"] or causes
-    broken = next((one for one in xids if int(one.values["number"] or 0) in _OF_HARDWARE), None)
+    broken = next((one for one in xids if int(one.values["number"] or 0) in XIDS_OF_HARDWARE), None)
     struck = next((one for one in causes if one.row.id in OF_GPU), None)
     if broken is not None and struck is not None:  # the driver knows why the program's call failed
-        host = struck.host or broken.host
-        return Choice(broken._replace(host=host), _first_end(ended), struck.rank, True)
+        return Choice(broken._replace(host=struck.host or broken.host), first, struck.rank, True)
     ranked = [one for one in causes if one.rank is not None]
     final = [one for one in causes if one.trace and one.final]
     final = [one for one in final if not _was_survived(one, final, first, seen)]
@@ -300,10 +299,6 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     certain = certain and (chosen.trace or seen.is_near_end(chosen.at))
     own = next((end for end in ended if first and end.by == first.by and end.rank == rank), first)
     return Choice(chosen, own, rank, certain, also=also)
-
-
-_OF_HARDWARE = frozenset((48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140))
-"""Errors of the GPU itself, by NVIDIA's list of Xid numbers; others may be old, or the program's own."""
 
 
 def _was_survived(found: Found, final: Sequence[Found], first: Optional[End], seen: Reading) -> bool:

@@ -54,9 +54,10 @@ def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[i
     named = _named(seen)
     if named is not None:
         return named
-    for one in (_behind(seen), rank_apart(seen)):
-        if one is not None:
-            return one
+    behind = _behind(seen)
+    behind = rank_apart(seen) if behind is None else behind
+    if behind is not None:
+        return behind
     complained = {one.rank for one in (*seen.waiting, *seen.lost) if one.rank is not None}
     everyone = _everyone(seen, told, facts)
     missing = everyone - complained
@@ -96,7 +97,7 @@ _COLLECTIVE = re.compile(
 
 
 def rank_apart(seen: Reading) -> Optional[int]:
-    """Return the one rank that began another collective than all others did under the same number."""
+    """Return the one rank that began another collective than all others."""
     begun: dict[str, set[int]] = {}
     for piece in seen.pieces:
         for at in piece.where(b"OpType=", 2000):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 
-__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "to_utf8", "with_few_lines"]
+__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "refuse_too_many_lines", "to_utf8"]
 
 LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
@@ -48,7 +48,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             hint="is it the right file? data belongs in a file of its own, which the script reads",
         )
     try:
-        return with_few_lines(
+        return refuse_too_many_lines(
             data.decode("utf-8", errors="surrogateescape" if any_bytes else "strict"), shown
         )
     except UnicodeDecodeError as error:
@@ -58,7 +58,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
         ) from None
 
 
-def with_few_lines(text: str, shown: str) -> str:
+def refuse_too_many_lines(text: str, shown: str) -> str:
     """Return a script's text; InvalidInput where it has more lines than can be judged within seconds."""
     if (lines := text.count("\n")) > MOST_LINES:
         raise InvalidInput(

@@ -45,13 +45,8 @@ def find_logs(
             said = "the queue does not answer, and accounting says: "
             logs = [log._replace(why=said + log.why) if log.why else log for log in logs]
         older = _of_earlier(selection.run) if selection.run is not None else []
-        whole = run is not None and not (selection.job_id and selection.job_id.tasks)
-        if (
-            run is not None
-            and whole
-            and not older
-            and not any(log.path and log.path.exists() for log in logs)
-        ):
+        there = older or any(log.path and log.path.exists() for log in logs)
+        if run is not None and not there and not (selection.job_id and selection.job_id.tasks):
             logs = _left_behind(run) or logs
         logs = [*(older if earlier else []), *logs]
         if not logs and no_answer is not None:
@@ -98,7 +93,7 @@ def _here(run: Run, job_id: JobId | None) -> list[Log]:
     job = job_of_record(run)
     if job_id is not None and job_id.tasks:
         job = job.model_copy(update={"job_id": f"{job_id.number}_{job_id.tasks}", "raw_id": None})
-    # Of an array's tasks the queue knows more: which there are, and the number that each has as a job of its own.
+    # Only the queue knows which tasks an array has, and the job id of each.
     unknown = ("%j", "%J") if job.raw_id is None else ("%a", "%A")
     if any(sign in one for one in patterns for sign in unknown):
         return []

@@ -344,7 +344,7 @@ def substitutions(word: str) -> Iterator[str]:
 
 
 _DEEPEST = 100
-"""Levels of what encloses a command: no script has as many, and each command keeps all of its own."""
+"""How deep nesting is followed: each command keeps all that encloses it, so that the cost grows with the square."""
 
 
 def simple_commands(command: Command) -> Iterator[Simple]:

@@ -46,7 +46,7 @@ class Digest:
         self._sha256 = hashlib.sha256()
         self._size = 0
         self.error: Optional[OSError] = None
-        """Why the last write failed: torch.save says "unexpected pos" of a disk that is full."""
+        """Why the last write failed; of a full disk torch.save itself only says "unexpected pos"."""
 
     def write(self, data: bytes) -> int:
         """Write all of the data, and count it."""

@@ -77,8 +77,7 @@ class Session:
         self._end = _end_time(environment)
         try:
             (anew, self.restart, left, run), token = group.on_first(lambda: self._open(saving.resume))
-            self.found, notes = self._find(anew, left, saving, token)
-            self._run = group.on_first(lambda: self._belongs(run))
+            self.found, notes = self._find(anew, left, saving, token, run)
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
         for note in notes:
@@ -98,7 +97,7 @@ class Session:
         """Whether what all have in common holds tensors of which each rank has a piece."""
 
     def _find(
-        self, anew: Optional[str], left: list[Path], saving: Saving, token: str
+        self, anew: Optional[str], left: list[Path], saving: Saving, token: str, run: str
     ) -> tuple[Optional[Generation], list[str]]:
         """Where to go on, and what to say of it; all ranks look through a checkpoint together.
 
@@ -108,6 +107,7 @@ class Session:
             checkpoint.sweep_together(self._folder, left, self.group)
             self.replicas = Replicas(self._folder, self.group, self._environment, saving.node_folder)
             found, notes = (None, [anew]) if anew is not None else self._newest(saving)
+            self._run = self.group.on_first(lambda: self._belongs(found, run))
             trouble = self.replicas.begin(None if saving.kept_every is None else token)
             if trouble is not None:
                 notes.append(
@@ -130,17 +130,14 @@ class Session:
             damaged += further
         return found, notes + damaged
 
-    def _belongs(self, run: str) -> str:
+    def _belongs(self, found: Optional[Generation], run: str) -> str:
         """Return the run's id, which its checkpoints have, too; those of an earlier version have none.
 
         Raises:
             TrainingError: the checkpoint is of another run.
         """
-        found = self.found
         of = "" if found is None else str(found.manifest.get("run", ""))
         if found is not None and run and of and run != of:
-            if self._lock is not None:
-                self._lock.release()
             raise TrainingError(
                 f"checkpoints/{found.path.name} is of another run (id {of}, and this one has {run}): put this run's own "
                 "checkpoints back; to begin a training from those weights, name the folder in pretrained; to continue "

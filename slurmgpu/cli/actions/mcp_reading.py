@@ -201,14 +201,14 @@ def render(asked: fields.PlanFields) -> Said:
 def check(asked: fields.CheckFields) -> Said:
     """What is wrong with a batch script."""
     from slurmgpu.cli.actions.check import findings, show
-    from slurmgpu.files.batch import with_few_lines
+    from slurmgpu.files.batch import refuse_too_many_lines
 
     with heard() as told:
         if asked.file is not None:
             shown = inside(asked.file)
             text = _check_is_script(shown)
         else:
-            shown, text = "<text>", with_few_lines(asked.text or "", "text")
+            shown, text = "<text>", refuse_too_many_lines(asked.text or "", "text")
         show(shown, findings(text, named_profile(asked.cluster)))
     return told.said()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ..row import Row
 from . import gpus, languages, libraries, machine, programs, ranks, slurm
 
-__all__ = ["GENERIC", "NEEDS_SETUP", "NEVER_OF_PYTHON", "NODE_MATTERS", "OF_GPU", "ROWS", "SETUP", "row_of"]
+__all__ = [
+    "GENERIC", "NEEDS_SETUP", "NEVER_OF_PYTHON", "NODE_MATTERS", "OF_GPU", "ROWS", "SETUP", "XIDS_OF_HARDWARE", "row_of",
+]  # fmt: skip
 
 ROWS: tuple[Row, ...] = tuple(
     row for module in (slurm, ranks, gpus, machine, libraries, programs, languages) for row in module.ROWS
@@ -38,7 +40,10 @@ NEVER_OF_PYTHON = frozenset((
 """The failures that no ValueError or the like is about, whatever words it quotes."""
 
 OF_GPU = frozenset(("cuda-error", "ecc", "gpu-lost", "illegal-access", "nccl-error", "nccl-system"))
-"""The failures of calls that a GPU which is broken ends with."""
+"""The failures that a broken GPU causes in a program."""
+
+XIDS_OF_HARDWARE = frozenset((48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140))
+"""Errors of the GPU itself, by NVIDIA's list of Xid numbers; others may be old, or the program's own."""
 
 _BY_ID = {row.id: row for row in reversed(ROWS)}
 

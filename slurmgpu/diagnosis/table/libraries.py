@@ -89,9 +89,9 @@ ROWS = (
     ),
     Row(
         "wrapped-model",
-        "DistributedDataParallel' object has no attribute|DataParallel' object has no attribute",
+        "DataParallel' object has no attribute",
         r"AttributeError: '(?P<wrapper>\w*DataParallel)' object has no attribute '(?P<name>\w+)'",
-        "{wrapper} hides what the model has beside forward: {name}",
+        "{wrapper} has no {name}: it wraps the model, and hides the model's own attributes",
         "model.module.{name} reaches it; what is trained has to go through model(...): let forward call {name}",
         where="exception",
     ),

@@ -208,14 +208,18 @@ def _precision(results: Results, base: _Try) -> Verdict:
         name = precision_of(one.row)
         if one is plain:
             continue
-        beside, of = (base, "now") if plain is None or name in _LAYOUTS else (plain, "with fp32")
-        if not _is_apart(one, plain or base):
+        others = [base] if plain is None or name in _LAYOUTS else [plain]
+        named = "now" if others == [base] else "with fp32"
+        if plain is not None and name in _LAYOUTS and base.row.get("precision") == "fp32":
+            others.append(plain)  # more tries of what it has now
+        close = next((other for other in others if not _is_apart(one, other)), None)
+        if close is not None:
             sentences.append(
-                f"with {name}, it cannot be told from fp32: {_range(one)} samples/s, and {_range(plain or base)}; "
-                "more --seconds, or a machine with less beside it, may tell"
+                f"with {name}, it cannot be told from {named.removeprefix('with ')}: {_range(one)} samples/s, and "
+                f"{_range(close)}; longer tries (--seconds) or an idle machine may show a difference"
             )
             continue
-        sentences.append(f"with {name}, it is {one.rate / beside.rate:.2f} times as fast as {of}")
+        sentences.append(f"with {name}, it is {one.rate / others[0].rate:.2f} times as fast as {named}")
         if one.row.get("precision") == name and one.rate >= WORTH * max(
             base.rate, plain.rate if plain else 0
         ):
