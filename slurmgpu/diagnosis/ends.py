@@ -19,7 +19,7 @@ class End(NamedTuple):
 
     at: Place
     by: str
-    """``torchrun``, ``srun`` or ``mpirun``."""
+    """``torchrun``, ``srun``, ``mpirun`` or ``deepspeed``."""
     rank: Optional[int]
     """Of srun the task."""
     host: str
@@ -83,6 +83,7 @@ def ends(pieces: Sequence[Piece]) -> list[End]:
         found += _of_srun(piece, number)
         found += _of_torchrun(piece, number)
         found += _of_mpirun(piece, number)
+        found += _of_deepspeed(piece, number)
     return sorted(found, key=lambda end: end.at)
 
 
@@ -157,6 +158,19 @@ def _of_torchrun(piece: Piece, number: int) -> Iterator[End]:
             _local(block.get("time", ""), "%Y-%m-%d_%H:%M:%S"),
             root,
         )
+
+
+def _of_deepspeed(piece: Piece, number: int) -> Iterator[End]:
+    """The process that DeepSpeed's launcher saw ending first, for which it ended the others."""
+    alone = (
+        next(piece.where(b"WORLD INFO DICT: {'localhost'", 1), None) is not None
+    )  # local ranks are the ranks
+    for at in piece.where(b" exits with return code = ", 1):
+        match = re.search(r"(?:'--local_rank=(\d+)'.*)? exits with return code = (-?)(\d+)", piece[at].text)
+        if match:
+            rank, status = int(match[1]) if match[1] and alone else None, int(match[3])
+            code, killed = (None, status) if match[2] else (status, None)
+            yield End((number, at), "deepspeed", rank, "", code, killed)
 
 
 def _of_mpirun(piece: Piece, number: int) -> Iterator[End]:

@@ -214,7 +214,9 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
                 break
             continue  # another process's
         if not line.text.strip():
-            blank += not follows
+            blank += not (
+                follows or (len(says) > 1 and says[-1].endswith(":"))
+            )  # a heading of the message's own
             if blank > 1:
                 break
         elif follows and FRAME.match(line.text):

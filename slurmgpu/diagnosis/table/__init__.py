@@ -24,7 +24,7 @@ NODE_MATTERS = frozenset((
 ))  # fmt: skip
 """The failures of which it is worth knowing whether they were on the same node before."""
 
-SETUP = frozenset(("environment", "module", "shell-file", "work-folder"))
+SETUP = frozenset(("container-mount", "environment", "module", "shell-file", "work-folder"))
 """The failures before the program began, of which a missing module or command is the consequence."""
 
 NEEDS_SETUP = frozenset((

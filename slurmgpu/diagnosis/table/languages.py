@@ -27,7 +27,13 @@ ROWS = (
         "<{detail}>",
         (-12, r"^(?P<detail>Error(?: in .*)?: .*|Error in .*)"),
     ),
-    _error("Julia", "ERROR: LoadError: ", r"^ERROR: LoadError: (?P<message>.*)"),
+    _error(
+        "Julia",
+        "ERROR: LoadError: ",
+        r"^ERROR: LoadError: (?P<message>.*)",
+        "{message}<: {detail}>",
+        (8, r"^\s+(?:nested task error: )?(?P<detail>(?!On worker|Stacktrace)[A-Z]\w+: .*)"),
+    ),
     _error(
         "Java",
         'Exception in thread "',
@@ -42,16 +48,26 @@ ROWS = (
     _error("Go", "panic: ", r"^panic: (?P<message>.*)"),
     _error("Perl", "Can't locate ", r"(?P<message>Can't locate \S+\.pm in @INC.*)"),
     _error("Fortran", "Fortran runtime error", r"(?P<message>Fortran runtime error:.*)"),
-    _error(
-        "MATLAB",
-        "License checkout failed",
-        r"(?P<message>License checkout failed.*)",
-        "{message}<: {detail}>",
+    Row(
+        "licence",
+        "License checkout failed|Licensed number of users already reached|FlexNet Licensing error",
+        r"(?P<message>License checkout failed.*|Licensed number of users already reached.*|FlexNet Licensing error.*)",
+        "the program got no licence: {message}<: {detail}>",
+        "wait for a free one (lmutil lmstat -a shows who has them), or have Slurm wait: --licenses, where the site counts them",
+        where="line",
+        nearby=(3, r"^(?:Feature: +)?(?P<detail>[^\s-].*)"),
     ),
+    _error("the workflow", "Error in rule ", r"(?P<message>Error in rule \w+)"),
     _error(
         "the workflow",
-        "Error in rule |Error executing process >",
-        r"(?P<message>Error in rule \w+|Error executing process >.*)",
+        "Error executing process >",
+        r"(?P<message>Error executing process >.*)",
+        "{message}<: {detail}>",
+        (
+            60,
+            r"^ {2,}(?P<detail>(?!Process `)(?:.* )?(?:\[E::|(?i:error\b|fatal|exception|killed|invalid|no such file|"
+            r"cannot)).*)",
+        ),
     ),
     _error(
         "the workflow",

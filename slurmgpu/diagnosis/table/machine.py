@@ -56,6 +56,14 @@ ROWS = (
     ),
     Row(
         "disk-full",
+        "Erroneous write.",
+        r"Erroneous write\. Write -?\d+ instead of \d+",
+        "Gaussian could not write all of a file: its scratch disk is full, or your quota is",
+        "df -h on GAUSS_SCRDIR shows it; name a larger disk there, or bound the files by MaxDisk",
+        where="line",
+    ),
+    Row(
+        "disk-full",
         "unexpected pos ",
         r"inline_container\.cc[^\n]*unexpected pos \d+ vs \d+",
         "torch.save could not write all of a file: the disk is full, or your quota is",

@@ -260,6 +260,15 @@ ROWS = (
         "consequence",
     ),
     Row(
+        "actor-error",
+        "error raised in its creation task",
+        r"error raised in its creation task(?:, ray::(?P<name>[\w.]+))?",
+        "an actor of Ray failed as it was made<, in {name}><: {detail}>",
+        "the error is of the actor's own __init__: Ray's lines above it name the file and the line",
+        where="exception",
+        nearby=(9, r"(?!ray\.exceptions)(?P<detail>[A-Za-z_][\w.]*(?:Error|Exception): .*)"),
+    ),
+    Row(
         "actor-died",
         "ActorDiedError: |Worker PID: ",
         r"(?:ActorDiedError: [\s\S]*?pid: (?P<pid>\d+)[\s\S]*?ip: (?P<ip>[\d.]+)|Worker IP address: (?P<ip2>\S+) "
