@@ -83,6 +83,12 @@ def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str,
             mended = f"{pair['indent']}dependency: {pair['value'].replace(': ', ':')}"
         return at, f"{lines[at].strip()!r} has two colons", _write(mended)
     if before != at and indent != above:
+        around = next(
+            (n for n in range(before - 1, -1, -1) if lines[n].strip() and _indent(lines[n]) <= indent), before
+        )
+        if indent > above and _indent(lines[around]) == indent and not lines[before].rstrip().endswith("}"):
+            said = f"{lines[before].strip()!r} is indented less deep than the lines above and below it"
+            return before, said, f"indent it by {indent} blanks, as they are"
         way = "deeper" if indent > above else "less deep"
         what = "which has a value of its own" if indent > above else "and like none above it"
         said = f"{lines[at].strip()!r} is indented {way} than the line above, {what}"

@@ -86,6 +86,13 @@ def _parse(text: str, where: str) -> Layered:
             f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected",
             hint=_instead(node, text),
         )
+    script = node.get("script")
+    folded = (script[at:].lstrip() for at in getattr(script, "fold_pos", None) or ())
+    if any(re.match(r"(?:cd|conda|echo|export|mkdir|module|set|source)\s|\w+=", one) for one in folded):
+        raise InvalidInput(
+            f"{Origin(where, node.lc.key('script')[0] + 1)}: script: > joins these lines into one, a single command to bash",
+            hint="write script: | which keeps them as they are",
+        )
     origins: dict[Key, Origin] = {(): Origin(where)}
     return Layered(_plain(node, (), where, origins), origins)
 

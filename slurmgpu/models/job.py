@@ -22,6 +22,7 @@ from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
 from slurmgpu.models.launch import LAUNCHER, Launch
 from slurmgpu.models.notify import Notify
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.profile import Profile
 from slurmgpu.models.resources import Component, Positive, Resources, check_options
 from slurmgpu.models.sample import Sample
@@ -299,9 +300,11 @@ class Job(Model):
         marks = MARKS if info.data.get("exact", True) else (*MARKS, "#PBS", "#BSUB")
         found, _ = read_head(script.split("\n"), marks)
         if found:
+            option = re.search(r"--([\w-]+)", found[0][1])
+            field = OWN_OPTIONS.get(option[1]) if option else None
             raise ValueError(
                 f"line {found[0][0]} is {found[0][1]!r}, which sbatch would read beside this file's options; "
-                "write it under resources: or sbatch:"
+                f"write it {f'as {field}' if field else 'under resources: or sbatch:'}"
             )
         return script
 

@@ -240,7 +240,8 @@ def check_task(plan: Plan, folder: Path | None) -> None:
         )
     text = (folder / file).read_text(encoding="utf-8", errors="replace")
     # It is read, not parsed: the job's Python may be a newer one.
-    if name not in re.findall(r"\w+", text) and not re.search(_MADE_UNSEEN, text):
+    bound = rf"(?m)^\s*(?:class|(?:async )?def)\s+{name}\b|\b{name}\s*(?::[^=\n]*)?=(?!=)|\bimport\b.*\b{name}\b|^\s+{name},?\s*$"
+    if not (re.search(bound, text) or re.search(_MADE_UNSEEN, text)):
         there = re.findall(r"^class\s+(\w+)", text, re.MULTILINE)
         raise PlanError(
             f"train.task: {plan.train['task']!r}: {file} has no class {name!r}; it has {', '.join(there) or 'none'}",

@@ -176,8 +176,8 @@ ROWS = (
     Row(
         "mpi-no-pmi",
         "PMI support|PMI2_Init failed|PMI_Init|PMIX ERROR|OPAL ERROR: Unreachable",
-        r"(?P<message>OMPI was not built with SLURM's PMI support|PMI2?_Init[^\n]*failed[^\n]*|PMIX ERROR(?![^\n]* server/)[^\n]*|OPAL "
-        r"ERROR: Unreach\w+)",
+        r"(?P<message>OMPI was not built with SLURM's PMI support|PMI2?_Init[^\n]*failed[^\n]*|PMIX ERROR(?![^\n]* server/)[^\n]*"
+        r"|OPAL ERROR: Unreach\w+)",
         "MPI was started by srun and found no PMI: {message}",
         "srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list shows them), an MPI that is built for this Slurm, or mpirun",
         where="line",

@@ -76,7 +76,7 @@ def signal_misses_trap(view: View) -> Iterator[Hit]:
         return
     name = re.sub(r"^(?:[BR]+:)?(?:SIG)?|@.*", "", value.upper())
     for trap, signals in _traps(view):
-        if name in signals:
+        if name in signals and not _only_notes(trap):
             yield Hit(
                 view.asked.line("signal"),
                 f"without B: Slurm signals the steps, not the batch shell: the trap of line {trap.line} never runs",

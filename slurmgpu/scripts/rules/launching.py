@@ -75,10 +75,13 @@ def nodes_unused(view: View) -> Iterator[Hit]:
             return
         facts = view.facts.python.get(call.script or "")
         program = "torchrun" if facts and facts.distributed else call.name
+        tasks = view.asked.tasks_per_node or 1
         yield Hit(
             call.line,
             f"the batch script runs on the first of {nodes} nodes only, and so does this command",
-            f"start one on each node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {program} ...",
+            f"write srun before it, which starts the {tasks} tasks of each node: srun {call.name} ..."
+            if tasks > 1
+            else f"start one on each node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {program} ...",
         )
         return
 

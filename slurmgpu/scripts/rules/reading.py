@@ -241,6 +241,9 @@ def open_quote(view: View) -> Iterator[Hit]:
         yield Hit(line, f"the quote in {text!r} is not closed", "close it, or write \\' for an apostrophe")
 
 
+_UNIT = r"(?i:[kmgt]i?b?)"
+
+
 @rule("error")
 def stray_word(view: View) -> Iterator[Hit]:
     """A word that belongs to no option: sbatch refuses the script."""
@@ -265,7 +268,9 @@ def stray_word(view: View) -> Iterator[Hit]:
             ),
             None,
         )
+        unit = re.search(rf"(--[\w-]+=\d+) {re.escape(text)}\s*\Z", view.script.lines[line - 1])
         fix = f"write --{flag.name}={text}" if flag else "remove it, or quote the value that it belongs to"
+        fix = f"write {unit[1]}{text}, without the blank" if unit and re.fullmatch(_UNIT, text) else fix
         yield Hit(line, f"{text!r} belongs to no option", fix)
 
 

@@ -227,7 +227,8 @@ def _way_out(
     """Return what was meant by the first argument that the script does not have."""
     joined = [word for word in unknown if " " in word.strip() and word.startswith("-")]
     if joined:
-        split = [part for word in given for part in (word.split() if word in joined else [word])]
+        tight = {word: re.sub(r"\s*=\s*", "=", word).split() for word in joined}
+        split = [part for word in given for part in tight.get(word, [word])]
         return f"{joined[0]!r} is one word: {command.instead(*before, *split)}"
     for word in unknown[:1]:
         at = given.index(word)

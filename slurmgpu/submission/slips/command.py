@@ -62,10 +62,17 @@ class Command(NamedTuple):
 
     def instead(self, *words: str) -> str:
         """How to write other words in its place."""
-        line = shlex.join((*self.before, *words))
         if self.in_script:
-            return line
+            return " ".join(map(_quoted, (*self.before, *words)))
+        line = shlex.join((*self.before, *words))
         return f"command: {line}" if self.in_file else f"-- {line}"
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a script has it: a variable within it goes on being one."""
+    return (
+        f'"{word}"' if re.search(r"\$[\w{]", word) and not re.search(r"[\"`\\!]", word) else shlex.quote(word)
+    )
 
 
 def read_by(path: Path) -> str | None:

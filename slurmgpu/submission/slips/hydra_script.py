@@ -138,10 +138,25 @@ def _lacking(root: Path, file: Path, overrides: list[str]) -> tuple[str, str] | 
         elif plain and key == group and "/" not in key and first not in keys and not is_there(root / first):
             full = _full_name(key, keys)
             near = full if full != key else near_word(key, map(str, keys))
+            if "." in key and (above := near_word(first, map(str, keys))):
+                near = above + key.removeprefix(first)
             hint = (
                 f"did you mean {near}={value}?" if near else f"to add it to the configuration, write +{word}"
             )
             return f"{word}: hydra could not override {key}, which {file} does not have", hint
+        elif plain and key == group and "/" not in key:
+            parts, inner = key.split("."), keys
+            while parts and isinstance(inner, dict) and parts[0] in inner:
+                inner = inner[parts.pop(0)]
+            if parts and isinstance(inner, dict) and inner:
+                above = key.removesuffix(".".join(parts))
+                near = near_word(parts[0], map(str, inner))
+                hint = (
+                    f"did you mean {above}{near}={value}?"
+                    if near
+                    else f"to add it to the configuration, write +{word}"
+                )
+                return f"{word}: hydra could not override {key}, which its configuration does not have", hint
     return None
 
 

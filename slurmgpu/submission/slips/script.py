@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
     at = runner_length(words)
     if changes_folder(words[:at]):
         return  # what it starts is looked for elsewhere
+    for word in words[at:]:
+        path = folder / word.rpartition("=")[2]
+        if path.suffix == ".json" and path.is_file() and path.stat().st_size < 1 << 20:
+            try:
+                json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                yield Slip(f"command: {path.name} is no JSON: {error}", "mend it there", sure=False)
     name = PurePosixPath(words[at]).name
     if python is None and (name in LAUNCHERS or name in _AROUND):
         inside = next((n for n in range(1, len(words)) if python_command(words[n:])), None)

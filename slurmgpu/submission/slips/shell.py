@@ -13,7 +13,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.environment import Conda, PythonEnvironment
 from slurmgpu.scripts.rules.calls import Call, Variables, calls_of
-from slurmgpu.scripts.shell import Simple, placed_commands, read_shell
+from slurmgpu.scripts.shell import Simple, pieces, placed_commands, read_shell
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
@@ -162,6 +162,11 @@ def body_slips(
         yield from missing_lists(command.folder, lines, first_line)
         yield from short_files(command.plan.option("array") or "", command.folder, lines, first_line)
     for number, row in enumerate(lines, first_line):
+        if re.search(r"^[^#']*\$!", row) and not re.search(
+            r"[^&>|]&(?![&>\d])|\bcoproc\b", "\n".join(lines[: number - first_line])
+        ):
+            said = "$! is empty: nothing before this line runs in the background"
+            yield number, Slip(said, "end the line of the program with &", sure=False)
         if re.search(r"\S\s*\\[ \t]+\Z", row) and not row.lstrip().startswith("#"):
             said = "a blank stands behind the backslash: the command ends there, and gets the blank as a word"
             yield number, Slip(said, "take the blank out", sure=False)
@@ -186,6 +191,13 @@ def body_slips(
             ):
                 said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
                 yield simple.line, Slip(said, "write & behind it", sure=False)
+            given = (
+                re.fullmatch(r"(\w+)=([a-z][\w-]{2,})", simple.assignments[0]) if simple.assignments else None
+            )
+            if given and simple.words and shutil.which(given[2]) and not shutil.which(simple.words[0]):
+                said = f"{' '.join((given[0], *simple.words[:2]))}: this runs {simple.words[0]}, with {given[1]} set for it alone"
+                hint = f"write {given[1]}=$({' '.join((given[2], *simple.words[:2]))} ...), if its output is meant"
+                yield simple.line, Slip(said, hint, sure=False)
             if not simple.words and not around:  # only values are given
                 yield from ((simple.line, slip) for slip in state.unset_in(simple.assignments))
             doubtful = bool(around) or before in {"&&", "||", "|"}
@@ -279,6 +291,11 @@ class _State:
             said = f"{' '.join(words[:4])}: a shell sets a variable without blanks: export ends with an error, and it is not set"
             yield Slip(said, f"write export {words[1]}={''.join(words[3:4])}", sure=False)
             return
+        kept = (part for raw in each.simple.raw[1:] for quote, part in pieces(raw) if quote == "'")
+        literal = re.search(r"\$\{?SLURM_\w+\}?", " ".join(kept)) if each.python and not each.nested else None
+        if literal:
+            said = f"{literal[0]} stands in '...', where bash expands nothing: the program gets these letters"
+            yield Slip(said, 'write it in "..."', sure=False)
         verb = near_word(words[1], _OF_MODULES) if each.name == "module" and words[1:] else None
         if verb and words[1] not in _OF_MODULES:
             yield Slip(f"module has no {words[1]}", f"did you mean module {verb}?", sure=False)

@@ -68,14 +68,16 @@ def unset_variables(
     """
     live = (text for word in words for quote, text in pieces(word) if quote in ("", '"'))
     names = dict.fromkeys(one or other for text in live for one, other in _NEEDS.findall(text))
+    sums = re.findall(r"\$\(\(([^()]*)\)\)", " ".join(words))  # where a name needs no $
+    names |= dict.fromkeys(name for text in sums for name in re.findall(r"(?<![\w$])S\w*_JOB_?\w*", text))
     array = plan.option("array") is not None
     so = "under `set -u` the script ends" if strict else "it is empty"
     for name in names:
         if name in known or (name.isdecimal() and arguments):
             continue
         if re.match(_SET_BY_OTHERS, name):
-            meant_by = (one for one in (*SITE_VARIABLES, *known) if one_slip_apart(name, one))
-            if name not in SITE_VARIABLES and (near := next(meant_by, None)):
+            meant_by = (one for one in (*SITE_VARIABLES, *_SLURMS, *known) if one_slip_apart(name, one))
+            if name not in (*SITE_VARIABLES, *_SLURMS) and (near := next(meant_by, None)):
                 said = f"${name} is set nowhere in the script, nor here: {so}"
                 yield Slip(said, f"did you mean ${near}?", sure=False)
             continue
@@ -118,7 +120,11 @@ def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[t
     lists: dict[str, list[str]] = {}
     for number, line in enumerate(lines, first_line):
         if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
-            lists[found[1]] = found[2].split()
+            lists[found[1]] = values = found[2].split()
+            if len(values) > 1 and all(one.endswith(",") for one in values[:-1]):
+                said = f"{found[1]}: bash takes a comma for a part of the value: the first is {values[0]!r}"
+                plain = " ".join(one.rstrip(",") for one in values)
+                yield number, Slip(said, f"write {found[1]}=({plain})", sure=False)
         for name in re.findall(r"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}", line):
             values = lists.get(name, [])
             makes = (
