@@ -169,8 +169,7 @@ def _of_deepspeed(piece: Piece, number: int) -> Iterator[End]:
         match = re.search(r"(?:'--local_rank=(\d+)'.*)? exits with return code = (-?)(\d+)", piece[at].text)
         if match:
             rank, status = int(match[1]) if match[1] and alone else None, int(match[3])
-            code, killed = (None, status) if match[2] else (status, None)
-            yield End((number, at), "deepspeed", rank, "", code, killed)
+            yield End((number, at), "deepspeed", rank, "", *((None, status) if match[2] else (status, None)))
 
 
 def _of_mpirun(piece: Piece, number: int) -> Iterator[End]:

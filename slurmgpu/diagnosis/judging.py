@@ -241,8 +241,8 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     if broken is not None and struck is not None:  # the driver knows why the program's call failed
         return Choice(broken._replace(host=struck.host or broken.host), first, struck.rank, True)
     ranked = [one for one in causes if one.rank is not None]
-    final = [one for one in causes if one.trace and one.final]
-    final = [one for one in final if not _was_survived(one, final, first, seen)]
+    ending = [one for one in causes if one.trace and one.final]
+    final = [one for one in ending if not _was_survived(one, ending, first, seen)]
     others = final or [one for one in causes if not one.trace]
     if ranked:
         roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]
@@ -261,10 +261,8 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
             chosen = others[0]
     elif others:
         chosen = min(others, key=lambda one: (not one.trace, one.at))
-        if chosen.row.id == "command-missing" and 127 not in (
-            facts.exit_code or 127,
-            *(end.code for end in ended),
-        ):
+        codes = {facts.exit_code or 127, *(end.code for end in ended)}
+        if chosen.row.id == "command-missing" and 127 not in codes:
             return None  # it was missing, and the script went on
     else:
         return None
@@ -293,7 +291,7 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     message = chosen.values.get("message")
     alike = [one for one in ranked if one.row == chosen.row and one.values.get("message") == message]
     same = {one.rank for one in alike if one.rank not in (None, rank)}
-    also = (f"the same on {len(same)} other {'rank' if len(same) == 1 else 'ranks'}",) if same else ()
+    also = (f"the same on {len(same)} other rank{'s' * (len(same) > 1)}",) if same else ()
     # Python ends with 1 after an exception; with another code something else may have ended it.
     certain = chosen.rank is not None or bool(ended) or not chosen.trace or facts.exit_code in (None, 0, 1)
     certain = certain and (chosen.trace or seen.is_near_end(chosen.at))
@@ -364,9 +362,8 @@ def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fa
     written = recorder_files(seen) if told_by is None else []
     if written:
         also.append(f"the flight recorder wrote {written[0]}")
-    others = len(waited - {missing})
-    if missing is not None and others:
-        also.append(f"{others} other {'rank' if others == 1 else 'ranks'} waited")
+    if missing is not None and (others := len(waited - {missing})):
+        also.append(f"{others} other rank{'s' * (others > 1)} waited")
     end = next((each for each in ended if each.rank == missing and missing is not None), None)
     fix = ""
     if told_by is not None and not told_by.missing and not told_by.other and not told_by.absent:

@@ -216,10 +216,8 @@ class Reading:
 
     def is_near_end(self, at: Place) -> bool:
         """Return whether next to nothing that matters stands behind a line."""
-        return (
-            self._matter(at[0], at[1] + 1, len(self.pieces[at[0]]), self.pieces[at[0]][at[1]].stream)
-            <= _NEAR_END
-        )
+        piece = self.pieces[at[0]]
+        return self._matter(at[0], at[1] + 1, len(piece), piece[at[1]].stream) <= _NEAR_END
 
     def _of_traces(self) -> list[Found]:
         """One for each process whose traceback is known to be its own, and those at the end of what has no rank."""
@@ -230,9 +228,8 @@ class Reading:
         chosen: list[Found] = []
         for rank, theirs in own.items():
             ending = self._ending(theirs, many=rank is None and self._many())
-            chosen += [
-                found for one in ending if (found := self._of_trace(one, rank is not None)) is not None
-            ]
+            found = (self._of_trace(one, rank is not None) for one in ending)
+            chosen += [one for one in found if one is not None]
         return chosen
 
     def _many(self) -> bool:
@@ -268,12 +265,9 @@ class Reading:
         return count
 
     def _of_trace(self, trace: Trace, ranked: bool) -> Optional[Found]:
-        if trace.by_launcher:
-            rows = tuple(row for row in ROWS if row.id == "launcher")
-            said = trace.exceptions[-1:]
-        else:
-            rows = tuple(row for row in ROWS if row.where in ("exception", "any"))
-            said = trace.exceptions
+        tried = [row for row in ROWS if row.where in ("exception", "any")]
+        rows = [row for row in ROWS if row.id == "launcher"] if trace.by_launcher else tried
+        said = trace.exceptions[-1:] if trace.by_launcher else trace.exceptions
         own = is_own_code(trace.innermost)  # a line of the user's may quote any words
         # Of a chain the first one that is known; else the last, which ended the process, by where it arose.
         known = [
@@ -409,18 +403,9 @@ def last_lines(pieces: Sequence[Piece], most: int, *, outside: bool = False) -> 
             at = len(piece) - 1
             while at >= 0 and len(lines) < most and at > len(piece) - 5000:
                 text = piece[at].text.rstrip()
-                if (
-                    text.strip()
-                    and at not in framing
-                    and not text.startswith(_OWN)
-                    and (
-                        not is_noise(text)
-                        or (
-                            not outside
-                            and text.startswith(("srun: error", "slurmstepd: error", "slurmgpu: "))
-                        )
-                    )
-                ):
+                told = not outside and text.startswith(("srun: error", "slurmstepd: error", "slurmgpu: "))
+                left_out = not text.strip() or at in framing or text.startswith(_OWN)
+                if not left_out and (told or not is_noise(text)):
                     lines.append(text)
                 at -= 1
         if len(lines) >= most:

@@ -14,16 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from .table.lines import (
-    GROUP_MARGIN,
-    HOST_LABEL,
-    KNOWN_PREFIX,
-    PREFIXES,
-    RANKS_IN_NAMES,
-    TASK_LABEL,
-    TRACEBACK_BEHIND,
-    VLLM_ERROR,
-)
+from .table import lines
 from .table.translations import IN_ENGLISH
 
 __all__ = ["Line", "Piece", "cleaned", "read"]
@@ -99,18 +90,14 @@ class Piece:
         for at in self.where(_HEADLINE, 20):
             text = cleaned(self._raw[at])
             before = text[: text.index(_HEADLINE.decode())] if _HEADLINE.decode() in text else ""
-            known = KNOWN_PREFIX.search(before)
+            known = lines.KNOWN_PREFIX.search(before)
             before = before[: known.start()] if known else before
-            label = next((one for one in (TASK_LABEL, HOST_LABEL) if one.fullmatch(before)), None)
+            label = next((one for one in (lines.TASK_LABEL, lines.HOST_LABEL) if one.fullmatch(before)), None)
             if label is not None:
                 self._labels, self._looked_for_labels = label, True
                 return None
-            if (
-                not before.strip()
-                or len(before) > 100
-                or _split(before, None, None).text == ""
-                or re.search(r"[\"'%]", before)
-            ):
+            odd = not before.strip() or len(before) > 100 or re.search(r"[\"'%]", before) is not None
+            if odd or _split(before, None, None).text == "":
                 continue
             pattern = re.compile(re.sub(r"\d+", r"\\d+", re.escape(before)))
             frame = cleaned(self._raw[at + 1]) if at + 1 < len(self._raw) else ""
@@ -147,10 +134,9 @@ class Piece:
         if not self._looked_for_labels:
             self._looked_for_labels = True
             shown = [raw.decode("utf-8", "replace") for raw in self._raw[-400:] if raw.strip()]
-            hosts = any(
-                sign in self.data for sign in (b"pdsh@", b"clush: ", b": [launch.py:", b"] [launch.py:")
-            )
-            for pattern in (TASK_LABEL, *([HOST_LABEL] if hosts else [])):
+            signs = (b"pdsh@", b"clush: ", b": [launch.py:", b"] [launch.py:")
+            hosts = any(sign in self.data for sign in signs)
+            for pattern in (lines.TASK_LABEL, *([lines.HOST_LABEL] if hosts else [])):
                 count = sum(pattern.match(line[:200]) is not None for line in shown)
                 if len(shown) >= 4 and count >= 0.6 * len(shown):
                     self._labels = pattern
@@ -185,7 +171,7 @@ def _split(text: str, rank: Optional[int], labels: Optional[re.Pattern[str]]) ->
         rank, host = int(groups["rank"]) if groups.get("rank") else rank, groups.get("host") or ""
     while found:
         found = False
-        for pattern in PREFIXES:
+        for pattern in lines.PREFIXES:
             match = pattern.match(text, at)
             if match:
                 at, found, groups = match.end(), True, match.groupdict()
@@ -193,17 +179,17 @@ def _split(text: str, rank: Optional[int], labels: Optional[re.Pattern[str]]) ->
                 host = groups.get("host") or host
                 break
     stream = text[:at]
-    logged = VLLM_ERROR.match(text, at)  # with the time, which is another one in each line
+    logged = lines.VLLM_ERROR.match(text, at)  # with the time, which is another one in each line
     at = logged.end() if logged else at
     behind = (
-        TRACEBACK_BEHIND.search(text, at)
+        lines.TRACEBACK_BEHIND.search(text, at)
         if labels is None and "Traceback (most recent" in text[at + 1 :]
         else None
     )
     if behind and text[at : behind.start()].strip():
         line = _split(text[behind.start() :], rank, None)
         return line._replace(stream=stream + line.stream)
-    drawn = GROUP_MARGIN.match(text, at) if text[at : at + 2] == "  " else None
+    drawn = lines.GROUP_MARGIN.match(text, at) if text[at : at + 2] == "  " else None
     return Line(text[drawn.end() if drawn else at :], rank, stream, host)
 
 
@@ -257,7 +243,7 @@ def _pieces(path: str, tail: int, budget: _Budget, begin: int) -> list[Piece]:
 
 def _rank_of(path: str) -> Optional[int]:
     name = Path(path).name
-    match = next(filter(None, (pattern.search(name) for pattern in RANKS_IN_NAMES)), None)
+    match = next(filter(None, (pattern.search(name) for pattern in lines.RANKS_IN_NAMES)), None)
     return int(match["rank"]) if match else None
 
 

@@ -6,25 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from .table.lines import (
-    ANY_EXCEPTION,
-    BOX,
-    CHAINED,
-    EXCEPTION,
-    FRAME,
-    GROUP_MEMBER,
-    IGNORED,
-    LAUNCHER_CODE,
-    LIBRARY_CODE,
-    NOISE,
-    OF_ANOTHER_PROCESS,
-    OF_CHILD,
-    OF_RANK,
-    ON_ONE_LINE,
-    OTHER_OUTPUT,
-    PROGRESS,
-    REMARK,
-)
+from .table import lines
 from .text import Line, Piece
 
 __all__ = ["Place", "Trace", "is_noise", "is_own_code", "is_progress", "is_quoted", "is_remark", "traces"]
@@ -69,12 +51,12 @@ class Trace(NamedTuple):
 
 def is_noise(text: str) -> bool:
     """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
-    return NOISE.search(text) is not None
+    return lines.NOISE.search(text) is not None
 
 
 def is_remark(text: str) -> bool:
     """Return whether a program logged this line as information or a warning: it went on, so it is no cause."""
-    return REMARK.search(text) is not None
+    return lines.REMARK.search(text) is not None
 
 
 def is_quoted(text: str, at: int) -> bool:
@@ -84,12 +66,12 @@ def is_quoted(text: str, at: int) -> bool:
 
 def is_progress(text: str) -> bool:
     """Return whether a line tells that a training goes on: a step, an epoch, a loss, a progress bar."""
-    return PROGRESS.search(text) is not None
+    return lines.PROGRESS.search(text) is not None
 
 
 def is_own_code(path: str) -> bool:
     """Whether a file is the user's, and no library's."""
-    return LIBRARY_CODE.search(path) is None
+    return lines.LIBRARY_CODE.search(path) is None
 
 
 def traces(pieces: Sequence[Piece]) -> Iterator[Trace]:
@@ -109,7 +91,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
     end, rank = begin, first.rank
     while at is not None:
         taken.add(at)
-        of_rank = OF_RANK.search(piece[at].text)
+        of_rank = lines.OF_RANK.search(piece[at].text)
         if of_rank and exceptions:
             rank = int(of_rank["rank"])
         own, end, says = _one(piece, at, first, taken)
@@ -122,7 +104,10 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
             frames = own or frames
         # Ray tells the error of a task inside its own, as frames without a headline.
         of_task = (
-            says is not None and "RayTaskError(" in says and end < len(piece) and FRAME.match(piece[end].text)
+            says is not None
+            and "RayTaskError(" in says
+            and end < len(piece)
+            and lines.FRAME.match(piece[end].text)
         )
         at = end - 1 if of_task else _chained(piece, end, first)
     if not exceptions:
@@ -143,9 +128,9 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         tuple(exceptions),
         _frame(frames),
         frames[-1] if frames else "",
-        ignored or IGNORED.search(exceptions[-1]) is not None,
-        any(name in frame for frame in frames for name in LAUNCHER_CODE)
-        and all(map(OF_CHILD.match, exceptions)),
+        ignored or lines.IGNORED.search(exceptions[-1]) is not None,
+        any(name in frame for frame in frames for name in lines.LAUNCHER_CODE)
+        and all(map(lines.OF_CHILD.match, exceptions)),
         before.startswith("Exception in thread"),
     )
 
@@ -161,9 +146,9 @@ def _of_group(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[l
         taken.add(at)
         if re.match(r"\s+\+-{20,}$", line.text):
             return inner, frames, at + 1
-        if FRAME.match(line.text) and not inner:
+        if lines.FRAME.match(line.text) and not inner:
             frames.append(line.text.strip())
-        elif EXCEPTION.match(line.text) and "ExceptionGroup: " not in line.text:
+        elif lines.EXCEPTION.match(line.text) and "ExceptionGroup: " not in line.text:
             inner.append(line.text)
     return inner, frames, begin
 
@@ -178,21 +163,21 @@ def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[s
             odd += line.stream == first.stream
             at += 1
             continue
-        if FRAME.match(line.text):
+        if lines.FRAME.match(line.text):
             code = (
                 piece[at + 1].text.strip()
                 if at + 1 < len(piece) and piece[at + 1].stream == first.stream
                 else ""
             )
-            code = "" if FRAME.match(code) or code.startswith('File "') else code
+            code = "" if lines.FRAME.match(code) or code.startswith('File "') else code
             frames.append(f"{line.text.strip()}: {code}" if code else line.text.strip())
         elif _BEGIN in line.text:
             odd += 1  # another process's
-        elif line.text[:1] in BOX:
+        elif line.text[:1] in lines.BOX:
             at += 1
             continue
         elif line.text[:1] not in ("", " ", "\t") and (
-            EXCEPTION.match(line.text) or (frames and not odd and ANY_EXCEPTION.match(line.text))
+            lines.EXCEPTION.match(line.text) or (frames and not odd and lines.ANY_EXCEPTION.match(line.text))
         ):
             taken.add(at)
             return frames, *_message(piece, at, first)
@@ -219,9 +204,9 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
             )  # a heading of the message's own
             if blank > 1:
                 break
-        elif follows and FRAME.match(line.text):
+        elif follows and lines.FRAME.match(line.text):
             continue
-        elif _ends_message(line.text, blank) or len(says) == (1 if ON_ONE_LINE.match(says[0]) else 12):
+        elif _ends_message(line.text, blank) or len(says) == (1 if lines.ON_ONE_LINE.match(says[0]) else 12):
             break
         else:
             says.append(line.text)
@@ -232,18 +217,18 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
 def _ends_message(text: str, blank: int) -> bool:
     """Whether a line is no part of the message before it."""
     if (
-        text.startswith(CHAINED)
+        text.startswith(lines.CHAINED)
         or _BEGIN in text
-        or FRAME.match(text)
-        or OF_ANOTHER_PROCESS.match(text)
-        or GROUP_MEMBER.search(text)
+        or lines.FRAME.match(text)
+        or lines.OF_ANOTHER_PROCESS.match(text)
+        or lines.GROUP_MEMBER.search(text)
     ):
         return True
     return (
         is_noise(text)
         or (blank > 0 and not text.startswith((" ", "\t")))
-        or EXCEPTION.match(text) is not None
-        or OTHER_OUTPUT.match(text) is not None
+        or lines.EXCEPTION.match(text) is not None
+        or lines.OTHER_OUTPUT.match(text) is not None
         or is_progress(text)
     )
 
@@ -255,13 +240,17 @@ def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
         line = piece[number]
         if line.stream.strip() != first.stream.strip() and line.text.strip():
             continue
-        said_so = line.text.startswith(CHAINED) or _WORKERS in line.text
-        linked = linked or said_so or bool(OF_ANOTHER_PROCESS.match(line.text) or OF_RANK.search(line.text))
+        said_so = line.text.startswith(lines.CHAINED) or _WORKERS in line.text
+        linked = (
+            linked
+            or said_so
+            or bool(lines.OF_ANOTHER_PROCESS.match(line.text) or lines.OF_RANK.search(line.text))
+        )
         if linked and number >= at - 2 and _BEGIN in line.text:
             return number
     return None
 
 
 def _frame(frames: Sequence[str]) -> str:
-    own = [frame for frame in frames if not LIBRARY_CODE.search(frame)]
+    own = [frame for frame in frames if not lines.LIBRARY_CODE.search(frame)]
     return (own or list(frames) or [""])[-1]

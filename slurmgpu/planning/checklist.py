@@ -121,7 +121,9 @@ class _Reader(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
+        for one in ast.walk(node.test):
+            if isinstance(one, ast.Call):  # a flag may have a function's name
+                self.visit(one)
         before = self.guards
         self.guards = (*before, ast.unparse(node.test))
         self._read_in_turn(node.body)

@@ -131,7 +131,7 @@ def _likely_not_meant(
         *restart_remarks(job, around.script),
         *outside_the_container(starting.environment),
         *_judged_precision(job, chosen.draft, around.force),
-        *warnings(cluster, chosen, job.resources),
+        *warnings(job, cluster, chosen),
         *other_types_seen(cluster, chosen.draft, by_srun=starting.by_srun),
     )
 

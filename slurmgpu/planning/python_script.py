@@ -327,13 +327,16 @@ def parse_python_script(
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
         same_in_all_tasks=known,
-        launches=any(re.search(_LAUNCHES, one) for one in (text, *modules, *deeper)),
+        launches=any(re.search(_LAUNCHES, one) for one in (text, *modules, *deeper))
+        or re.match(_SHARES_OUT, text) is not None,
         idle=not any(re.search(_BUSY, one) for one in (text, *modules, *deeper)),
     )
 
 
 # Slurm's and MPI's own, and libraries that start workers by them.
 _LAUNCHES = r"\b(?:srun|mpirun|mpiexec|dis[Bb]atchc?|parsl|dask_(?:jobqueue|mpi)|submitit|mpi4py\.futures|scoop|westpa)\b"
+# Or it hands the GPUs to programs of its own.
+_SHARES_OUT = r"(?s)(?=.*CUDA_VISIBLE_DEVICES)(?=.*\b(?:Pool|Popen|run|Process)\()"
 _BUSY = (
     r"Loader|Dataset|dataset[ ,=(.]|\.(?:fit|train|backward|load)\(|Trainer|tf\.data|\bopen\(|read_csv|imread"
 )

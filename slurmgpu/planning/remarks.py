@@ -10,7 +10,6 @@ from slurmgpu.lines.launch_line import Started, started_by
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
-from slurmgpu.models.resources import Resources
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching
@@ -100,7 +99,7 @@ def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
     return tuple(left)
 
 
-def warnings(cluster: Cluster, chosen: Chosen, resources: Resources) -> tuple[str, ...]:
+def warnings(job: Job, cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
     """What is legal and likely not meant."""
     draft = chosen.draft
     found = list(chosen.overruled)
@@ -108,7 +107,10 @@ def warnings(cluster: Cluster, chosen: Chosen, resources: Resources) -> tuple[st
         found.append(
             f"account {draft.account.instead} is for other types of GPU; the job charges {draft.account.value}"
         )
-    none_wanted = resources.gpus is not None or resources.gpus_per_node is not None  # gpus: 0
+    resources = job.resources
+    none_wanted = (
+        resources.gpus is not None or resources.gpus_per_node is not None or job.components
+    )  # gpus: 0
     shared = any(gres.name in SHARED for gres in draft.ask.gres)
     if not draft.layout.gpus_per_node and not none_wanted and not shared:
         found.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")

@@ -19,6 +19,7 @@ from slurmgpu.files.jobs import read_python
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.planning.checklist import CHECKS
+from slurmgpu.planning.python_script import ScriptFacts
 from slurmgpu.printable import printable
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
@@ -62,6 +63,7 @@ def act(
     checked: list[_Checked] = []
     unread: list[InvalidInput] = []
     modules: frozenset[str] | None = None
+    python: dict[str, ScriptFacts] = {}
     for script in _each(scripts, unread):
         if script.endswith(".py"):
             loop = _findings_of_loop(script, severity, ignore, unread)
@@ -75,7 +77,7 @@ def act(
         # Asked once, where a script wants it; of another machine this one's modules say nothing.
         if modules is None and cluster is None and _MODULE.search(text):
             modules = known_modules(os.environ)
-        found = _findings(text, cluster, severity, ignore, modules or frozenset())
+        found = _findings(text, cluster, severity, ignore, modules or frozenset(), python)
         checked.append(_Checked("<stdin>" if script == "-" else printable(script), found))
     if checked:
         _show(checked, as_json=as_json, one=one)
@@ -97,9 +99,12 @@ def _findings(
     severity: Severity = "hint",
     ignore: tuple[str, ...] = (),
     modules: frozenset[str] = frozenset(),
+    known: dict[str, ScriptFacts] | None = None,
 ) -> list[Finding]:
     read = parse_batch_script(text)
-    facts = facts_here(read, Path.cwd(), cluster, modules=modules)
+    facts = facts_here(read, Path.cwd(), cluster, known, modules)
+    if known is not None:
+        known.update(facts.python)  # another script of the folder may start the same
     return check_script(read, facts, ignore=ignore, least=severity)
 
 

@@ -17,7 +17,7 @@ from slurmgpu.scripts.rules import (
     spelling,
     training,
     values,
-)
+)  # fmt: skip
 from slurmgpu.scripts.rules.base import Rule
 
 __all__ = ["RULES"]
@@ -30,17 +30,7 @@ def _rules(module: ModuleType) -> Iterator[Rule]:
 
 
 _MODULES = (
-    reading,
-    spelling,
-    values,
-    resources,
-    logs,
-    environment,
-    launching,
-    counting,
-    ending,
-    training,
-    cluster,
-)
+    reading, spelling, values, resources, logs, environment, launching, counting, ending, training, cluster,
+)  # fmt: skip
 RULES = {rule.name: rule for module in _MODULES for rule in _rules(module)}
 """By name, in the order of the documentation."""

@@ -147,10 +147,10 @@ def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, in
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value still waits to be filled in: ``<project>``, ``[project]``, ``{{ name }}``, ``{name}``, ``!NAME``."""
-    return not set("<[{!#.").isdisjoint(value) and (
+    """Whether a value waits to be filled in: ``<project>``, ``[it]``, ``{{ name }}``, ``{name}``, ``!NAME``, ``XXXitXXX``."""
+    return not set("<[{!#.X").isdisjoint(value) and (
         re.search(
-            r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$|\[[A-Za-z][A-Za-z_ ]+\]",
+            r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$|XXX[a-z]+XXX|\[[A-Za-z][A-Za-z_ ]+\]",
             value,
         )
         is not None

@@ -175,18 +175,14 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
         if call.simple.ender != "&":
             continue
         if several:
-            alone = [
-                one for one in alone if (one.srun or {}).get("nodelist") == (call.srun or {}).get("nodelist")
-            ]
-        waits = next((one.line for one in view.simple if one.name == "wait" and one.line > call.line), None)
+            node = (call.srun or {}).get("nodelist")
+            alone = [one for one in alone if (one.srun or {}).get("nodelist") == node]
+        waits = next(
+            (one.line for one in view.simple if one.name == "wait" and one.line > call.line), 1 << 30
+        )
         within = {simple.line: around for simple, around in view.placed}
-        beside = [
-            one
-            for one in alone
-            if one.line > call.line
-            and (waits is None or one.line < waits)
-            and within.get(one.line) == within.get(call.line)
-        ]
+        beside = [one for one in alone if call.line < one.line < waits]
+        beside = [one for one in beside if within.get(one.line) == within.get(call.line)]
         if beside or _goes_round(view, call):
             what, option = ("GPUs", "--gpus") if shares & set(call.srun or ()) else ("CPUs", "--exact")
             which = f"that of line {beside[0].line}" if beside else "the next one"

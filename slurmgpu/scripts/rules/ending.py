@@ -27,8 +27,8 @@ def _traps(view: View) -> list[tuple[Simple, set[str]]]:
 
 
 def _only_notes(trap: Simple) -> bool:
-    """Whether it sets a variable or does nothing: that keeps the shell alive, and nothing waits to be run."""
-    return re.fullmatch(r"\s*(?::|\w+=\w*)\s*", trap.words[1]) is not None
+    """Whether it sets a variable, says something or does nothing: that keeps the shell alive, and nothing waits for it."""
+    return re.fullmatch(r"\s*(?::|\w+=\w*|echo [^;&|>]*)\s*", trap.words[1]) is not None
 
 
 def _work(view: View) -> list[Call]:

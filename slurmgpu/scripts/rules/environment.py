@@ -146,25 +146,6 @@ def bash_in_sh(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("hint")
-def module_without_login(view: View) -> Iterator[Hit]:
-    """`module` in a shell that inherits nothing and is not a login shell."""
-    login = re.search(r"\s-\w*[li]\b|--login", view.script.shebang or "")
-    export = (view.asked.value("export") or "ALL").upper().split(",")
-    if view.script.interpreter != "bash" or login or "ALL" in export or "get-user-env" in view.asked.options:
-        return
-    for simple in view.simple:
-        if simple.name in {"source", ".", "eval"} or "module" in simple.words[1:]:
-            return
-        if simple.name in {"module", "ml"}:
-            yield Hit(
-                simple.line,
-                f"with --export={view.asked.value('export')} the shell does not inherit `module`",
-                "start the script with #!/bin/bash -l",
-            )
-            return
-
-
 @rule("warning")
 def secret_in_script(view: View) -> Iterator[Hit]:
     """A key or password stands in the script."""
@@ -426,7 +407,7 @@ def fixed_interface(view: View) -> Iterator[Hit]:
         if known is None:
             yield Hit(
                 line,
-                f"{name}={value} fails on every node that has no interface of that name",
+                f"{name}={value} fails on every node without an interface whose name begins so",
                 _FREE[name[:4]],
             )
         elif not _is_named(

@@ -9,7 +9,6 @@ from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.lines.launch_line import read_launch_line
 from slurmgpu.lines.torchrun import RENDEZVOUS, TORCHRUN
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.planning.request import SHARED
 from slurmgpu.scripts.rules.base import Hit, View, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
 from slurmgpu.scripts.rules.counting import launcher_numbers
@@ -99,7 +98,7 @@ def tasks_unused(view: View) -> Iterator[Hit]:
             return
         yield Hit(
             call.line,
-            f"{tasks} tasks are asked for, and this command starts 1 process: only srun starts tasks",
+            f"{tasks} tasks are asked for, and this command starts 1 process: srun and mpirun start tasks",
             "write srun before it; or ask for --ntasks=1 and --cpus-per-task, if CPUs are what you want",
             "warning" if tasks == view.asked.gpus_per_node else None,  # else CPUs are often meant by it
         )
@@ -294,7 +293,7 @@ def address_by_hostname(view: View) -> Iterator[Hit]:
             prints = (
                 "prints all addresses of a node, with blanks between them, and one is needed"
                 if several
-                else "prints 127.0.1.1 where /etc/hosts has the node's own name (Debian, Ubuntu), and several addresses elsewhere"
+                else "prints 127.0.1.1 where /etc/hosts has the node's own name (Debian, Ubuntu), and may print several"
             )
             yield Hit(
                 simple.line,
@@ -471,7 +470,7 @@ def one_process(view: View) -> Iterator[Hit]:
         facts = view.facts.python.get(call.script or "")
         if facts is not None and (facts.one_process or facts.framework or facts.joins or facts.idle):
             return
-        if facts is not None and facts.distributed and call.srun is None:
+        if facts is not None and (facts.launches or (facts.distributed and call.srun is None)):
             return
         unused = facts is not None and facts.parsed and not facts.trains_elsewhere
         yield Hit(
@@ -545,33 +544,6 @@ def gpu_slices(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("warning")
-def gpu_shards(view: View) -> Iterator[Hit]:
-    """Shards of GPUs beside whole ones, or for several processes of one training."""
-    asked = view.asked
-    entries = (asked.value("gres") or "").split(",")
-    shares = [one for one in entries if one.strip().removeprefix("gres/").partition(":")[0] in SHARED]
-    if not shares:
-        return
-    if asked.gpu_options:
-        yield Hit(
-            asked.line("gres"),
-            f"{', '.join(shares)} beside GPUs: a GPU is given whole or in shares, so these are shares of further GPUs",
-            "ask for GPUs or for shares of one",
-        )
-        return
-    for call in _trainings(view):
-        processes = _processes_on_a_node(view, call)
-        if processes:
-            yield Hit(
-                asked.line("gres"),
-                f"{processes} processes on {', '.join(shares)}: Slurm takes a job's shares on a node from one GPU unless "
-                "the site has it otherwise, and NCCL refuses two ranks on one GPU",
-                "ask for whole GPUs, or start one process",
-            )
-            return
-
-
 def _slices(view: View) -> set[str]:
     """The types of GPU that the job gets, where all of them are slices."""
     kinds = view.asked.gpu_types
@@ -608,36 +580,3 @@ def _one_for_each_gpu(call: Call) -> bool:
     line = read_launch_line(call.words)
     told = {"num-gpus", "num-accelerators", "include", "exclude", "hostfile"}
     return line is not None and line.name == "deepspeed" and not told & set(line.line.given)
-
-
-@rule("hint")
-def step_gpus(view: View) -> Iterator[Hit]:
-    """srun asks for GPUs without a type, where the job has asked for a type."""
-    if not view.asked.gpu_types:
-        return
-    for call in view.calls:
-        for name in ("gres", "gpus", "gpus-per-node"):
-            value = (call.srun or {}).get(name) or ""
-            if re.fullmatch(r"(gpu:)?\d+", value) and not call.nested:
-                yield Hit(
-                    call.line,
-                    f"srun --{name}={value} names no type, and some releases refuse that in a job that did",
-                    "drop it: a step that spans the job has its GPUs",
-                )
-
-
-@rule("hint")
-def dead_rank(view: View) -> Iterator[Hit]:
-    """srun over several tasks waits for the rest when one has died."""
-    if (view.asked.tasks or 1) < 2 or "SLURM_KILL_BAD_EXIT" in view.body:
-        return
-    for call in _trainings(view):
-        if call.srun is not None and not call.open_options and "kill-on-bad-exit" not in call.srun:
-            if call.srun.get("ntasks") == "1":
-                continue  # no others wait
-            yield Hit(
-                call.line,
-                "when one task dies, the others wait in their next collective until the time limit",
-                "srun --kill-on-bad-exit=1 ...",
-            )
-            return

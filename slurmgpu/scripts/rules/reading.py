@@ -12,7 +12,9 @@ from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
 
 
 def _passed(view: View, *why: Passed) -> Iterator[tuple[int, str, Passed]]:
-    for one in view.script.ignored:
+    # A script that writes scripts and submits them has their #SBATCH lines in its own text.
+    writes_others = not view.script.directives and re.search(r"\bsbatch\b", view.body) is not None
+    for one in view.script.ignored if not writes_others else ():
         if one.why in why:
             yield one.line, one.text.strip(), one.why
 
@@ -78,13 +80,6 @@ def blank_in_sbatch(view: View) -> Iterator[Hit]:
             "write #SBATCH without the blank, or ##SBATCH to switch it off plainly",
             "hint" if off or all_off else None,
         )
-
-
-@rule("hint")
-def switched_off(view: View) -> Iterator[Hit]:
-    """`##SBATCH` is a comment to sbatch."""
-    for line, text, _ in _passed(view, "disabled"):
-        yield Hit(line, f"{text!r} is switched off", "remove the line, or one # if it is meant")
 
 
 @rule("error", taken=True)
@@ -263,6 +258,7 @@ def stray_word(view: View) -> Iterator[Hit]:
                 for one in view.script.directives
                 if one.line == line
                 and one.value is None
+                and f"{one.spelling} {text}" in view.script.lines[line - 1]
                 and one.name in SBATCH.options
                 and SBATCH.options[one.name].takes == "optional"
             ),
@@ -327,6 +323,7 @@ def unknown_option(view: View) -> Iterator[Hit]:
                 line,
                 f"--{name} is not an option of sbatch itself: it is refused where no plug-in of the site brings it",
                 "remove it unless your site documents it",
+                "error" if re.search(r"[:@]", name) else None,  # no plug-in's name has these
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.lines.options import NEWEST, OLDEST
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.batch_script import Directive
 from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
@@ -15,18 +14,6 @@ _COMMANDS = (
     "basename|cat|date|dirname|echo|expr|git|hostname|mktemp|nproc|printf|pwd|realpath|seq|uuidgen|wc|whoami"
 )
 _EXPANDABLE = rf"\$\w+|\$\{{[^}}]*\}}|\$\(\(.*|\$\(\s*(?:{_COMMANDS})\b.*|`\s*(?:{_COMMANDS})\b.*"
-
-
-@rule("hint")
-def several_on_a_line(view: View) -> Iterator[Hit]:
-    """Several options on one #SBATCH line."""
-    for number, options in view.script.on_line.items():
-        if len(options) > 1:
-            yield Hit(
-                number,
-                f"{len(options)} options are on this line",
-                "give each a line of its own, which is easier to change",
-            )
 
 
 @rule("warning")
@@ -53,25 +40,6 @@ def duplicate_option(view: View) -> Iterator[Hit]:
                 mild = same or fuller or one.name == "mail-type" or (one.name == "export" and no_all)
                 yield Hit(one.line, f"{said}, {counts}", fix, "hint" if mild else None)
             last[one.name] = one
-
-
-@rule("hint")
-def abbreviated_option(view: View) -> Iterator[Hit]:
-    """An abbreviated option: another release may have two that begin so."""
-    for one in view.script.directives:
-        word = one.spelling.lstrip("-")
-        if not one.spelling.startswith("--") or word in SBATCH.options or not one.known:
-            continue
-        clear = all(len(SBATCH.meanings(word, release)) == 1 for release in (OLDEST, NEWEST))
-        if not clear:
-            yield Hit(
-                one.line,
-                f"{one.spelling} can mean several options in some releases of Slurm, which then refuse it",
-                f"write --{one.name}",
-                "warning",
-            )
-        else:
-            yield Hit(one.line, f"{one.spelling} is short for --{one.name}", f"write --{one.name}")
 
 
 @rule("error", taken=True)
@@ -179,25 +147,6 @@ def pbs_lines(view: View) -> Iterator[Hit]:
             f"sbatch reads #PBS and #BSUB lines as well ({lines}), and translates what it can",
             "remove them, or add #SBATCH --ignore-pbs",
         )
-
-
-@rule("hint")
-def old_name(view: View) -> Iterator[Hit]:
-    """An old name: packjob, --pack-group, --cpu_bind, #SLURM."""
-    for number in view.script.separators:
-        if "packjob" in view.script.lines[number - 1]:
-            yield Hit(
-                number, "packjob is the old name, and Slurm says that it will go", "write #SBATCH hetjob"
-            )
-    for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
-        if text.startswith("#SLURM"):
-            yield Hit(number, "#SLURM is the old spelling, and sbatch complains of it", "write #SBATCH")
-    for call in view.calls:
-        for old, new in (("pack-group", "het-group"), ("cpu_bind", "cpu-bind")):
-            if call.srun is not None and old in call.srun and not call.nested:
-                yield Hit(call.line, f"srun --{old} is an old spelling", f"write --{new}")
-        if call.srun is not None and "mem_bind" in call.srun and not call.nested:
-            yield Hit(call.line, "srun has no --mem_bind", "write --mem-bind", "error")
 
 
 @rule("error")
