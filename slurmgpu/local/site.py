@@ -180,12 +180,9 @@ def local_python(request: LocalRequest, environment: Mapping[str, str]) -> str:
 
 
 def python_with_torch(environment: Mapping[str, str]) -> str:
-    """Return a Python that has torch: the user's own if it has, else slurmgpu's, whether it has or not."""
+    """Return a Python that has torch: the one on PATH, as in the job, if it has; else slurmgpu's, whether it has or not."""
     on_path = shutil.which("python3", path=environment.get("PATH"))
-    ours = importlib.util.find_spec("torch") is not None
-    if on_path is None or (ours and not {"VIRTUAL_ENV", "CONDA_PREFIX"} & environment.keys()):
-        return sys.executable
-    return on_path if _has_torch(on_path) else sys.executable
+    return on_path if on_path is not None and _has_torch(on_path) else sys.executable
 
 
 @functools.cache

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from slurmgpu.cli.preparing import note
@@ -110,7 +112,7 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
     yield software.torch(
         tried.version,
         tried.why,
-        built_for="cpu" if tried.cpu_only else tried.built_for,
+        built_for="cpu" if tried.cpu_only and not is_sandbox() else tried.built_for,
         needed=needs_torch(job),
         gpus=wants_gpus,
     )
@@ -200,3 +202,14 @@ def _umask() -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
+
+
+def is_sandbox() -> bool:
+    """Return whether this Slurm is a sandbox of slurmgpu's: its folder says so."""
+    conf = os.environ.get("SLURM_CONF")
+    if not conf:
+        return False
+    with suppress(OSError, ValueError, AttributeError):
+        state = json.loads(Path(conf).with_name("state.json").read_text(encoding="utf-8"))
+        return str(state.get("schema_name", "")).startswith("slurmgpu.sandbox/")
+    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -11,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.cli.actions.doctor_here import environment_of, needs_torch
+from slurmgpu.cli.actions.doctor_here import environment_of, is_sandbox, needs_torch
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
 from slurmgpu.discovery.trying import last_words
@@ -64,7 +63,7 @@ def probe_nodes(loaded: LoadedJob, given: Mapping[str, object], within: float) -
     asked = on_nodes.Asked(
         gpus=prepared.plan.gpus_per_node,
         memory_of_gpu=gpu_memory.mib if gpu_memory else None,
-        pretended=_is_sandbox(),
+        pretended=is_sandbox(),
         needs_torch=needs_torch(loaded.job),
     )
     lines = [_report(run, ended, states, len(nodes), prepared.plan.nodes)._replace(where=f"job {run.job_id}")]
@@ -165,17 +164,6 @@ def _report(run: Run, ended: Ended | None, state: str, told: int, expected: int)
         f"job {run.job_id} ({states}): {told} of {expected} nodes told what they found; its log says: {last}",
         f"a job of yours would fail in the same way; the whole log: slurmgpu logs {run.run_dir}",
     )
-
-
-def _is_sandbox() -> bool:
-    """Whether this Slurm is a sandbox of slurmgpu's: its folder says so."""
-    conf = os.environ.get("SLURM_CONF")
-    if not conf:
-        return False
-    with suppress(OSError, ValueError, AttributeError):
-        state = json.loads(Path(conf).with_name("state.json").read_text(encoding="utf-8"))
-        return str(state.get("schema_name", "")).startswith("slurmgpu.sandbox/")
-    return False
 
 
 def _tidy(run: Run, runs: Path, *, keep: bool, had_runs: bool) -> None:
