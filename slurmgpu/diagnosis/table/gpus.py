@@ -197,14 +197,20 @@ ROWS = (
         "no-gpu",
         "No CUDA GPUs are available|no CUDA-capable device is detected|No HIP GPUs are available|Found no NVIDIA driver"
         "|ProcessGroupNCCL is only supported with GPUs|No GPU found|torch.cuda.is_available() is False"
-        "|torch.cuda.is_available() should be True|No supported gpu backend found",
+        "|torch.cuda.is_available() should be True|No supported gpu backend found|setup doesn't support bf16/gpu"
+        "|no supported devices found for platform CUDA",
         r"(?P<message>No CUDA GPUs are available|no CUDA-capable device is detected|No HIP GPUs are available"
         r"|Found no NVIDIA driver on your system|ProcessGroupNCCL is only supported with GPUs, no GPUs found"
-        r"|torch\.cuda\.is_available\(\) (?:is False|should be True)|No supported gpu backend found)",
-        "the process saw no GPU: {message}",
+        r"|torch\.cuda\.is_available\(\) (?:is False|should be True)|No supported gpu backend found"
+        r"|setup doesn't support bf16/gpu|no supported devices found for platform CUDA)",
+        "the process saw no GPU: {message}<; {detail}>",
         "ask for GPUs (gpus:); see that CUDA_VISIBLE_DEVICES is not emptied, and that a container is started with --nv; "
         "slurmgpu doctor --on-gpu shows what a job sees",
         where="exception",
+        nearby=(
+            -300,
+            r".*(?P<detail>kernel version does not match DSO.*|The NVIDIA driver on your system is too old [^.]*)",
+        ),
     ),
     Row(
         "no-kernel",

@@ -57,7 +57,16 @@ ROWS = (
         where="line",
         nearby=(3, r"^(?:Feature: +)?(?P<detail>[^\s-].*)"),
     ),
-    _error("the workflow", "Error in rule ", r"(?P<message>Error in rule \w+)"),
+    _error(
+        "the workflow",
+        "Error in rule ",
+        r"(?P<message>Error in rule \w+)",
+        "{message}<: {detail}>",
+        (
+            -30,
+            r"^(?P<detail>(?!\[\w{3} \w{3}| ).*(?:\[E::|(?i:\berror\b|truncated|fatal|exception|no such file|cannot)).*)",
+        ),
+    ),
     _error(
         "the workflow",
         "Error executing process >",

@@ -77,7 +77,8 @@ LAUNCHER_CODE = (
     "deepspeed/launcher",
 )
 REMARK = re.compile(
-    r"\bNCCL INFO\b|^(?:[\d:. -]+: |\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} "
+    r"\bNCCL INFO\b|^\[[WI] \w+\.cpp:\d+\]|^\s*\[(?:WARNING|INFO)\]|more processes have sent help message"
+    r"|^(?:[\d:. -]+: |\S+ )?[WI] \w+/|^(?:DEBUG|INFO|WARN(?:ING)?|NOTE)\b|^\[?[WI]\d{3,4} "
     r"|\b\w*Warning: |^wandb: (?!ERROR)"
     r"|\(sitecustomize\.py, line \d+\)$"  # Python goes on without it
     r"|\b(?:going on|carrying on|continuing|falling back|skipping (?:it|this)|ignoring (?:it|this)|will retry)\b"

@@ -32,8 +32,8 @@ ROWS = (
     ),
     Row(
         "loader-exited",
-        "exited unexpectedly|multiprocessing/connection.py",
-        r"(?:DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) exited unexpectedly"
+        "exited unexpectedly|multiprocessing/connection.py|background workers are no longer alive",
+        r"(?:background workers are no longer alive|DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) exited unexpectedly"
         r"|^(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)\b[\s\S]*multiprocessing/connection\.py)",
         "a data-loader worker ended without a word",
         "most often memory was full, so ask for more (memory:) or use fewer workers; workers=0 shows an error of its own",

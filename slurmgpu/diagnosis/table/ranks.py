@@ -93,6 +93,15 @@ ROWS = (
         _WHY_NOT,
     ),
     Row(
+        "rendezvous-timeout",
+        "Getting local topologies failed|GetKeyValue() timed out",
+        r"(?P<message>(?:Getting local topologies failed|GetKeyValue\(\) timed out with key: \S+)[^\n]*)",
+        "JAX's processes did not all find each other: {message}",
+        "look at the process that said something else, or nothing; slurmgpu doctor --on-gpu looks at the network",
+        "waiting",
+        "exception",
+    ),
+    Row(
         "no-route",
         "No route to host",
         r"(?:connect to [(\[]?(?P<address>[\w.-]+(?::|, )\d+)[^\n]*)?No route to host",

@@ -246,8 +246,8 @@ ROWS = (
     ),
     Row(
         "environment",
-        "CondaError: Run 'conda init'",
-        r"CondaError: (?P<message>Run 'conda init' before[^\n]*)",
+        "CondaError: Run 'conda init'|configured to use 'conda activate'",
+        r"(?P<message>Run 'conda init' before[^\n]*|Your shell has not been properly configured to use 'conda activate')",
         "conda activate was called in a shell that conda has not set up: {message}",
         'before it: eval "$(conda shell.bash hook)", or source its etc/profile.d/conda.sh; in a job file: environment.python',
         where="line",
