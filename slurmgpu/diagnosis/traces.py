@@ -112,13 +112,13 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         at = end - 1 if of_task else _chained(piece, end, first)
     if not exceptions:
         return
-    before = next(
-        (piece[i].text for i in range(begin - 1, max(-1, begin - 3), -1) if piece[i].stream == first.stream),
-        "",
+    above = range(begin - 1, max(-1, begin - 3), -1)
+    before = next((piece[i].text for i in above if piece[i].stream == first.stream), "")
+    # The line that says so may stand further away, where several processes write.
+    of_thread = before.startswith("Exception in thread") or any(
+        "in _bootstrap_inner" in one for one in frames
     )
-    ignored = before.startswith(
-        ("Exception ignored in", "Exception in thread", "--- Logging error ---", "Error in sitecustomize")
-    )
+    ignored = before.startswith(("Exception ignored in", "--- Logging error ---", "Error in sitecustomize"))
     yield Trace(
         (number, begin),
         (number, end),
@@ -128,10 +128,10 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         tuple(exceptions),
         _frame(frames),
         frames[-1] if frames else "",
-        ignored or lines.IGNORED.search(exceptions[-1]) is not None,
+        ignored or of_thread or lines.IGNORED.search(exceptions[-1]) is not None,
         any(name in frame for frame in frames for name in lines.LAUNCHER_CODE)
         and all(map(lines.OF_CHILD.match, exceptions)),
-        before.startswith("Exception in thread"),
+        of_thread,
     )
 
 
