@@ -4,7 +4,6 @@ Start it again after a kill, and it goes on behind the last epoch. `slurmgpu.tra
 within an epoch included.
 """
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -36,8 +35,9 @@ def train(file, until):
             optimizer.step()
         epoch += 1
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
-        torch.save({**state, "random": torch.get_rng_state()}, f"{file}.part")
-        os.replace(f"{file}.part", file)  # at once: whoever is killed before it leaves the older file whole
+        part = file.with_suffix(".part")
+        torch.save({**state, "random": torch.get_rng_state()}, part)
+        part.replace(file)  # at once: whoever is killed before it leaves the older file whole
     return loss.item()
 
 
