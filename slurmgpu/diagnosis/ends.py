@@ -88,7 +88,11 @@ def ends(pieces: Sequence[Piece]) -> list[End]:
 
 
 def _of_srun(piece: Piece, number: int) -> Iterator[End]:
-    given_up = next(piece.where(b"srun: First task exited ", 1), None)  # of --wait
+    marks = (
+        b"srun: First task exited ",
+        b"_step_signal: Terminating StepId=",
+    )  # of --wait, and of --kill-on-bad-exit
+    given_up = next((at for mark in marks for at in piece.where(mark, 1)), None)
     for at in piece.where(b"srun: error: "):
         match = _SRUN.search(piece[at].text)
         if not match or is_quoted(piece[at].text, match.start()):

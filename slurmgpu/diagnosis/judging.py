@@ -243,38 +243,30 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     ranked = [one for one in causes if one.rank is not None]
     ending = [one for one in causes if one.trace and one.final]
     final = [one for one in ending if not _was_survived(one, ending, first, seen)]
-    others = final or [one for one in causes if not one.trace]
+    codes = {facts.exit_code or 127, *(end.code for end in ended)}
+    said = [
+        one for one in causes if one.row.id != "command-missing" or 127 in codes
+    ]  # else the script went on
+    others = final or [one for one in said if not one.trace]
     if ranked:
         roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]
         tasks = [one for one in ranked if first is not None and first.by == "srun" and one.rank == first.rank]
         earliest = min(ranked, key=lambda one: one.at)
         chosen = (roots or (tasks if not any(end.by == "torchrun" for end in ended) else []) or [earliest])[0]
-        if (
-            others
-            # What the process that failed first says itself is known; a traceback of nobody's may be one that it got over.
-            and not (others[0].trace and chosen in (*roots, *tasks))
-            and others[0].rank is None
-            and others[0].specific
-            and not chosen.specific
-            and others[0].at < chosen.at
-        ):
-            chosen = others[0]
+        # What the process that failed first says itself is known; a traceback of nobody's may be one that it got over.
+        for other in (one for one in others[:1] if not (one.trace and chosen in (*roots, *tasks))):
+            if other.rank is None and other.specific and not chosen.specific and other.at < chosen.at:
+                chosen = other
     elif others:
         chosen = min(others, key=lambda one: (not one.trace, one.at))
-        codes = {facts.exit_code or 127, *(end.code for end in ended)}
-        if chosen.row.id == "command-missing" and 127 not in codes:
-            return None  # it was missing, and the script went on
     else:
         return None
     if chosen.row.id == GENERIC and (chosen.values.get("name") or "").endswith("queue.Empty"):
         dead = [one for one in seen.threads if one.at < chosen.at and one.rank in (chosen.rank, None)]
         chosen = dead[-1] if dead else chosen  # nobody filled the queue any more
     if chosen.row.id == "nccl-error":  # its own lines above say what was wrong
-        of_nccl = [
-            one
-            for one in seen.causes
-            if not one.trace and one.at < chosen.at and "NCCL WARN" in one.evidence[0]
-        ]
+        above = (one for one in seen.causes if not one.trace and one.at < chosen.at)
+        of_nccl = [one for one in above if "NCCL WARN" in one.evidence[0]]
         chosen = of_nccl[-1]._replace(rank=chosen.rank) if of_nccl else chosen
     if chosen.row.id in NEEDS_SETUP:
         before = [one for one in seen.setup if one.at < chosen.at]

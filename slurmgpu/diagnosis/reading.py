@@ -284,7 +284,7 @@ class Reading:
             if trace.by_launcher:
                 return None
             last = next(row for row in rows if row.id == GENERIC)
-            inner = next((one for one in said[:-1] if "Caught " not in one), "") if not own else ""
+            inner = next((one for one in said[-2::-1] if "Caught " not in one), "") if not own else ""
             text = f"{said[-1].strip()}; behind it: {inner}".replace("\n", " ") if inner else said[-1]
             if re.match(r"[^\n]*:\s*\n", text):  # its first line is a heading
                 text = " ".join(text.split())

@@ -92,6 +92,24 @@ ROWS = (
         "{message}<: {detail}>",
         (2, r"^\s+(?P<detail>\w.*)"),
     ),
+    _error("GATK", "A USER ERROR has occurred: ", r"A USER ERROR has occurred: (?P<message>.*)", "{message}"),
+    _error(
+        "MATLAB",
+        "Error in ",
+        r"^(?P<message>Error in \S+ \(line \d+\))",
+        "<{detail} >({message})",
+        (-4, r"^(?P<detail>[A-Z].{8,}\.)$"),
+    ),
+    _error(
+        "the program",
+        "FATAL CALLED FROM",
+        r"^FATAL CALLED FROM FILE",
+        "<{detail}>",
+        (2, r"^-* ?(?P<detail>\w.*)"),
+    ),
+    _error(
+        "VASP", "ZBRENT: fatal error|VERY BAD NEWS", r"(?P<message>ZBRENT: fatal error.*|VERY BAD NEWS.*)"
+    ),
     _error("OpenFOAM", "FOAM FATAL ", r"FOAM FATAL (?:IO )?ERROR", "<{detail}>"),
     _error("the program", "Fatal error:", r"^Fatal error:$", "<{detail}>"),
     Row(

@@ -164,9 +164,30 @@ ROWS = (
         where="exception",
     ),
     Row(
+        "server-silent",
+        "server can't be reached at",
+        r"(?P<message>[Tt]he [\w ]*server can't be reached at \S+[^\n]*)",
+        "{message}",
+        "look at the server's own log: it did not start, or it is on another node or port",
+        "symptom",
+        "exception",
+    ),
+    Row(
+        "dask-killed",
+        "KilledWorker",
+        r"KilledWorker: Attempted to run task (?P<task>.+?) on (?P<count>\d+) different workers",
+        "{count} workers of Dask died one after the other at the task {task}<: {detail}>",
+        "give the workers more memory (memory_limit, fewer workers on a node), or make the task's pieces smaller",
+        where="exception",
+        nearby=(
+            -400,
+            r".*distributed\.nanny\S* - WARNING - (?P<detail>.*(?:memory budget|memory limit|signal).*)",
+        ),
+    ),
+    Row(
         "no-network",
         "Network is unreachable|Max retries exceeded|NewConnectionError|ConnectTimeoutError|urlopen error",
-        r"(?:host='(?P<host>(?!localhost|127\.)[^']+)'|urlopen error (?P<message>[^>\n]+)|Network is unreachable)",
+        r"(?:host='(?P<host>(?!localhost|127\.|0\.0\.0\.0)[^']+)'|urlopen error (?P<message>[^>\n]+)|Network is unreachable)",
         "the node could not reach the network<: {host}><: {message}>",
         "compute nodes often have no network: fetch data beforehand on a login node, start a server where the nodes reach it, or "
         "use the site's proxy (https_proxy)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -189,7 +190,7 @@ def tasks_disagree(view: View) -> Iterator[Hit]:
 
 @rule("warning")
 def few_cpus(view: View) -> Iterator[Hit]:
-    """Fewer than 2 CPUs for a GPU: its data loader starves it."""
+    """Fewer than 2 CPUs for a GPU, in a job of more than five minutes: its data loader starves it."""
     python = any(call.script or any(word.endswith(".py") for word in call.words) for call in view.calls)
     for asked in view.components:
         gpus = asked.gpus_per_node
@@ -200,7 +201,8 @@ def few_cpus(view: View) -> Iterator[Hit]:
         else:
             each = asked.number("cpus-per-task")
             cpus = each * (asked.tasks_per_node or asked.tasks or 1) if each else None
-        if not cpus or cpus >= 2 * gpus:
+        brief = re.fullmatch(r"(?:00?:)?0?[1-5](?::00)?", asked.value("time") or "")
+        if brief or not cpus or cpus >= 2 * gpus:
             continue
         # Who tells srun the count, too, means it; and only Python's loaders are known to starve.
         meant = view.sets("SRUN_CPUS_PER_TASK") or not python or cpus >= gpus
