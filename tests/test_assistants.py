@@ -322,6 +322,31 @@ def test_no_path_leads_out_of_the_folder(place: Place, word: str) -> None:
         assert "file: " in text
 
 
+def test_a_script_or_work_folder_elsewhere_is_not_looked_into(place: Place) -> None:
+    secret = place.folder / "outside.py"
+    secret.write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--private-content')\np.parse_args()\n"
+    )
+    for asked in (
+        {"command": ["python", str(secret), "--x", "1"]},
+        {"command": ["python", "../outside.py", "--x", "1"]},
+        {"command": ["python", "outside.py", "--x", "1"], "set": {"work_dir": ".."}},
+        {"set": {"command": f"python {secret} --x 1"}},
+    ):
+        text = refused("plan", **asked)
+        assert "does not lie below the folder" in text
+        assert "private-content" not in text
+
+
+def test_a_file_that_others_may_write_is_not_taken_on_an_assistants_word(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurmgpu.files.trust._reached", lambda *_: True)
+    (place.work / "theirs.yaml").write_text("resources: {gpus: 1}\ncommand: [python, train.py]\n")
+    (place.work / "theirs.yaml").chmod(0o666)
+    assert "you did not name it on the command line" in refused("plan", file="theirs.yaml")
+
+
 def test_a_job_file_that_is_found_may_lead_nowhere_else(place: Place) -> None:
     outside = place.folder / "outside.yaml"
     outside.write_text("command: [private-content]\nresources: {gpu: 1}\n")
@@ -507,6 +532,15 @@ def test_the_book_is_in_a_folder_of_the_users_own(place: Place) -> None:
     (place.folder / "state/slurmgpu/mcp").symlink_to(place.work)
     with pytest.raises(RunFailed, match="is not your own folder"):
         Budget(place.environ)
+
+
+def test_the_book_is_where_nobody_else_can_put_another_in_its_place(place: Place) -> None:
+    (place.folder / "state").mkdir()
+    (place.folder / "state").chmod(0o777)
+    with pytest.raises(RunFailed, match="is not your own folder"):
+        Budget(place.environ)
+    (place.folder / "state").chmod(0o1777)  # as /tmp is
+    Budget(place.environ)
 
 
 # Cancelling

@@ -30,7 +30,7 @@ def own_folder(environ: Mapping[str, str]) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         there = folder.lstat()
-        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid() or _can_be_moved(folder):
             raise RunFailed(
                 f"{folder}: budget and calls of assistants are kept there, and it is not your own folder",
                 hint=hint,
@@ -43,6 +43,16 @@ def own_folder(environ: Mapping[str, str]) -> Path:
             hint=hint,
         ) from None
     return folder
+
+
+def _can_be_moved(folder: Path) -> bool:
+    """Return whether somebody else may rename a folder, or the one around it, and put another in its place."""
+    for above in folder.resolve().parents[:2]:  # slurmgpu's, and that of all states
+        there = above.stat()
+        open_to_all = there.st_mode & 0o022 and not there.st_mode & stat.S_ISVTX
+        if there.st_uid not in (0, os.geteuid()) or open_to_all:
+            return True
+    return False
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import write_atomically
 
 
 @click.command(cls=JobCommand)
@@ -45,7 +46,7 @@ def _write(to: Path, script: str, *, overwrite: bool) -> None:
                 f"--to {to}: the file is there, and has other lines",
                 hint="give another name, or --force to replace it",
             )
-        to.write_text(script, encoding="utf-8")
+        write_atomically(to, script)
     except OSError as error:
         raise InvalidInput(
             f"--to {to}: {error.strerror}", hint="give a file in a folder that is there"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, did_you_mean
+from slurmgpu.files.regular import open_regular
 
 __all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "refuse_too_many_lines", "to_utf8"]
 
@@ -33,7 +34,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
         if str(script) == "-":
             data = sys.stdin.buffer.read(LARGEST_SCRIPT + 1)
         else:
-            with script.open("rb") as file:
+            with open_regular(script) as file:
                 data = file.read(LARGEST_SCRIPT + 1)
     except FileNotFoundError:
         beside = [str(one) for one in script.parent.glob("*") if one.suffix in {script.suffix, ".slurm"}]

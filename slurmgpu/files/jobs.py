@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurmgpu.errors import InvalidInput, nearest
 from slurmgpu.files.data import data_folder, example_names
 from slurmgpu.files.layered import Layered, Origin, dotted
+from slurmgpu.files.regular import read_regular
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
 from slurmgpu.lines.command import python_files
@@ -339,6 +340,6 @@ def _module_files(module: str, importer: Path, roots: list[Path]) -> Iterator[Pa
 
 def _read_text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError, ValueError):
         return None

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from slurmgpu.files.regular import read_regular
+
 __all__ = [
     "Best",
     "Checkpoint",
@@ -219,10 +221,13 @@ def _is_folder(path: Path) -> bool:
         return not isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
+_LARGEST_LIST = 256 << 20  # bytes of a manifest or an index, which has a line for each part
+
+
 def _read(path: Path) -> tuple[Manifest | None, str | None]:
     """The manifest, or what is wrong with it; neither when there is none."""
     try:
-        text = (path / MANIFEST).read_bytes()
+        text = read_regular(path / MANIFEST, _LARGEST_LIST)
         manifest = Manifest.model_validate_json(text)
     except FileNotFoundError:
         return None, None
@@ -249,7 +254,7 @@ def _listed(path: Path, parts: Mapping[str, Part], folder: str) -> Iterator[tupl
         inner, slash, last = name.rpartition("/")
         if slash and last == INDEX:
             try:
-                text = (path / folder / name).read_bytes()
+                text = read_regular(path / folder / name, _LARGEST_LIST)
             except OSError as error:
                 raise ValueError(f"{folder}{name} cannot be read: {error.strerror}") from None
             if hashlib.sha256(text).hexdigest() != part.sha256:

@@ -15,6 +15,7 @@ from pathlib import Path
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import folder_here
+from slurmgpu.files.regular import read_regular, text_of
 from slurmgpu.files.tasks import PREFIX, check_shipped_task
 from slurmgpu.models.environment import Container
 from slurmgpu.models.plan import Plan
@@ -238,7 +239,7 @@ def check_task(plan: Plan, folder: Path | None) -> None:
             f"train.task: {plan.train['task']!r}: there is no file {file!r} in the work folder {folder}",
             hint=f"{guess}write it as FILE.py:Class, against the work folder",
         )
-    text = (folder / file).read_text(encoding="utf-8", errors="replace")
+    text = text_of(folder / file)
     # It is read, not parsed: the job's Python may be a newer one.
     bound = rf"(?m)^\s*(?:class|(?:async )?def)\s+{name}\b|\b{name}\s*(?::[^=\n]*)?=(?!=)|\bimport\b.*\b{name}\b|^\s+{name},?\s*$"
     if not (re.search(bound, text) or re.search(_MADE_UNSEEN, text)):
@@ -279,7 +280,7 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
-            tree = ast.parse((folder / file).read_bytes())
+            tree = ast.parse(read_regular(folder / file))
     except (OSError, RecursionError, MemoryError):
         # Gone by now, or nested too deeply for the parser, which says nothing of the job's Python.
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,8 +44,8 @@ def wait_at_terminal(
 
 @contextmanager
 def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
-    """What prints the text of logs: to a file or a pipe as it is, to a terminal what steers nothing there."""
-    harmless = Harmless(redraws=redraws) if sys.stdout.isatty() else None
+    """What prints the text of logs: to a file as it is, to a terminal, or a pipe to one, what steers nothing there."""
+    harmless = None if _goes_to_a_file() else Harmless(redraws=redraws)
 
     def write(piece: str) -> None:
         click.echo(harmless.text(piece) if harmless is not None else piece, nl=False)
@@ -53,6 +55,13 @@ def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
     finally:
         if harmless is not None:
             click.echo(harmless.end(), nl=False)
+
+
+def _goes_to_a_file() -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # no file at all: a program that collects it
+        return True
 
 
 def wait_for_job(run: Run, follow: bool, slurm: Slurm | None = None) -> int:

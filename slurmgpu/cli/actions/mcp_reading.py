@@ -17,6 +17,8 @@ from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.asked import How, Lines, Reported, Which
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.data import example_names
+from slurmgpu.files.settings import load_settings
+from slurmgpu.files.yaml import read_text
 from slurmgpu.monitoring.select import current_user, select, since_moment
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import JobId, Slurm
@@ -135,14 +137,32 @@ def inside(word: str, field: str = "file") -> str:
     return str(below)
 
 
+def _stay_below(word: str, field: str) -> None:
+    """InvalidInput for what is there and lies elsewhere: a plan looks into scripts, and its answer quotes them."""
+    here = Path.cwd().resolve()
+    real = (here / Path(word).expanduser()).resolve()
+    if real.exists() and not real.is_relative_to(here):
+        raise InvalidInput(
+            f"{field}: {word!r} does not lie below the folder of this server",
+            hint=f"name a path below {here}, or start the server in a folder above both",
+        )
+
+
 def job_of(asked: fields.JobFields) -> dict[str, Any]:
     """What describes the job, as the command line hands it on; InvalidInput for files that may not be read."""
     given, file = asked.given(), asked.file
+    own = asked.set.get("command")
+    for word in (*(asked.command or ()), *(own if isinstance(own, list) else str(own or "").split())):
+        if str(word).endswith((".py", ".sh")):
+            _stay_below(str(word), "command")
+    _stay_below(str(asked.set.get("work_dir") or "."), "work_dir")
     named_profile(given.get("job__cluster"))
     if file is not None:
         if file in example_names() and not Path(file).exists():
             return given  # one that ships with slurmgpu
         given["job__file"] = file = inside(file)
+        # An assistant that names a file is no user who has read it.
+        read_text(Path(file), load_settings(Path.cwd(), os.environ).trust)
         if Path(file).suffix not in _SUFFIXES:
             _check_is_script(file)
         return given

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from slurmgpu.files.regular import read_regular
 from slurmgpu.lines.command import changes_folder, python_command, python_files
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.submission.slips.command import Command, Slip
@@ -62,7 +63,7 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         return None
     open_words = any(_OF_SHELL.search(word) for word in given) and command.in_script
     try:
-        text = (folder / script).read_text(encoding="utf-8")
+        text = read_regular(folder / script).decode("utf-8")
         if "hydra.main" in text:
             return None if changes_folder(before) else hydra_slip(command, folder, script, text)
         if re.search(r"\bclick\b", text) and "argparse" not in text:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from slurmgpu.files.regular import text_of
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.nearby import elsewhere, is_there, near_file, one_slip_apart
 
@@ -92,11 +93,7 @@ def first_line(path: Path) -> bytes:
 
 def is_batch_script(path: Path) -> bool:
     """Return whether a file asks sbatch for something."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")[:4000] if path.is_file() else ""
-    except OSError:
-        return False
-    return re.search(r"(?m)^#SBATCH\s", text) is not None
+    return re.search(r"(?m)^#SBATCH\s", text_of(path)[:4000]) is not None
 
 
 def missing_script(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from slurmgpu.files.regular import read_regular, text_of
 from slurmgpu.submission.slips.command import Command, Slip
 from slurmgpu.submission.slips.nearby import is_there, near_file, near_word
 from slurmgpu.submission.slips.python import parse_python
@@ -170,7 +171,7 @@ def _texts(folders: Iterable[Path], suffix: str) -> dict[Path, str] | None:
         if seen > _MOST_FILES:
             return None
         for path in (Path(place, name) for name in files if name.endswith(suffix)):
-            found[path] = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            found[path] = text_of(path)
     return found
 
 
@@ -179,7 +180,7 @@ def _load(path: Path) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        return YAML(typ="safe", pure=True).load(read_regular(path).decode("utf-8"))
     except (OSError, ValueError, YAMLError):
         return None
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.files.regular import read_regular
 from slurmgpu.lines.command import runner_length
 from slurmgpu.submission.slips.arguments import argument_slip
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
@@ -210,7 +211,7 @@ def _of_code(command: Command, folder: Path) -> Iterator[Slip]:
     if name is None:
         return
     try:
-        data = (folder / name).read_bytes()[: 1 << 20]
+        data = read_regular(folder / name)[: 1 << 20]
     except OSError:
         return
     if b"\r\n" in data:

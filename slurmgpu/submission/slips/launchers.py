@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.files.regular import text_of
 from slurmgpu.lines.command import LAUNCHERS, runner_length
 from slurmgpu.lines.launch_line import ACCELERATE, read_launch_line
 from slurmgpu.lines.options import Line, Table
@@ -217,7 +218,7 @@ def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
             f"write {command.instead(*words[:at], *options, *words[line.end :])}",
         )
     elif "torch.distributed.launch" in words and "use-env" not in given and (folder / script).is_file():
-        text = (folder / script).read_text(encoding="utf-8", errors="replace")
+        text = text_of(folder / script)
         if "parse_args(" in text and not re.search(r"local[-_]rank", text):
             before = words[: runner_length(words)]
             yield Slip(
@@ -241,10 +242,7 @@ def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]
     ours = plan.launcher not in {"plain", "srun"} and not command.in_script
     if script is None or ours or (command.environ.keys() | plan.variables.keys()) & {"RANK", "MASTER_ADDR"}:
         return
-    try:
-        text = (folder / script).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
+    text = text_of(folder / script)
     joins = re.search(r"\binit_process_group\(", text)
     knows = r"SLURM_|\bRANK\b|init_method|rank=|world_size=|spawn\(|is_available\(\) and|torchelastic|store=|mpi|import_module"
     if joins and not re.search(knows, text) and not command.blind:

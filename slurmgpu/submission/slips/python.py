@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.files.regular import read_regular, text_of
 from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
 from slurmgpu.scripts.shell import Command as Text
 from slurmgpu.scripts.shell import simple_commands
@@ -73,7 +74,7 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
     read more. ``shown`` names the code.
     """
     try:
-        text = code if isinstance(code, str) else code.read_bytes()
+        text = code if isinstance(code, str) else read_regular(code)
     except OSError:
         return None
     try:
@@ -204,7 +205,7 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
         if answer.rc == 0
     }
     missing = list(near)
-    if script.endswith(".py") and b"sys.path" in (command.folder / script).read_bytes():
+    if script.endswith(".py") and "sys.path" in text_of(command.folder / script):
         bases = (command.folder, command.folder.parent, beside.parent)  # it may look further than Python does
         missing = [
             one
@@ -306,7 +307,7 @@ _MOST_MODULES = 50
 def _imported(path: Path | bytes) -> Iterator[tuple[str, int]]:
     """The top modules that code imports in any case, with the lines; what stands in try or if may be missing."""
     try:
-        tree = parse_python(path.read_bytes() if isinstance(path, Path) else path)
+        tree = parse_python(read_regular(path) if isinstance(path, Path) else path)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     for node in tree.body:

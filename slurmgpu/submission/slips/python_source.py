@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.files.regular import read_regular
 from slurmgpu.lines.command import changes_folder, python_command, python_files, runner_length
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import is_there, meant, near_word
@@ -140,7 +141,7 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
     safe = python is not None and any(re.match(r"-\w*[IP]", one) for one in python.options)
     try:
         path = (folder / script).resolve()
-        source = Source(path.read_bytes())
+        source = Source(read_regular(path))
         texts, found = {path: source.text}, list(text_slips(command, source, script, fed=fed))
         if not (command.blind or safe):
             found += _module_slips(command, path, source, folder if by_module else path.parent, texts)
@@ -274,7 +275,7 @@ def _module_slips(
                 break
             if found is not None and found not in trees and len(trees) < _MOST_MODULES:
                 try:
-                    data = found.read_bytes()
+                    data = read_regular(found)
                     texts[found], trees[found] = data.decode("utf-8", errors="replace"), parse_python(data)
                 except (SyntaxError, ValueError):
                     unread = unreadable_python(command, found, shown(found))

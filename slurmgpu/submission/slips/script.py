@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.files.regular import text_of
 from slurmgpu.lines.command import (
     LAUNCHERS,
     PythonCommand,
@@ -247,10 +248,7 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
 
 def _imports_relatively(path: Path) -> bool:
     """Whether a file can only be run as a module, for it imports from its own package."""
-    try:
-        return re.search(r"(?m)^from \.", path.read_text(encoding="utf-8", errors="replace")) is not None
-    except OSError:
-        return False
+    return re.search(r"(?m)^from \.", text_of(path)) is not None
 
 
 def modules_in(folder: Path) -> list[str]:

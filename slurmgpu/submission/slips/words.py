@@ -7,6 +7,7 @@ import shlex
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.files.regular import text_of
 from slurmgpu.launchers import world_size
 from slurmgpu.lines.command import ONE_NODE_LAUNCHERS, python_command
 from slurmgpu.models.command import OPERATOR, VARIABLE
@@ -106,10 +107,7 @@ def _expands(words: tuple[str, ...], folder: Path | None) -> bool:
     name = next((word for word in words if word.endswith(".py")), None)
     if folder is None or name is None:
         return False
-    try:
-        return re.search(_EXPANDS, (folder / name).read_text(encoding="utf-8", errors="replace")) is not None
-    except OSError:
-        return False
+    return re.search(_EXPANDS, text_of(folder / name)) is not None
 
 
 def _judged(words: tuple[str, ...]) -> list[str]:
