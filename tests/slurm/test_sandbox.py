@@ -52,6 +52,30 @@ def test_two_nodes_run_a_step_that_sees_its_gpus(box: User) -> None:
     assert (len(set(nodes)), devices) == (2, ("0,1", "0,1"))
 
 
+def test_a_script_finds_what_a_site_has_and_this_machine_may_lack(box: User) -> None:
+    script = box.home / "site.sbatch"
+    lines = (
+        "ml purge; module load apptainer cuda/12.4; echo loaded $LOADEDMODULES",
+        "nvidia-smi -L",
+        "apptainer exec --nv image.sif echo ran in apptainer",
+        "srun -n1 bash -c 'module load more; nvidia-smi -L'",
+    )
+    script.write_text("\n".join(("#!/bin/bash", "#SBATCH --gpus=2 --time=5", *lines)) + "\n")
+    log = box.home / "site.out"
+    box.ask("sbatch", "--wait", f"--output={log}", str(script))
+    told = log.read_text()
+    if not os.environ.get("LMOD_CMD"):
+        assert "slurmgpu sandbox: module load apptainer cuda/12.4: nothing is loaded" in told
+        assert "loaded :" in told
+        assert ":apptainer:cuda/12.4" in told
+        assert "module load more: nothing is loaded" in told
+    if not shutil.which("apptainer"):
+        assert "apptainer exec: no container, this machine's own programs" in told
+        assert "ran in apptainer" in told
+    if not shutil.which("nvidia-smi"):
+        assert told.count("GPU 1: pretended") == 2
+
+
 def test_nodes_accounts_and_qos_are_as_promised(box: User) -> None:
     rows = {tuple(row.split()) for row in box.ask("sinfo", "-h", "-o", "%P %D %G %c %m %l").splitlines()}
     size = ("gpu:a100:4", "64", "524288")
