@@ -131,6 +131,16 @@ def test_runs_that_are_a_link_of_somebody_else_are_warned_of(shared: Path) -> No
     )
 
 
+def test_runs_that_a_group_may_change_are_warned_of(shared: Path) -> None:
+    (shared / "runs").mkdir()
+    assert "runs there" not in plan(shared).stderr
+    (shared / "runs").chmod(0o777)
+    assert (
+        f"{shared}/runs can be written by everybody (chmod o-w): what somebody changes in a run there runs as you"
+        in plan(shared).stderr
+    )
+
+
 def test_runs_below_a_variable_that_is_not_set_here_hold_up_no_plan(shared: Path) -> None:
     (shared / "slurmgpu.yaml").write_text("runs: $NOT_SET_ANYWHERE/runs\n")
     assert plan(shared).returncode == 0

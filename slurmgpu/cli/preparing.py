@@ -217,6 +217,9 @@ def _mention_others(loaded: LoadedJob) -> None:
         if whose := link_of_another(runs):
             said = f"{runs} is a link, and it {whose}: what jobs write lands in {runs.resolve()}"
             note(f"warning: {said}; take it away, or set runs:")
+        elif runs.is_dir() and (others := settings.trust.foreign(runs)):
+            said = f"{runs} {others.why}: what somebody changes in a run there runs as you"
+            note(f"warning: {said}; where you trust them: slurmgpu config trust {shlex.quote(str(runs))}")
     own = Trust.of([data_folder("jobs")])
     named = own.foreign(loaded.path) if loaded.path else None
     for one in (*settings.of_others, *([named] if named else [])):
