@@ -121,14 +121,20 @@ class _Reader(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_If(self, node: ast.If) -> None:
-        for one in ast.walk(node.test):
-            if isinstance(one, ast.Call):  # a flag may have a function's name
-                self.visit(one)
+        self._visit_calls(node.test)
         before = self.guards
         self.guards = (*before, ast.unparse(node.test))
         self._read_in_turn(node.body)
         self._read_in_turn(node.orelse)
         self.guards = before
+
+    def _visit_calls(self, node: ast.AST) -> None:
+        """Visit the calls of a condition alone: a flag in it may have a function's name."""
+        if isinstance(node, ast.Call):
+            self.visit(node)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self._visit_calls(child)
 
     def _read_in_turn(self, statements: Sequence[ast.stmt]) -> None:
         for one in statements:

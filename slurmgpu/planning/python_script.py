@@ -336,7 +336,7 @@ def parse_python_script(
 # Slurm's and MPI's own, and libraries that start workers by them.
 _LAUNCHES = r"\b(?:srun|mpirun|mpiexec|dis[Bb]atchc?|parsl|dask_(?:jobqueue|mpi)|submitit|mpi4py\.futures|scoop|westpa)\b"
 # Or it hands the GPUs to programs of its own.
-_SHARES_OUT = r"(?s)(?=.*CUDA_VISIBLE_DEVICES)(?=.*\b(?:Pool|Popen|run|Process)\()"
+_SHARES_OUT = r"(?s)(?=.*CUDA_VISIBLE_DEVICES)(?=.*\b(?:Pool|Popen|subprocess\.run|Process)\()"
 _BUSY = (
     r"Loader|Dataset|dataset[ ,=(.]|\.(?:fit|train|backward|load)\(|Trainer|tf\.data|\bopen\(|read_csv|imread"
 )

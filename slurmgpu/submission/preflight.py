@@ -241,7 +241,8 @@ def check_task(plan: Plan, folder: Path | None) -> None:
         )
     text = text_of(folder / file)
     # It is read, not parsed: the job's Python may be a newer one.
-    bound = rf"(?m)^\s*(?:class|(?:async )?def)\s+{name}\b|\b{name}\s*(?::[^=\n]*)?=(?!=)|\bimport\b.*\b{name}\b|^\s+{name},?\s*$"
+    word = rf"\b{re.escape(name)}\b"
+    bound = rf"(?m)^\s*(?:class|(?:async )?def)\s+{word}|{word}\s*(?::[^=\n]*)?=(?!=)|\bimport\b.*{word}|^\s+{word},?\s*$"
     if not (re.search(bound, text) or re.search(_MADE_UNSEEN, text)):
         there = re.findall(r"^class\s+(\w+)", text, re.MULTILINE)
         raise PlanError(

@@ -27,7 +27,7 @@ from slurmgpu.submission.slips.python_source import code_slips
 from slurmgpu.submission.slips.script import script_slips
 from slurmgpu.submission.slips.usage import usage_slips
 from slurmgpu.submission.slips.variables import missing_lists, short_files, short_lists, unset_variables
-from slurmgpu.submission.slips.words import typographic_slip
+from slurmgpu.submission.slips.words import expands_itself, typographic_slip
 
 __all__ = ["body_slips", "syntax_error"]
 
@@ -68,6 +68,8 @@ _OF_CONDA = frozenset(
         "update",
     }
 )
+# Whose output one keeps in a variable.
+_PRINTS = "scontrol|hostname|date|nproc|basename|dirname|realpath|readlink|mktemp|squeue|sinfo|sacct|cat|seq|wc|id|uname"
 # They leave no file behind that a later command could read.
 _MAKE_NOTHING = _BUILTINS | _BRING | {
     "echo", "date", "hostname", "nvidia-smi", "rocm-smi", "env", "printenv", "id", "uname", "free", "df", "nproc",
@@ -162,10 +164,8 @@ def body_slips(
         yield from missing_lists(command.folder, lines, first_line)
         yield from short_files(command.plan.option("array") or "", command.folder, lines, first_line)
     for number, row in enumerate(lines, first_line):
-        if re.search(r"^[^#']*\$!", row) and not re.search(
-            r"[^&>|]&(?![&>\d])|\bcoproc\b", "\n".join(lines[: number - first_line])
-        ):
-            said = "$! is empty: nothing before this line runs in the background"
+        if re.search(r"^[^#']*\$!", row) and not re.search(r"[^&>|]&(?![&>\d])|\bcoproc\b", text):
+            said = "$! is empty: nothing here runs in the background"
             yield number, Slip(said, "end the line of the program with &", sure=False)
         if re.search(r"\S\s*\\[ \t]+\Z", row) and not row.lstrip().startswith("#"):
             said = "a blank stands behind the backslash: the command ends there, and gets the blank as a word"
@@ -191,10 +191,8 @@ def body_slips(
             ):
                 said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
                 yield simple.line, Slip(said, "write & behind it", sure=False)
-            given = (
-                re.fullmatch(r"(\w+)=([a-z][\w-]{2,})", simple.assignments[0]) if simple.assignments else None
-            )
-            if given and simple.words and shutil.which(given[2]) and not shutil.which(simple.words[0]):
+            given = re.fullmatch(rf"(\w+)=({_PRINTS})", "".join(simple.assignments))
+            if given and re.match(r"[a-z][a-z-]*\Z", simple.name) and not shutil.which(simple.name):
                 said = f"{' '.join((given[0], *simple.words[:2]))}: this runs {simple.words[0]}, with {given[1]} set for it alone"
                 hint = f"write {given[1]}=$({' '.join((given[2], *simple.words[:2]))} ...), if its output is meant"
                 yield simple.line, Slip(said, hint, sure=False)
@@ -293,6 +291,7 @@ class _State:
             return
         kept = (part for raw in each.simple.raw[1:] for quote, part in pieces(raw) if quote == "'")
         literal = re.search(r"\$\{?SLURM_\w+\}?", " ".join(kept)) if each.python and not each.nested else None
+        literal = None if literal and expands_itself(words, self.folder) else literal
         if literal:
             said = f"{literal[0]} stands in '...', where bash expands nothing: the program gets these letters"
             yield Slip(said, 'write it in "..."', sure=False)

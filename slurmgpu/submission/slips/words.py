@@ -15,7 +15,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.quoting import job_path
 from slurmgpu.submission.slips.command import Command, Slip
 
-__all__ = ["shell_word_slip", "typographic_slip"]
+__all__ = ["expands_itself", "shell_word_slip", "typographic_slip"]
 
 # They read such signs themselves.
 _OWN_LANGUAGE = frozenset({
@@ -46,7 +46,7 @@ def shell_word_slip(
     sure = python and any(
         (re.match(OPERATOR, word) and word not in of_options)  # --sep ';' is a value
         or re.search(r"\$\([a-z]", word)  # and '(.*)$(?!x)' a pattern
-        or ("$SLURM_" in word.replace("{", "") and not _expands(words, folder))
+        or ("$SLURM_" in word.replace("{", "") and not expands_itself(words, folder))
         for word in found
     )
     globs = [
@@ -102,7 +102,7 @@ def _typed(word: str) -> str:
     return re.sub(f"\\A[{_DASHES}]-?", "-" if len(plain) == 2 else "--", plain)
 
 
-def _expands(words: tuple[str, ...], folder: Path | None) -> bool:
+def expands_itself(words: tuple[str, ...], folder: Path | None) -> bool:
     """Whether the script may expand variables in its arguments."""
     name = next((word for word in words if word.endswith(".py")), None)
     if folder is None or name is None:
