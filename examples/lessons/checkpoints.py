@@ -1,7 +1,7 @@
 """Checkpoints: all that a training needs to go on as if nothing had happened, written so that no half file remains.
 
-Start it again after a kill, and it goes on behind the last epoch. `slurmgpu.training` does all of this, the batches
-within an epoch included.
+One training runs through; another one stops half-way, and a third goes on from its checkpoint. `slurmgpu.training` does all
+of this, the batches within an epoch and a GPU's random state included.
 """
 
 import tempfile

@@ -31,7 +31,7 @@ def epoch(workers):
     began = None
     for inputs, targets in loader:
         began = began or time.perf_counter()
-        # From page-locked memory the copy runs beside the GPU's work; the next operation waits for it by itself.
+        # From page-locked memory this process need not wait for the copy: the GPU makes it when its turn comes.
         inputs, targets = inputs.to(place, non_blocking=gpu), targets.to(place, non_blocking=gpu)
         loss = torch.nn.functional.mse_loss(model(inputs), targets)
         loss.backward()

@@ -14,7 +14,7 @@ here[1] = 1
 print(f".to({place}, copy=True): a copy, {copied.tolist()}")
 
 halves = here.to(torch.float16)
-print(f".to(torch.float16): a copy, for the numbers are others; {halves.dtype} beside {here.dtype}")
+print(f".to(torch.float16): a copy, since the type is another; {halves.dtype} beside {here.dtype}")
 
 # A module is moved in place and keeps its parameters, so that an optimizer made before still has them; a tensor is not.
 model = network()

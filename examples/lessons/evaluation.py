@@ -16,7 +16,7 @@ model.eval()
 print(f"eval(): dropout is off, twice the same batch is equal: {torch.equal(model(batch), model(batch))}")
 print(f"eval() alone still records for a backward pass: {model(batch).requires_grad}")
 with torch.no_grad():
-    print(f"no_grad() does not, and frees each layer's memory at once: {model(batch).requires_grad}")
+    print(f"under no_grad() it records nothing: {not model(batch).requires_grad}")
 
 # 2,000 samples in batches of 300: the last one has 200, and counts as much as the others in a mean of means.
 total, means, count = 0.0, [], 0

@@ -1,6 +1,7 @@
 """Monitoring: how fast it is, what it waits for, and lines that are in the log when one looks.
 
-`slurmgpu status` shows progress from such lines, and `slurmgpu report` what the GPUs did.
+`slurmgpu logs -f JOB` shows such lines as they come, and `slurmgpu report JOB` what the GPUs did. On a GPU steps are queued: the
+share is then the most that it can have waited, since it may still work while this process asks for data.
 """
 
 import time

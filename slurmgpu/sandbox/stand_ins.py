@@ -32,9 +32,10 @@ def write_stand_ins(folder: Path) -> None:
     nobody.save(str(folder))
     main = Path(standins.__file__).with_name("__main__.py")
     for name in PROGRAMS:
-        words = shlex.join([sys.executable, "-I", "-S", str(main), "container", str(folder), name])
-        said = f"{_SAID} {name} ${{1-}}: no container, this machine's own programs\" >&2"
-        (folder / name).write_text(f'#!/bin/sh\n{said}\nexec {words} "$@"\n', encoding="utf-8")
+        words = shlex.join([sys.executable, "-I", "-S", str(main), "container"])
+        # In a folder of each job's own, where what was said once is noted.
+        own = f'own={shlex.quote(str(folder))}/job-${{SLURM_JOB_ID:-0}}\nmkdir -p "$own"\nln -sf ../job.json "$own/job.json"\n'
+        (folder / name).write_text(f'#!/bin/sh\n{own}exec {words} "$own" {name} "$@"\n', encoding="utf-8")
     (folder / "nvidia-smi").write_text(_NVIDIA_SMI, encoding="utf-8")
     for name in (*PROGRAMS, "nvidia-smi"):
         (folder / name).chmod(0o755)
@@ -47,6 +48,8 @@ def task_prolog(without_gpus: Path, stand_ins: Path) -> str:
     """
     loaded = 'LOADEDMODULES="${LOADEDMODULES-}:$(IFS=:; echo "${*:2}")"'  # where a script looks at what it has loaded
     module = f'() {{  {_SAID} module $*: nothing is loaded" >&2; {loaded}; }}'
+    words = "list|av|avail|purge|use|unuse|load|unload|add|del|rm|swap|show|spider|save|restore|help"
+    ml = f'() {{  case ${{1-list}} in {words}) module "$@" ;; *) module load "$@" ;; esac; }}'
     return f"""\
 #!/bin/sh
 place={shlex.quote(str(without_gpus))}
@@ -60,5 +63,5 @@ case ":${{PATH-}}:" in
 *) echo "export PATH=${{PATH:-/usr/bin:/bin}}:$own" ;;
 esac
 env | grep '^BASH_FUNC_module\\|^LMOD_CMD=\\|^MODULESHOME=' >/dev/null ||
-    printf 'export BASH_FUNC_%s%%%%=%s\\n' module {shlex.quote(module)} ml '() {{  module load "$@"; }}'
+    printf 'export BASH_FUNC_%s%%%%=%s\\n' module {shlex.quote(module)} ml {shlex.quote(ml)}
 """

@@ -223,6 +223,10 @@ class Run:
             TrainingError: a second call has nothing left to give.
         """
         self._begin_steps()
+        if isinstance(dataset, torch.utils.data.DataLoader):
+            raise TrainingError(
+                "batches takes the data set, and makes batches itself: run.batches(loader.dataset, batch_size=...)"
+            )
         ranks = self._group.ranks
         micro, rest = divmod(batch_size, ranks.world_size)
         if rest:
@@ -316,6 +320,11 @@ class Run:
         After the last of ``batches`` signals do again what they did before ``state``: no step asks ``should_stop``.
         """
         self._begin_steps()
+        if self._drawn > self._samples and not self._draws:
+            raise TrainingError(
+                "save: batches were drawn, and no step has ended: call should_stop() at the end of each step, or nothing "
+                "counts as trained"
+            )
         self._begin_save()
         self._session.finish(self.step)
         self._group.barrier()

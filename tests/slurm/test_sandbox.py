@@ -70,7 +70,7 @@ def test_a_script_finds_what_a_site_has_and_this_machine_may_lack(box: User) -> 
         assert ":apptainer:cuda/12.4" in told
         assert "module load more: nothing is loaded" in told
     if not shutil.which("apptainer"):
-        assert "apptainer exec: no container, this machine's own programs" in told
+        assert "apptainer exec image.sif: no container, this machine's own programs" in told
         assert "ran in apptainer" in told
     if not shutil.which("nvidia-smi"):
         assert told.count("GPU 1: pretended") == 2

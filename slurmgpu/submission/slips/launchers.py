@@ -43,13 +43,6 @@ def launcher_slips(command: Command, folder: Path) -> Iterator[Slip]:
                 f"leave one of them out: {command.instead(*words[:at], *inner)}",
             )
         yield from srun_slips(command, folder)
-    if name in {"mpirun", "mpiexec"} and not {"--oversubscribe", "--hostfile", "--host", "-H"} & set(words):
-        option = next((n for n, word in enumerate(words[:-1]) if word in {"-n", "-np", "--np", "-c"}), 0)
-        tasks, wanted = command.plan.nodes * command.plan.tasks_per_node, words[option + 1] if option else ""
-        if wanted.isdecimal() and int(wanted) > tasks:
-            has = f"{tasks} task{'s' * (tasks != 1)}"
-            said = f"command: {name} {words[option]} {wanted} in a job of {has}: there are not enough slots"
-            yield Slip(said, f"ask for --ntasks={wanted}, or start {tasks}", sure=False)
     if (start := torchrun_at(words)) is not None:
         yield from _of_torchrun(command, folder, start)
     elif (line := read_launch_line(words)) is not None and line.name == "accelerate":

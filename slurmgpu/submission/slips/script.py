@@ -44,7 +44,13 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
         return  # what it starts is looked for elsewhere
     for word in words[at:]:
         path = folder / word.rpartition("=")[2]
-        if path.suffix == ".json" and path.is_file() and path.stat().st_size < 1 << 20:
+        # Others may read it by a library that takes comments.
+        if (
+            path.suffix == ".json"
+            and "deepspeed" in " ".join(words)
+            and path.is_file()
+            and path.stat().st_size < 1 << 20
+        ):
             try:
                 json.loads(path.read_text(encoding="utf-8"))
             except ValueError as error:

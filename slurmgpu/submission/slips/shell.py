@@ -154,7 +154,7 @@ def body_slips(
     variables = Variables(text)
     # A script that asks for its arguments does well without them.
     asks = (command.plan.script or "").startswith("set -- ") or re.search(
-        r"\bshift\b|\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text
+        r"\bshift\b|\bset -- |\$\{[1-9]|\bcase \S*\$1|-[nz] \S?\$[1-9]|\$#", text
     ) is not None
     state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or has_arguments), ""
     lines = text.splitlines()
@@ -164,13 +164,23 @@ def body_slips(
         yield from missing_lists(command.folder, lines, first_line)
         yield from short_files(command.plan.option("array") or "", command.folder, lines, first_line)
     for number, row in enumerate(lines, first_line):
-        if re.search(r"^[^#']*\$!", row) and not re.search(r"[^&>|]&(?![&>\d])|\bcoproc\b", text):
-            said = "$! is empty: nothing here runs in the background"
-            yield number, Slip(said, "end the line of the program with &", sure=False)
         if re.search(r"\S\s*\\[ \t]+\Z", row) and not row.lstrip().startswith("#"):
             said = "a blank stands behind the backslash: the command ends there, and gets the blank as a word"
             yield number, Slip(said, "take the blank out", sure=False)
+    behind = re.search(r"[^&>|]&(?![&>\d])|[<>]\(|\bcoproc\b", text) is not None
     for simple, around in placed:
+        for word in simple.assignments:
+            name, _, listed = word.partition("=(")
+            values = listed.removesuffix(")").split()
+            if len(values) > 1 and all(re.fullmatch(r"-?[\d.][^,]*,", one) for one in values[:-1]):
+                said = f"{name}: bash takes a comma for a part of the value: the first is {values[0]!r}"
+                plain = " ".join(one.rstrip(",") for one in values)
+                yield simple.line, Slip(said, f"write {name}=({plain})", sure=False)
+        if not behind and any(
+            re.search(r"^[^']*\$!", word) for word in (*simple.assignments, *simple.raw[1:])
+        ):
+            said = "$! is empty: nothing here runs in the background"
+            yield simple.line, Slip(said, "end the line of the program with &", sure=False)
         if not any(one.endswith("()") for one in around):
             if (
                 simple.name in {"exit", "exec"}
@@ -192,10 +202,12 @@ def body_slips(
                 said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
                 yield simple.line, Slip(said, "write & behind it", sure=False)
             given = re.fullmatch(rf"(\w+)=({_PRINTS})", "".join(simple.assignments))
-            if given and re.match(r"[a-z][a-z-]*\Z", simple.name) and not shutil.which(simple.name):
+            if given and re.match(r"[a-z+-][\w+%-]*\Z", simple.name) and not shutil.which(simple.name):
                 said = f"{' '.join((given[0], *simple.words[:2]))}: this runs {simple.words[0]}, with {given[1]} set for it alone"
                 hint = f"write {given[1]}=$({' '.join((given[2], *simple.words[:2]))} ...), if its output is meant"
                 yield simple.line, Slip(said, hint, sure=False)
+                before = simple.ender
+                continue
             if not simple.words and not around:  # only values are given
                 yield from ((simple.line, slip) for slip in state.unset_in(simple.assignments))
             doubtful = bool(around) or before in {"&&", "||", "|"}

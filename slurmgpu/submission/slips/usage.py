@@ -177,11 +177,13 @@ def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Sli
     asked = re.search(r"(?:\A| )(?:-np|-n|-c|--np)[ =](\d+)(?: |\Z)", " ".join(rest))
     plan = command.plan
     if plan.exact:
-        given = plan.option("ntasks") or plan.option("ntasks-per-node")
+        total, each = plan.option("ntasks"), plan.option("ntasks-per-node")
+        given = total or each
         tasks = int(given) if given and given.isdecimal() else None if given or plan.option("nodes") else 1
+        tasks = tasks * plan.nodes if tasks and not total else tasks
     else:
         tasks = plan.nodes * plan.tasks_per_node
-    others = re.search(r"oversubscribe|-H\b|--?host|machinefile|map-by", " ".join(rest))
+    others = re.search(r"(?i)oversubscribe|-H\b|--?host|machinefile", " ".join(rest))
     if asked is not None and tasks is not None and int(asked[1]) > tasks and others is None:
         yield Slip(
             f"command: mpirun is to start {asked[1]} processes, and the job has {tasks} task{'s' * (tasks != 1)}: Open MPI "

@@ -46,7 +46,8 @@ _SLURMS = tuple(f"SLURM_{name}" for name in (
     "NODE_ALIASES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET",
     "PRIO_PROCESS", "PROCID", "RESTART_COUNT", "SHARDS_ON_NODE", "SRUN_COMM_HOST", "STEPID", "STEP_GPUS", "STEP_ID",
     "STEP_NODELIST", "STEP_NUM_NODES", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "SUBMIT_DIR", "SUBMIT_HOST",
-    "TASKS_PER_NODE", "TASK_PID", "THREADS_PER_CORE", "TMPDIR", "TOPOLOGY_ADDR", "WORKING_CLUSTER",
+    "TASKS_PER_NODE", "TASK_PID", "THREADS_PER_CORE", "TMPDIR", "TOPOLOGY_ADDR", "UMASK", "CONTAINER", "WORKING_DIR",
+    "WORKING_CLUSTER",
 ))  # fmt: skip
 """sbatch(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES; SLURM_TMPDIR is a common one of sites."""
 _NEEDS = re.compile(r"(?<!\\)\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])\})")
@@ -120,11 +121,7 @@ def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[t
     lists: dict[str, list[str]] = {}
     for number, line in enumerate(lines, first_line):
         if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
-            lists[found[1]] = values = found[2].split()
-            if len(values) > 1 and all(one.endswith(",") for one in values[:-1]):
-                said = f"{found[1]}: bash takes a comma for a part of the value: the first is {values[0]!r}"
-                plain = " ".join(one.rstrip(",") for one in values)
-                yield number, Slip(said, f"write {found[1]}=({plain})", sure=False)
+            lists[found[1]] = found[2].split()
         for name in re.findall(r"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}", line):
             values = lists.get(name, [])
             makes = (
