@@ -426,7 +426,7 @@ def test_what_the_file_server_does_not_show_is_listed_and_fails_the_verification
 
     def hiding(real: Callable[..., Any]) -> Callable[..., Any]:
         def act(path: Path, *arguments: Any, **named: Any) -> Any:
-            if "step-20" in path.parts:
+            if "step-20" in Path(path).parts:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
             return real(path, *arguments, **named)
 
@@ -443,6 +443,7 @@ def test_what_the_file_server_does_not_show_is_listed_and_fails_the_verification
 
     for name in ("stat", "read_bytes", "open"):
         monkeypatch.setattr(Path, name, hiding(getattr(Path, name)))
+    monkeypatch.setattr(os, "open", hiding(os.open))
     for name in ("exists", "is_dir"):
         monkeypatch.setattr(Path, name, lenient(getattr(Path, name)))
     newest, older = listed(call)

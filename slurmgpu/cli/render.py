@@ -8,7 +8,6 @@ import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.run_record import write_atomically
 
 
 @click.command(cls=JobCommand)
@@ -39,6 +38,8 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
 def _write(to: Path, script: str, *, overwrite: bool) -> None:
     """Write the script; InvalidInput where a file with other lines would be lost."""
+    from slurmgpu.files.run_record import write_atomically
+
     try:
         there = to.read_bytes() if to.is_file() else None
         if there is not None and there != script.encode() and not overwrite:
@@ -46,7 +47,10 @@ def _write(to: Path, script: str, *, overwrite: bool) -> None:
                 f"--to {to}: the file is there, and has other lines",
                 hint="give another name, or --force to replace it",
             )
-        write_atomically(to, script)
+        if to.exists() and not to.is_file():  # /dev/stdout, or a pipe
+            to.write_text(script, encoding="utf-8")
+        else:
+            write_atomically(to, script)
     except OSError as error:
         raise InvalidInput(
             f"--to {to}: {error.strerror}", hint="give a file in a folder that is there"
