@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ __all__ = [
     "plugin_folder",
     "slurm_conf",
     "slurmdbd_conf",
+    "task_prolog",
 ]
 
 DATABASE = "slurm"
@@ -229,6 +231,19 @@ StorageUser={place.user}
 StorageLoc={DATABASE}
 CommitDelay=1
 {_plugin_line(place)}"""
+
+
+def task_prolog(without_gpus: Path) -> str:
+    """A shell script that puts a folder on every task's PYTHONPATH: its words begin with ``export`` for Slurm."""
+    place = shlex.quote(str(without_gpus))
+    return f"""\
+#!/bin/sh
+place={place}
+case ":${{PYTHONPATH-}}:" in
+*":$place:"*) ;;
+*) echo "export PYTHONPATH=$place${{PYTHONPATH:+:$PYTHONPATH}}" ;;
+esac
+"""
 
 
 def gres_conf(folder: Path, shape: Shape, release: tuple[int, int] = (26, 5)) -> str:

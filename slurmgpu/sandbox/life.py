@@ -22,6 +22,7 @@ from slurmgpu.sandbox.programs import (
     scrubbed,
 )
 from slurmgpu.sandbox.shape import Shape
+from slurmgpu.sandbox.stand_ins import add_stand_ins
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
 from slurmgpu.sandbox.supervisor import listening, parents_of, remove_empty
@@ -110,6 +111,7 @@ def _give_up(folder: Path, made: list[Path]) -> None:
 def _let_stay(started: Started, folder: Path, describe: Describe, lasting: float | None) -> State:
     try:
         (folder / "cluster.yaml").write_text(describe(client_env(folder)), encoding="utf-8")
+        add_stand_ins(folder)
         return started.stay(lasting)
     except BaseException:
         started.end()

@@ -1,4 +1,4 @@
-"""What a site has and a sandbox's machine may lack: containers, modules, nvidia-smi. Found last, where there is none."""
+"""What a site has and a sandbox's machine may lack: containers and modules. Found last, where there is none."""
 
 from __future__ import annotations
 
@@ -10,58 +10,43 @@ from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.local import standins
 from slurmgpu.local.standins.job import PretendedJob
 
-__all__ = ["task_prolog", "write_stand_ins"]
-
-_SAID = 'echo "slurmgpu sandbox:'
-_NVIDIA_SMI = f"""\
-#!/bin/sh
-{_SAID} nvidia-smi: the GPUs are pretended" >&2
-case "${{1-}}" in -L | --list-gpus) ;; *) exit 0 ;; esac
-gpu=0
-while [ "$gpu" -lt "${{SLURM_GPUS_ON_NODE:-0}}" ]; do
-    echo "GPU $gpu: pretended (UUID: GPU-$gpu)"
-    gpu=$((gpu + 1))
-done
-"""
+__all__ = ["add_stand_ins"]
 
 
-def write_stand_ins(folder: Path) -> None:
-    """Write the programs of a local run that a job in a sandbox may need, into a folder of their own."""
-    folder.mkdir()
+def add_stand_ins(folder: Path) -> None:
+    """Write the stand-ins of a local run into a sandbox's folder, and have its TaskProlog hand them to each task."""
+    own = folder / "stand-ins"
+    own.mkdir()
     nobody = PretendedJob(0, "", 1, 1, 1, 0, 1, "", "", "/bin/bash", "", sys.executable, "", 1, 1, 1, 0, 0.0)
-    nobody.save(str(folder))
+    nobody.save(str(own))
     main = Path(standins.__file__).with_name("__main__.py")
     for name in PROGRAMS:
         words = shlex.join([sys.executable, "-I", "-S", str(main), "container"])
         # In a folder of each job's own, where what was said once is noted.
-        own = f'own={shlex.quote(str(folder))}/job-${{SLURM_JOB_ID:-0}}\nmkdir -p "$own"\nln -sf ../job.json "$own/job.json"\n'
-        (folder / name).write_text(f'#!/bin/sh\n{own}exec {words} "$own" {name} "$@"\n', encoding="utf-8")
-    (folder / "nvidia-smi").write_text(_NVIDIA_SMI, encoding="utf-8")
-    for name in (*PROGRAMS, "nvidia-smi"):
-        (folder / name).chmod(0o755)
+        job = f'job={shlex.quote(str(own))}/${{SLURM_JOB_ID:-0}}\nmkdir -p "$job"\nln -sf ../job.json "$job/job.json"\n'
+        (own / name).write_text(f'#!/bin/sh\n{job}exec {words} "$job" {name} "$@"\n', encoding="utf-8")
+        (own / name).chmod(0o755)
+    with (folder / "task_prolog").open("a", encoding="utf-8") as prolog:
+        prolog.write(_prolog(own))
 
 
-def task_prolog(without_gpus: Path, stand_ins: Path) -> str:
-    """Return the TaskProlog: a shell script whose lines that begin with ``export`` Slurm sets in each task.
-
-    It puts a folder first on PYTHONPATH, the stand-ins last on PATH, and defines ``module`` for bash where nothing does.
-    """
+def _prolog(own: Path) -> str:
+    """Return lines of a TaskProlog: Slurm sets in each task what they print behind ``export``."""
+    said = 'echo "slurmgpu sandbox: module $*: nothing is loaded" >&2'
     loaded = 'LOADEDMODULES="${LOADEDMODULES-}:$(IFS=:; echo "${*:2}")"'  # where a script looks at what it has loaded
-    module = f'() {{  {_SAID} module $*: nothing is loaded" >&2; {loaded}; }}'
     words = "list|av|avail|purge|use|unuse|load|unload|add|del|rm|swap|show|spider|save|restore|help"
+    module = f"() {{  {said}; {loaded}; }}"
     ml = f'() {{  case ${{1-list}} in {words}) module "$@" ;; *) module load "$@" ;; esac; }}'
     return f"""\
-#!/bin/sh
-place={shlex.quote(str(without_gpus))}
-own={shlex.quote(str(stand_ins))}
-case ":${{PYTHONPATH-}}:" in
-*":$place:"*) ;;
-*) echo "export PYTHONPATH=$place${{PYTHONPATH:+:$PYTHONPATH}}" ;;
-esac
+own={shlex.quote(str(own))}
 case ":${{PATH-}}:" in
 *":$own:"*) ;;
 *) echo "export PATH=${{PATH:-/usr/bin:/bin}}:$own" ;;
 esac
+for init in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh /etc/profile.d/modules.sh /usr/share/lmod/lmod/init/bash \\
+    /usr/share/Modules/init/bash /usr/share/modules/init/bash; do
+    [ ! -r "$init" ] || exit 0
+done
 env | grep '^BASH_FUNC_module\\|^LMOD_CMD=\\|^MODULESHOME=' >/dev/null ||
     printf 'export BASH_FUNC_%s%%%%=%s\\n' module {shlex.quote(module)} ml {shlex.quote(ml)}
 """

@@ -26,13 +26,13 @@ from slurmgpu.sandbox.configuration import (
     plugin_folder,
     slurm_conf,
     slurmdbd_conf,
+    task_prolog,
 )
 from slurmgpu.sandbox.keeper import Keeper, launch
 from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import TOKEN, identify
 from slurmgpu.sandbox.programs import SandboxFailed, program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape
-from slurmgpu.sandbox.stand_ins import task_prolog, write_stand_ins
 from slurmgpu.sandbox.state import State, write_state
 
 __all__ = ["CONTROLLER_CONF", "Started", "client_env", "start"]
@@ -176,8 +176,7 @@ class _Start:
             _write(folder / "database.sql", DATABASE_SQL.encode())
         _write(folder / "gres.conf", gres_conf(folder, shape, place.release).encode())
         _write(folder / "plugstack.conf", b"")
-        write_stand_ins(folder / "stand-ins")
-        _write(folder / "task_prolog", task_prolog(WITHOUT_GPUS, folder / "stand-ins").encode())
+        _write(folder / "task_prolog", task_prolog(WITHOUT_GPUS).encode())
         (folder / "task_prolog").chmod(0o700)
         # There are no cgroups without root; releases before 23.02 do not know the option.
         if place.release >= (23, 2):

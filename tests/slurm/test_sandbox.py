@@ -56,24 +56,23 @@ def test_a_script_finds_what_a_site_has_and_this_machine_may_lack(box: User) -> 
     script = box.home / "site.sbatch"
     lines = (
         "ml purge; module load apptainer cuda/12.4; echo loaded $LOADEDMODULES",
-        "nvidia-smi -L",
         "apptainer exec --nv image.sif echo ran in apptainer",
-        "srun -n1 bash -c 'module load more; nvidia-smi -L'",
+        "srun -n1 bash -c 'module load more'",
+        "echo ended",
     )
-    script.write_text("\n".join(("#!/bin/bash", "#SBATCH --gpus=2 --time=5", *lines)) + "\n")
+    script.write_text("\n".join(("#!/bin/bash", "#SBATCH --time=5", *lines)) + "\n")
     log = box.home / "site.out"
-    box.ask("sbatch", "--wait", f"--output={log}", str(script))
+    box.ask("sbatch", f"--output={log}", str(script))
+    wait_until(lambda: log.exists() and "\nended\n" in log.read_text())
     told = log.read_text()
-    if not os.environ.get("LMOD_CMD"):
+    systems = ("/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh", "/etc/profile.d/modules.sh")
+    if not any(Path(one).exists() for one in systems) and "BASH_FUNC_module%%" not in os.environ:
         assert "slurmgpu sandbox: module load apptainer cuda/12.4: nothing is loaded" in told
-        assert "loaded :" in told
         assert ":apptainer:cuda/12.4" in told
         assert "module load more: nothing is loaded" in told
     if not shutil.which("apptainer"):
         assert "apptainer exec image.sif: no container, this machine's own programs" in told
         assert "ran in apptainer" in told
-    if not shutil.which("nvidia-smi"):
-        assert told.count("GPU 1: pretended") == 2
 
 
 def test_nodes_accounts_and_qos_are_as_promised(box: User) -> None:

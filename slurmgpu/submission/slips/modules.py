@@ -34,7 +34,7 @@ def missing_module(
 ) -> Slip | None:
     """The first module of the job that does not load here, which is a guess: a compute node may have others."""
     modules = plan.environment.modules
-    if modules is None or not (modules.load or modules.swap) or "SLURMGPU_SANDBOX" in environ:
+    if modules is None or not (modules.load or modules.swap):
         return None
     from slurmgpu.rendering.render import render_script  # only a job with modules pays for it
 
@@ -67,7 +67,7 @@ def missing_module(
 
 def has_modules(environ: Mapping[str, str]) -> bool:
     """Return whether a shell that is started from this one has a module command: inherited, or by BASH_ENV."""
-    return any(name in environ for name in (*_SIGNS_OF_MODULES, "BASH_ENV", "SLURMGPU_SANDBOX"))
+    return any(name in environ for name in (*_SIGNS_OF_MODULES, "BASH_ENV"))
 
 
 # Lmod's spider also knows the modules that appear when another is loaded.
