@@ -88,10 +88,8 @@ def ends(pieces: Sequence[Piece]) -> list[End]:
 
 
 def _of_srun(piece: Piece, number: int) -> Iterator[End]:
-    marks = (
-        b"srun: First task exited ",
-        b"_step_signal: Terminating StepId=",
-    )  # of --wait, and of --kill-on-bad-exit
+    # Of --wait, and of --kill-on-bad-exit.
+    marks = (b"srun: First task exited ", b"_step_signal: Terminating StepId=")
     given_up = next((at for mark in marks for at in piece.where(mark, 1)), None)
     for at in piece.where(b"srun: error: "):
         match = _SRUN.search(piece[at].text)
@@ -166,9 +164,8 @@ def _of_torchrun(piece: Piece, number: int) -> Iterator[End]:
 
 def _of_deepspeed(piece: Piece, number: int) -> Iterator[End]:
     """The process that DeepSpeed's launcher saw ending first, for which it ended the others."""
-    alone = (
-        next(piece.where(b"WORLD INFO DICT: {'localhost'", 1), None) is not None
-    )  # local ranks are the ranks
+    # On one node local ranks are the ranks.
+    alone = next(piece.where(b"WORLD INFO DICT: {'localhost'", 1), None) is not None
     for at in piece.where(b" exits with return code = ", 1):
         match = re.search(r"(?:'--local_rank=(\d+)'.*)? exits with return code = (-?)(\d+)", piece[at].text)
         if match:

@@ -244,9 +244,8 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     ending = [one for one in causes if one.trace and one.final]
     final = [one for one in ending if not _was_survived(one, ending, first, seen)]
     codes = {facts.exit_code or 127, *(end.code for end in ended)}
-    said = [
-        one for one in causes if one.row.id != "command-missing" or 127 in codes
-    ]  # else the script went on
+    # With another code the script went on after a command that was missing.
+    said = [one for one in causes if one.row.id != "command-missing" or 127 in codes]
     others = final or [one for one in said if not one.trace]
     if ranked:
         roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]

@@ -199,9 +199,8 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
                 break
             continue  # another process's
         if not line.text.strip():
-            blank += not (
-                follows or (len(says) > 1 and says[-1].endswith(":"))
-            )  # a heading of the message's own
+            heading = len(says) > 1 and says[-1].endswith(":")  # within the message
+            blank += not (follows or heading)
             if blank > 1:
                 break
         elif follows and lines.FRAME.match(line.text):

@@ -107,10 +107,9 @@ def warnings(job: Job, cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
         found.append(
             f"account {draft.account.instead} is for other types of GPU; the job charges {draft.account.value}"
         )
-    resources = job.resources
-    none_wanted = (
-        resources.gpus is not None or resources.gpus_per_node is not None or job.components
-    )  # gpus: 0
+    asked = job.resources
+    # `gpus: 0` asks for none, and of components another one may have them.
+    none_wanted = asked.gpus is not None or asked.gpus_per_node is not None or job.components
     shared = any(gres.name in SHARED for gres in draft.ask.gres)
     if not draft.layout.gpus_per_node and not none_wanted and not shared:
         found.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")
@@ -118,7 +117,7 @@ def warnings(job: Job, cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
         found.append(
             "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
         )
-    return (*found, *_loose_types(cluster, draft), *_reserved(cluster, draft, resources.reservation))
+    return (*found, *_loose_types(cluster, draft), *_reserved(cluster, draft, asked.reservation))
 
 
 def _reserved(cluster: Cluster, draft: Draft, name: str | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from slurmgpu.lines.container import PROGRAMS
-from slurmgpu.local import standins
+from slurmgpu.local.standins.folder import MAIN, write_executable
 from slurmgpu.local.standins.job import PretendedJob
 
 __all__ = ["add_stand_ins"]
@@ -19,13 +19,11 @@ def add_stand_ins(folder: Path) -> None:
     own.mkdir()
     nobody = PretendedJob(0, "", 1, 1, 1, 0, 1, "", "", "/bin/bash", "", sys.executable, "", 1, 1, 1, 0, 0.0)
     nobody.save(str(own))
-    main = Path(standins.__file__).with_name("__main__.py")
     for name in PROGRAMS:
-        words = shlex.join([sys.executable, "-I", "-S", str(main), "container"])
+        words = shlex.join([sys.executable, "-I", "-S", str(MAIN), "container"])
         # In a folder of each job's own, where what was said once is noted.
         job = f'job={shlex.quote(str(own))}/${{SLURM_JOB_ID:-0}}\nmkdir -p "$job"\nln -sf ../job.json "$job/job.json"\n'
-        (own / name).write_text(f'#!/bin/sh\n{job}exec {words} "$job" {name} "$@"\n', encoding="utf-8")
-        (own / name).chmod(0o755)
+        write_executable(own / name, f'{job}exec {words} "$job" {name} "$@"')
     with (folder / "task_prolog").open("a", encoding="utf-8") as prolog:
         prolog.write(_prolog(own))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from ...lines.container import PROGRAMS
 from .job import PretendedJob
 
-__all__ = ["Site", "write_folder"]
+__all__ = ["MAIN", "Site", "write_executable", "write_folder"]
 
-_MAIN = Path(__file__).with_name("__main__.py")
+MAIN = Path(__file__).with_name("__main__.py")
 
 _SHORT = ("scontrol", "getent", "module", "nvidia-smi", "sbatch", "salloc", "scancel", "torchrun")
 # The stand-in's module by the wrapper's name.
@@ -125,10 +125,10 @@ def write_folder(folder: Path, job: PretendedJob, site: Site, interpreter: str) 
     for name, module in wrappers.items():
         said = "conda" if name in ("mamba", "micromamba") else name
         first = [] if module == name else [said]
-        command = [interpreter, "-I", "-S", str(_MAIN), module, str(folder), *first]
-        _executable(binaries / name, f'exec {shlex.join(command)} "$@"')
+        command = [interpreter, "-I", "-S", str(MAIN), module, str(folder), *first]
+        write_executable(binaries / name, f'exec {shlex.join(command)} "$@"')
     for name in ("python", "python3"):
-        _executable(binaries / name, f'exec {shlex.quote(job.python)} "$@"')
+        write_executable(binaries / name, f'exec {shlex.quote(job.python)} "$@"')
     (folder / "bash_env.sh").write_text(_bash_env(binaries, job, site), encoding="utf-8")
     values = {name: str(folder / "site" / name) for name in site.variables}
     if "SLURM_TMPDIR" in values:
@@ -136,7 +136,8 @@ def write_folder(folder: Path, job: PretendedJob, site: Site, interpreter: str) 
     return values
 
 
-def _executable(path: Path, line: str) -> None:
+def write_executable(path: Path, line: str) -> None:
+    """Write a shell script of a line or more that may be executed."""
     path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
     path.chmod(0o755)
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from slurmgpu.files.regular import text_of
+from slurmgpu.files.regular import read_regular, text_of
 from slurmgpu.lines.command import (
     LAUNCHERS,
     PythonCommand,
@@ -42,17 +42,14 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
     at = runner_length(words)
     if changes_folder(words[:at]):
         return  # what it starts is looked for elsewhere
-    for word in words[at:]:
+    # Others may read such a file by a library that takes comments.
+    for word in words[at:] if "deepspeed" in " ".join(words) else ():
         path = folder / word.rpartition("=")[2]
-        # Others may read it by a library that takes comments.
-        if (
-            path.suffix == ".json"
-            and "deepspeed" in " ".join(words)
-            and path.is_file()
-            and path.stat().st_size < 1 << 20
-        ):
+        if path.suffix == ".json" and path.is_file():
             try:
-                json.loads(path.read_text(encoding="utf-8"))
+                json.loads(read_regular(path))
+            except OSError:
+                continue
             except ValueError as error:
                 yield Slip(f"command: {path.name} is no JSON: {error}", "mend it there", sure=False)
     name = PurePosixPath(words[at]).name
