@@ -30,6 +30,7 @@ pytest.importorskip("mcp_types", reason="the extra mcp is not installed")
 import anyio
 from mcp import Client, StdioServerParameters
 
+from slurmgpu.cli.actions import mcp_reading
 from slurmgpu.cli.actions.mcp_jobs import check_script
 from slurmgpu.cli.actions.mcp_server import make_server
 from tests.test_rendering_golden import CASES, golden_plan
@@ -352,6 +353,36 @@ def test_a_job_file_that_is_found_may_lead_nowhere_else(place: Place) -> None:
     outside.write_text("command: [private-content]\nresources: {gpu: 1}\n")
     (place.work / "job.yaml").symlink_to(outside)
     assert "private-content" not in refused("plan")
+
+
+@pytest.mark.parametrize("tool", ["plan", "render", "check"])
+def test_a_link_put_in_a_files_place_after_the_look_is_not_followed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    outside, job = place.folder / "outside.sh", place.work / "job.sh"
+    outside.write_text("#!/bin/bash\n#SBATCH --private-content\nsrun --private-content\n")
+    job.write_text("#!/bin/bash\n#SBATCH --gpus=1\n")
+    look = mcp_reading.inside
+
+    def swapped(word: str, field: str = "file") -> str:
+        found = look(word, field)
+        job.unlink()
+        job.symlink_to(outside)
+        return found
+
+    monkeypatch.setattr(mcp_reading, "inside", swapped)
+    assert "private-content" not in (said := refused(tool, file="job.sh"))
+    assert "a link out of" in said
+
+
+def test_a_job_files_script_that_is_a_link_elsewhere_is_not_looked_into(place: Place) -> None:
+    (place.folder / "outside.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--private-content')\np.parse_args()\n"
+    )
+    (place.work / "link.py").symlink_to(place.folder / "outside.py")
+    job = "command: [python, link.py, --private-contnt, '1']\nresources: {gpus: 1, time: '1:00:00'}\n"
+    (place.work / "job.yaml").write_text(job)
+    assert "private-content" not in done("plan", file="job.yaml")
 
 
 def test_a_file_that_is_no_script_is_not_quoted(place: Place) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.files.regular import read_regular, text_of
+from slurmgpu.files.regular import read_regular, staying_below, text_of
 
 
 def test_a_file_of_a_bounded_size_is_read_and_nothing_else(tmp_path: Path) -> None:
@@ -25,6 +25,25 @@ def test_a_file_of_a_bounded_size_is_read_and_nothing_else(tmp_path: Path) -> No
         assert text_of(path) == ""
     with pytest.raises(OSError, match="larger than 11 bytes"):
         read_regular(whole, most=11)
+
+
+def test_a_file_below_a_folder_is_read_where_no_link_leads_out_of_it_or_to_what_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "below"
+    (below / ".venv").mkdir(parents=True)
+    for path in (tmp_path / "outside", below / "own", below / ".venv" / "hidden"):
+        path.write_text("text")
+    for name, target in {"in": "own", "out": "../outside", "hid": ".venv/hidden", "up": ".."}.items():
+        (below / name).symlink_to(target)
+    monkeypatch.chdir(below)
+    with staying_below(Path()):
+        for path in ("own", "in", ".venv/hidden", str(tmp_path / "outside")):  # the last was named as what it is
+            assert read_regular(Path(path)) == b"text"
+        for path in ("out", "hid", "up/outside", "../below/../outside", str(below / "out")):
+            with pytest.raises(PermissionError, match="a link out of"):
+                read_regular(Path(path))
+    assert read_regular(Path("out")) == b"text"
 
 
 @pytest.mark.parametrize(

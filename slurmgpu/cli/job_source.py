@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import find_job_file
 from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.regular import open_regular
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import Trust
 
@@ -103,7 +104,7 @@ def _is_batch(name: str) -> bool:
     from slurmgpu.files.batch import LARGEST_SCRIPT
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(LARGEST_SCRIPT).decode("utf-8", errors="replace")
         if path.suffix != ".sh" and not text.startswith("#!"):
             return False

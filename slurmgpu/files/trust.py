@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from slurmgpu.files.regular import refuse_way_out
+
 __all__ = ["Foreign", "Trust", "link_of_another", "opened"]
 
 
@@ -59,6 +61,7 @@ class Trust(NamedTuple):
 def opened(path: Path, trust: Trust) -> Iterator[tuple[IO[bytes], Foreign | None]]:
     """Open a file, and say whose it is: of the open file, which cannot be another one by the time it is read."""
     with path.open("rb") as file:
+        refuse_way_out(path, file.fileno())
         yield file, trust.foreign(path, os.fstat(file.fileno()))
 
 

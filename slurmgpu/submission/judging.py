@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
+from slurmgpu.files.regular import text_of
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.scripts.batch_script import Directive, Script, parse_batch_script
@@ -94,19 +95,8 @@ def facts_here(
         facts = read_python([name], folder)
         if facts is not None:
             python[name] = facts
-    shells = {name: text for name in shell_scripts(script) if (text := _text_of(folder / name))}
+    shells = {name: text for name in shell_scripts(script) if (text := text_of(folder / name)[: 1 << 16])}
     return Facts(str(folder), paths, python, cluster, modules=modules, shells=shells)
-
-
-def _text_of(path: Path) -> str:
-    """The beginning of a shell script; empty where it cannot be read."""
-    try:
-        if not path.is_file():
-            return ""
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16)
-    except OSError:
-        return ""
 
 
 def _kind(path: Path) -> Literal["folder", "file", "missing"]:

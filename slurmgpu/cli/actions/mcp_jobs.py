@@ -16,6 +16,7 @@ from slurmgpu.cli.actions.mcp_allowed import limit_of, require
 from slurmgpu.cli.actions.mcp_reading import Said, heard, job_of
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
+from slurmgpu.files.regular import staying_below
 from slurmgpu.models.plan import Plan
 from slurmgpu.monitoring.cancel import cancel as cancel_jobs
 from slurmgpu.monitoring.select import current_user, select
@@ -63,11 +64,13 @@ def _hash(asked: fields.SubmitFields) -> str:
 
 def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
     """Reserve, and submit; the entry of the job."""
-    prepared = prepare(job_of(asked), starts="submit")
-    _check_nothing_to_make(prepared)
-    seconds, script = gpu_seconds(prepared), prepared.render()
-    check_script(prepared.plan, script)
-    check_before_submission(prepared.plan, prepared.folder, os.environ)
+    with staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked), starts="submit")
+        _check_nothing_to_make(prepared)
+        seconds, script = gpu_seconds(prepared), prepared.render()
+        check_script(prepared.plan, script)
+        check_before_submission(prepared.plan, prepared.folder, os.environ)
+        doubted = doubts(prepared.plan, prepared.folder)
     directory = new_run_directory(prepared.runs, prepared.plan, prepared.loaded.job, script)
     entry = new_entry(seconds, what, prepared.plan.name, directory.path)
     try:
@@ -103,7 +106,7 @@ def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) 
         note(error.message)
     if said:
         note(said)
-    for doubt in doubts(prepared.plan, prepared.folder):
+    for doubt in doubted:
         note(doubt)
     return entry.model_copy(update={"state": "submitted", "job_id": run.job_id})
 

@@ -17,6 +17,7 @@ from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.asked import How, Lines, Reported, Which
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.data import example_names
+from slurmgpu.files.regular import staying_below
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.yaml import read_text
 from slurmgpu.monitoring.select import current_user, select, since_moment
@@ -202,7 +203,7 @@ def plan(asked: fields.PlanFields) -> Said:
     """The plan of a job with its reasons."""
     from slurmgpu.cli.actions.plan import act
 
-    with heard() as told:
+    with heard() as told, staying_below(Path.cwd()):
         act(job_of(asked), when=False, as_json=False)
     return told.said()
 
@@ -211,7 +212,7 @@ def render(asked: fields.PlanFields) -> Said:
     """The batch script of a job."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
 
-    with heard() as told:
+    with heard() as told, staying_below(Path.cwd()):
         prepared = prepare(job_of(asked))
         tell_of_image(prepared)
         click.echo(prepared.render(), nl=False)
@@ -223,7 +224,7 @@ def check(asked: fields.CheckFields) -> Said:
     from slurmgpu.cli.actions.check import findings, show
     from slurmgpu.files.batch import refuse_too_many_lines
 
-    with heard() as told:
+    with heard() as told, staying_below(Path.cwd()):
         if asked.file is not None:
             shown = inside(asked.file)
             text = _check_is_script(shown)

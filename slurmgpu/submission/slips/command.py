@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from slurmgpu.files.regular import text_of
+from slurmgpu.files.regular import open_regular, text_of
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.nearby import elsewhere, is_there, near_file, one_slip_apart
 
@@ -85,7 +85,7 @@ def read_by(path: Path) -> str | None:
 def first_line(path: Path) -> bytes:
     """The first line of a file, without its end; nothing of one that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.readline(300).rstrip(b"\n")
     except OSError:
         return b""
