@@ -292,7 +292,7 @@ def test_the_sites_own_folder_for_data_wins() -> None:
     job = Job.model_validate_json('{"command": ["true"], "stage": {"in": ["x"]}}')
     cluster = GENERIC.model_copy(update={"software": Software(local_scratch="/local/$USER")})
     script = render_script(make_plan(job, cluster, Surroundings(work_dir="/tmp")), read_templates())
-    assert 'export SLURMGPU_STAGE="/local/$USER""/slurmgpu-$SLURM_JOB_ID"' in script
+    assert 'export SLURMGPU_STAGE="/local/$USER""/slurmgpu-$SLURM_JOB_ID-$RANDOM$RANDOM"' in script
 
 
 def test_what_only_the_steps_see_is_not_looked_for_in_the_batch_shell() -> None:

@@ -38,7 +38,12 @@ def test_a_file_below_a_folder_is_read_where_no_link_leads_out_of_it_or_to_what_
         (below / name).symlink_to(target)
     monkeypatch.chdir(below)
     with staying_below(Path()):
-        for path in ("own", "in", ".venv/hidden", str(tmp_path / "outside")):  # the last was named as what it is
+        for path in (
+            "own",
+            "in",
+            ".venv/hidden",
+            str(tmp_path / "outside"),
+        ):  # the last was named as what it is
             assert read_regular(Path(path)) == b"text"
         for path in ("out", "hid", "up/outside", "../below/../outside", str(below / "out")):
             with pytest.raises(PermissionError, match="a link out of"):

@@ -95,6 +95,25 @@ def test_a_script_that_names_gpus_without_asking_trains_on_the_cpu_in_a_job_that
     assert "slurmgpu: no GPU here: cuda is the CPU" in done.stderr
 
 
+@pytest.mark.parametrize("visible", ["", "0,1"])  # as a local run has it, and a sandbox
+def test_ray_counts_the_gpus_of_the_job(tmp_path: Path, visible: str) -> None:
+    module = tmp_path / "ray" / "_private" / "accelerators" / "nvidia_gpu.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "class NvidiaGPUAcceleratorManager:\n"
+        "    @staticmethod\n"
+        "    def get_current_node_num_accelerators(): return 0\n"
+    )
+    script = (
+        "import os\nfrom ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager as Manager\n"
+    )
+    script += "print(Manager.get_current_node_num_accelerators(), os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    done = python(tmp_path, script, SLURM_GPUS_ON_NODE="2", CUDA_VISIBLE_DEVICES=visible)
+    assert done.stdout.split() == ["2", visible or "no-gpu-0,no-gpu-1"], done.stderr
+    assert "slurmgpu: no GPU here: Ray counts 2 GPUs" in done.stderr
+    assert python(tmp_path, script).stdout.split() == ["0"]
+
+
 def test_to_spawn_no_process_is_a_failure_that_says_so(tmp_path: Path) -> None:
     done = python(tmp_path, SPAWNS)
     assert done.returncode != 0

@@ -133,6 +133,7 @@ def _devices(torch: Any) -> None:
         kind.to = on_cpu(kind.to, 1)
         kind.cuda = stays(kind.cuda)
     torch.Tensor.pin_memory = stays(torch.Tensor.pin_memory)
+    torch.Tensor.record_stream = lambda *_: None
     torch.load = on_cpu(torch.load, 1, "map_location")
     torch.set_default_device = on_cpu(torch.set_default_device, 0)
     try:
@@ -178,6 +179,24 @@ class _Event:
     synchronize = wait
 
 
+class _Stream:
+    """torch.cuda.Stream on the CPU, which has one."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def wait_stream(self, *_: Any) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        event = event or _Event()
+        event.record()
+        return event
+
+    wait_event = synchronize = wait_stream
+
+
 def _cuda(module: Any) -> None:
     """torch.cuda, once torch is whole: what is asked of a GPU is answered for the CPU."""
     nothing: dict[str, object] = dict.fromkeys(
@@ -196,7 +215,9 @@ def _cuda(module: Any) -> None:
     nothing |= {"get_device_name": "CPU", "memory_summary": "no GPU here, and no memory of one"}
     for name, value in nothing.items():
         setattr(module, name, lambda *_, value=value, **__: value)
-    module.Event = _Event
+    module.Event, module.Stream = _Event, _Stream
+    module.current_stream = module.default_stream = _Stream
+    module.stream = lambda *_: contextlib.nullcontext()
 
 
 def _device_count(module: Any) -> None:
@@ -267,6 +288,23 @@ def _accelerate(module: Any) -> None:
     module.PartialState.__init__ = __init__
 
 
+def _ray(module: Any) -> None:
+    """Ray's count of GPUs: the job's, so that a cluster which the script starts gives its workers as many as on a node."""
+    manager = module.NvidiaGPUAcceleratorManager
+    original = manager.get_current_node_num_accelerators
+
+    def get_current_node_num_accelerators() -> int:
+        real = int(original())
+        pretended = 0 if real else _pretended_gpus()
+        if pretended:
+            _say(f"Ray counts {pretended} GPUs")
+            if not os.environ.get("CUDA_VISIBLE_DEVICES"):  # Ray counts names, and no GPU has these
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(f"no-gpu-{i}" for i in range(pretended))
+        return real or pretended
+
+    manager.get_current_node_num_accelerators = staticmethod(get_current_node_num_accelerators)
+
+
 _CHANGES: dict[str, Callable[[Any], None]] = {
     "torch.distributed.distributed_c10d": _process_groups,
     "torch": _devices,
@@ -274,6 +312,7 @@ _CHANGES: dict[str, Callable[[Any], None]] = {
     "torch.nn.parallel.distributed": _data_parallel,
     "torch.multiprocessing.spawn": _spawn,
     "accelerate.state": _accelerate,
+    "ray._private.accelerators.nvidia_gpu": _ray,
 }
 
 

@@ -165,6 +165,19 @@ def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: TwoByTwo, executed
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("how", [["run", "--here"], ["submit", "--wait"]], ids=" ".join)
+def test_a_script_that_starts_ray_itself_has_the_gpus_of_its_job(how: list[str], tool: Tool) -> None:
+    venv = venv_with("ray[train]", beside=True)
+    shutil.copy(SCRIPTS / "ray_train_noise.py", tool.work)
+    options = ["--gpus", "2", "-t", "10", "--launch", "plain", "--set", "variables={RAY_DEDUP_LOGS: '0'}"]
+    env = {"PATH": f"{venv}/bin:{tool.env['PATH']}"}
+    done = tool(*how, *options, "--", "python", "ray_train_noise.py", env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = done.stdout if how[0] == "run" else next(tool.work.glob("runs/*/logs/*.out")).read_text()
+    assert ranks(log) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+@pytest.mark.heavy
 def test_processes_of_jax_find_each_other(two_by_two: TwoByTwo, executed: Executed) -> None:
     venv = venv_with("jax[cpu]")
     assert ranks(two_by_two("python", "jax_sum.py", venv=venv)) == FOUR

@@ -90,7 +90,8 @@ def corpus(table: Table, release: Release) -> Iterator[list[str]]:
 def answers(slurm: ThrowawaySlurm, program: str, lines: list[list[str]]) -> list[str]:
     """What the program says of each line; it finds no program, or script, of these names, and asks nobody anything."""
     script = "\n".join(f"{shlex.join([program, *words])}; echo ---" for words in lines)
-    said = slurm.run(["bash", "-c", f"exec 2>&1\n{script}"], env={"SLURM_TEST_EXEC": "1"}).stdout
+    # Some five hundred programs: longer than any single command may take.
+    said = slurm.run(["bash", "-c", f"exec 2>&1\n{script}"], env={"SLURM_TEST_EXEC": "1"}, timeout=400).stdout
     return said.split("---\n")[:-1]
 
 

@@ -19,6 +19,12 @@ def train(rank, world_size, address):
         loss = model(torch.randn(8, 4, device="cuda").to(torch.device("cuda", rank))).sum()
     torch.amp.GradScaler("cuda").scale(loss).backward()
     end.record()
+    ahead = torch.cuda.Stream()
+    with torch.cuda.stream(ahead):
+        batch = torch.randn(8, 4).pin_memory().cuda(non_blocking=True)
+    torch.cuda.current_stream().wait_stream(ahead)
+    batch.record_stream(torch.cuda.current_stream())
+    ahead.record_event().synchronize()
     torch.cuda.synchronize()
     dist.barrier(device_ids=[rank])
     assert begin.elapsed_time(end) > 0
