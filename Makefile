@@ -168,6 +168,7 @@ benchmark: $(VENV)/.test
 
 soak: $(VENV)/.test
 	@$(BIN)/python benchmarks/soak.py
+	@$(BIN)/python benchmarks/soak_own_loops.py
 
 soak-sharded: $(VENV)/.test
 	@rm -f benchmarks/results/soak_sharded.json

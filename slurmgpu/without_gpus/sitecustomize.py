@@ -159,8 +159,8 @@ def _data_parallel(module: Any) -> None:
     module.DistributedDataParallel.__init__ = __init__
 
 
-class _Event:
-    """torch.cuda.Event on the CPU, where what was called is done."""
+class _Done:
+    """An event or a stream of torch.cuda on the CPU, where what was called is done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.at = 0.0
@@ -168,7 +168,12 @@ class _Event:
     def record(self, *_: Any) -> None:
         self.at = time.perf_counter()
 
-    def elapsed_time(self, later: _Event) -> float:
+    def record_event(self, event: _Done | None = None) -> _Done:
+        event = event or _Done()
+        event.record()
+        return event
+
+    def elapsed_time(self, later: _Done) -> float:
         return (later.at - self.at) * 1000
 
     def query(self) -> bool:
@@ -176,47 +181,20 @@ class _Event:
 
     def wait(self, *_: Any) -> None: ...
 
-    synchronize = wait
-
-
-class _Stream:
-    """torch.cuda.Stream on the CPU, which has one."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def wait_stream(self, *_: Any) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def record_event(self, event: _Event | None = None) -> _Event:
-        event = event or _Event()
-        event.record()
-        return event
-
-    wait_event = synchronize = wait_stream
+    synchronize = wait_event = wait_stream = wait
 
 
 def _cuda(module: Any) -> None:
     """torch.cuda, once torch is whole: what is asked of a GPU is answered for the CPU."""
-    nothing: dict[str, object] = dict.fromkeys(
-        ("set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "empty_cache")
-    )
-    nothing |= dict.fromkeys(
-        (
-            "current_device",
-            "memory_allocated",
-            "max_memory_allocated",
-            "memory_reserved",
-            "max_memory_reserved",
-        ),
-        0,
-    )
-    nothing |= {"get_device_name": "CPU", "memory_summary": "no GPU here, and no memory of one"}
+    nothing: dict[str, object] = {
+        "set_device": None, "synchronize": None, "empty_cache": None, "reset_peak_memory_stats": None,
+        "reset_max_memory_allocated": None, "current_device": 0, "memory_allocated": 0, "max_memory_allocated": 0,
+        "memory_reserved": 0, "max_memory_reserved": 0,
+        "get_device_name": "CPU", "memory_summary": "no GPU here, and no memory of one",
+    }  # fmt: skip
     for name, value in nothing.items():
         setattr(module, name, lambda *_, value=value, **__: value)
-    module.Event, module.Stream = _Event, _Stream
-    module.current_stream = module.default_stream = _Stream
+    module.Event = module.Stream = module.current_stream = module.default_stream = _Done
     module.stream = lambda *_: contextlib.nullcontext()
 
 
