@@ -534,7 +534,7 @@ def test_joined_expressions_keep_their_meaning() -> None:
 # Partitions
 
 
-def test_a_list_of_partitions_is_asked_for_as_it_is_with_the_smallest_share() -> None:
+def test_a_list_of_partitions_has_the_smallest_share_and_loses_those_that_cannot_start_the_job() -> None:
     on = cluster(
         partitions={
             "gpu": {"nodes": [A100]},
@@ -542,11 +542,37 @@ def test_a_list_of_partitions_is_asked_for_as_it_is_with_the_smallest_share() ->
             "short": {"nodes": [A100], "limits": {"max_time": 60}},
         }
     )
+    assert plan(on, gpus=1, partition="gpu,lean,short", time=30).option("partition") == "gpu,lean,short"
     made = plan(on, gpus=1, partition="gpu,lean,short", time=120)
-    assert made.option("partition") == "gpu,lean,short"
+    assert (made.option("partition"), why(made, "partition")) == (
+        "gpu,lean",
+        "as asked: the one of them that starts it first",
+    )
+    assert (
+        plan(on, gpus=1, partition="gpu,lean,short", time=120, force=True).option("partition")
+        == "gpu,lean,short"
+    )
     assert (made.option("cpus-per-task"), made.option("mem")) == ("8", "64G")
     assert any("partition 'short' allows at most 01:00:00" in warning for warning in made.warnings)
     assert "do not fit" in refusal(on, gpus=99, nodes=1, partition="gpu,lean")
+
+
+def test_of_a_list_no_partition_gives_another_type_of_gpu_where_only_the_partition_says_it() -> None:
+    h100 = {**A100, "gpu_type": "h100"}
+    on = cluster(
+        partitions={"one": {"nodes": [h100]}, "two": {"nodes": [A100]}}, dialect={"gpu_type_by": "constraint"}
+    )
+    made = plan(on, nodes=2, gpus_per_node="a100:1", partition="one,two", time=30)
+    assert (made.option("partition"), made.option("gres")) == ("two", "gpu:1")
+    assert any(
+        "partition 'one' has no a100" in one and "left out of the list" in one for one in made.warnings
+    )
+
+
+def test_of_a_list_no_partition_stays_that_would_need_other_nodes_for_the_same_gpus() -> None:
+    on = cluster(partitions={"wide": {"nodes": [A100]}, "small": {"nodes": [{**A100, "gpus": 2}]}})
+    made = plan(on, gpus=4, partition="small,wide", time=30)
+    assert made.option("partition") == "wide"
 
 
 def test_a_partition_with_a_colon_in_its_name_is_a_partition() -> None:

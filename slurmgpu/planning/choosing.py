@@ -137,7 +137,7 @@ def choose(
     if found.fitting:
         best = preferred(cluster, found.fitting)
         if resources.partition and len(_named(resources)) > 1:
-            return _several(cluster, resources, best, found)
+            return _several(cluster, resources, best, found, tasks, force)
         costly = _costly_total(cluster, resources, best, tasks)
         return Chosen(best, _why(cluster, resources, best, found.fitting), (costly,) if costly else ())
     reasons = _merged(found.failing)
@@ -262,30 +262,52 @@ def _undescribed(cluster: Cluster, resources: Resources, tasks: Tasks) -> Chosen
         raise PlanError(f"{Request.of(resources)}: cluster {cluster.name!r} {misfit}", hint=hint) from None
 
 
-def _several(cluster: Cluster, resources: Resources, best: Draft, found: Candidates) -> Chosen:
-    """A list of partitions as asked: Slurm takes the one that starts first; sizes are the smallest share of all."""
+def _several(
+    cluster: Cluster, resources: Resources, best: Draft, found: Candidates, tasks: Tasks, force: bool
+) -> Chosen:
+    """Return a list of partitions: Slurm takes the one that starts first; sizes are the smallest share of all.
+
+    Partitions that cannot start the job leave the list, unless ``force`` keeps them. They gain nothing by standing there: a
+    site may refuse what is over a limit of any of them (slurm.conf(5), EnforcePartLimits), and where a partition alone says
+    the type of GPU, the job would get another type.
+    """
     same_size = [one for one in found.fitting if one.layout[:2] == best.layout[:2]]
     best, alike = _of_one_type(cluster, best, same_size)
+    kept = {one.partition for one in alike}
+    nodes, gpus = best.layout[:2]
     failing = found.failing | {
-        one.partition or "": [Clause("", f"has no {best.gpu_type}")]
-        for one in same_size
-        if one.partition not in {kept.partition for kept in alike}
+        one.partition or "": [
+            Clause("", f"has no {best.gpu_type}" if one in same_size else f"would not give {gpus} on {nodes}")
+        ]
+        for one in found.fitting
+        if one.partition not in kept
     }
     amounts = [one.cpus.amount for one in alike if one.cpus.amount is not None]
     smallest = min(alike, key=lambda one: one.memory.amount or 0)
     cpus = best.cpus
     if amounts and min(amounts) != cpus.amount:
         cpus = next(one.cpus for one in alike if one.cpus.amount == min(amounts))
+    doubted = without_guesses(cluster, resources)
+    guessed = doubted and [one.partition for one in candidates(doubted.cluster, resources, tasks).fitting]
+    kept.update(name for name in found.failing if force or name in (guessed or ()))
+    names = [name for name in _named(resources) if name in kept]
     merged = best._replace(
-        partition=resources.partition,
+        partition=",".join(names),
         groups=tuple(group for one in alike for group in one.groups),
         cpus=cpus,
         memory=smallest.memory,
     )
-    overruled = tuple(
-        f"{clause}: the job can only start in the other partitions of its list" for clause in _merged(failing)
+    out = {name: clauses for name, clauses in failing.items() if name not in kept}
+    doubts = {name: clauses for name, clauses in failing.items() if name in kept}
+    overruled = (
+        *(f"{clause}: left out of the list" for clause in _merged(out)),
+        *(
+            f"{clause}{'' if force else ', by a guess of the profile'}: the job may never start there"
+            for clause in _merged(doubts)
+        ),
     )
-    return Chosen(merged, "as asked: the one of them that starts it first", overruled)
+    why = "as asked: the one of them that starts it first"
+    return Chosen(merged, why if len(names) > 1 else "the one of the list that can start it", overruled)
 
 
 def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Draft, list[Draft]]:
@@ -300,7 +322,8 @@ def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Dr
     wanted = best.gpu_type or max(best.groups, key=lambda kind: kind.count or 0).gpu_type
     if wanted is None or not selectable(cluster, best.groups, wanted):
         return best, drafts
-    why = best.gpu_type_why or "without a type Slurm may give others in the partitions of the list"
+    why = "without a type Slurm may give others in the partitions of the list"
+    why = best.gpu_type_why if best.gpu_type else why
     kept = []
     for one in drafts:
         kinds = cluster.partitions[one.partition or ""].kinds

@@ -63,7 +63,7 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.of("account", draft.account.value, why + draft.account.ending)
     partition = partition_named(cluster, resources.partition, draft.partition)
     if partition:
-        why = made.asked("resources.partition") if resources.partition else made.partition_why
+        why = made.asked("resources.partition") if partition == resources.partition else made.partition_why
         yield Option.of("partition", partition, why)
     if draft.qos.value:
         why = made.asked("resources.qos") if draft.qos.asked else draft.qos.why
