@@ -20,6 +20,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Resources, ResourceSettings
+from slurmgpu.models.units import Memory
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
@@ -32,8 +33,8 @@ def job(text: str) -> Job:
     return validate(Job, read_yaml(text, "job.yaml"), "job")
 
 
-def plan(text: str, cluster: Cluster = GENERIC) -> Plan:
-    return make_plan(job(text), cluster, Surroundings(work_dir="/home/me/project"))
+def plan(text: str, cluster: Cluster = GENERIC, force: bool = False) -> Plan:
+    return make_plan(job(text), cluster, Surroundings(work_dir="/home/me/project", force=force))
 
 
 def script(text: str, cluster: Cluster = GENERIC) -> str:
@@ -44,9 +45,9 @@ def options(text: str, cluster: Cluster = GENERIC) -> list[str]:
     return [str(option) for option in plan(text, cluster).options]
 
 
-def refusal(text: str) -> str:
+def refusal(text: str, cluster: Cluster = GENERIC) -> str:
     with pytest.raises((InvalidInput, PlanError)) as error:
-        plan(text)
+        plan(text, cluster)
     return str(error.value)
 
 
@@ -380,15 +381,17 @@ name: mixed
 """
 
 
-def two_kinds() -> Cluster:
-    text = """
+TWO_KINDS = """
 name: here
 partitions:
   gpu: {nodes: [{count: 4, gpus: 4, gpu_type: a100, cpus: 64, memory: 512G}]}
   cpu: {nodes: [{count: 4, cpus: 32, memory: 128G}]}
 dialect: {required: [account], gpus: gpus-per-node}
 """
-    return validate(Cluster, read_yaml(text, "here.yaml"), "cluster")
+
+
+def two_kinds() -> Cluster:
+    return validate(Cluster, read_yaml(TWO_KINDS, "here.yaml"), "cluster")
 
 
 def test_each_component_of_a_planned_job_is_planned_in_the_sites_dialect() -> None:
@@ -407,11 +410,41 @@ def test_each_component_of_a_planned_job_is_planned_in_the_sites_dialect() -> No
         "--partition=cpu",
         "--nodes=1",
         "--ntasks-per-node=1",
+        "--mem=4G",
         "--time=01:00:00",
         "--hint=nomultithread",
     ]
     assert (made.launcher, made.gpu_hours) == ("plain", 2.0)
     assert "srun --het-group=N" in made.reasons[0].why
+
+
+def test_a_component_states_its_memory_where_slurm_would_hand_down_that_of_the_one_before() -> None:
+    on = two_kinds()
+    cpu = on.partitions["cpu"]
+
+    def memory(made: Cluster, more: str = "") -> tuple[str | None, str]:
+        (options,) = plan(MIXED.replace("partition: cpu", f"partition: cpu{more}"), made).components
+        return next((one.value, one.why) for one in options if one.name.startswith("mem"))
+
+    assert memory(on)[1].startswith("a CPU's share there: the component before it asks for memory")
+    stated = cpu.model_copy(update={"default_memory_per_cpu": Memory(1500)})
+    assert memory(on.model_copy(update={"partitions": {**on.partitions, "cpu": stated}}))[0] == "1500M"
+    assert memory(on, ", memory: 20G") == ("20G", "as asked")
+    unknown = cpu.model_copy(update={"nodes": (cpu.nodes[0].model_copy(update={"memory": None}),)})
+    assert memory(on.model_copy(update={"partitions": {**on.partitions, "cpu": unknown}}))[0] == "256G"
+
+
+def test_limits_count_the_components_together() -> None:
+    qos = "\nqos: {small: {limits: {per_user: {gpus: 4, gpus_by_type: {a100: 4}}}}}\n"
+    part = "{partition: gpu, qos: small, nodes: 1, gpus_per_node: 3, time: 60, account: mygroup}"
+    on = validate(Cluster, read_yaml(TWO_KINDS + qos, "here.yaml"), "cluster")
+    job = f"resources: {part}\ncomponents: [{{resources: {part}}}]\ncommand: [./steps.sh]\n"
+    assert "QOS 'small' allows at most 4 GPUs a user, 6 are asked for by the components together" in refusal(
+        job, on
+    )
+    assert plan(job.replace("gpus_per_node: 3", "gpus_per_node: 2"), on).components
+    assert "by the components together" in refusal("exact: true\n" + job, on)
+    assert any("components together" in one for one in plan(job, on, force=True).warnings)
 
 
 @pytest.mark.parametrize(

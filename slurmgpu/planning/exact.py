@@ -18,7 +18,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.binding import Starting, asked_again, binding_words, check_starts
 from slurmgpu.planning.guesses import without_guesses
-from slurmgpu.planning.judging_options import judge_options
+from slurmgpu.planning.judging_options import handed_down, judge_options, judge_together
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.settled import (
     Settled,
@@ -127,11 +127,11 @@ def _never_starts(
 
     def judged(on: Cluster) -> list[str]:
         found: list[str] = []
-        for number, options in enumerate(components):
+        given = handed_down([{option.name: option.value for option in one} for one in components])
+        for number, options in enumerate(given):
             of = f"component {number}: " if len(components) > 1 else ""
-            given = {option.name: option.value for option in options}
-            found += [f"{of}{problem}" for problem in judge_options(on, given)]
-        return found
+            found += [f"{of}{problem}" for problem in judge_options(on, options)]
+        return [*found, *map(str, judge_together(on, given))]
 
     found = judged(cluster)
     if found and (doubted := without_guesses(cluster, resources)) and not judged(doubted.cluster):

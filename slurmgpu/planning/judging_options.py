@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from slurmgpu.models.cluster import Cluster
@@ -14,9 +14,18 @@ from slurmgpu.planning.nodes import cpus_with_each_gpu
 from slurmgpu.planning.passed_options import passed_problems
 from slurmgpu.planning.request import Ask, Problem
 from slurmgpu.planning.site_rules import against_the_rules
-from slurmgpu.planning.verdict import problems
+from slurmgpu.planning.verdict import problems, problems_together
 
-__all__ = ["ask_of", "judge_options", "judge_script", "judge_without_guesses", "not_described", "places_of"]
+__all__ = [
+    "ask_of",
+    "handed_down",
+    "judge_options",
+    "judge_script",
+    "judge_together",
+    "judge_without_guesses",
+    "not_described",
+    "places_of",
+]
 
 _T = TypeVar("_T")
 Options = Mapping[str, "str | None"]
@@ -57,6 +66,29 @@ def _is_known(cluster: Cluster, options: Options, names: list[str], problem: Pro
     # Beside the nodes with GPUs there may be others that were not described.
     bare = any(kind.gpu_count == 0 for name in names for kind in cluster.partitions[name].kinds)
     return bare or problem.about not in ("nodes", "cpus", "memory", "gres", "constraint", "gpus")
+
+
+def handed_down(components: Sequence[Options]) -> list[Options]:
+    """Return the options of a heterogeneous job's components with what Slurm hands down.
+
+    A component that asks for no memory gets the --mem of the one before it (seen on 22.05 and 26.05).
+    """
+    found: list[Options] = []
+    for options in components:
+        memory = found[-1].get("mem") if found else None
+        own = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"}
+        found.append({**options, "mem": memory} if memory and not own else options)
+    return found
+
+
+def judge_together(cluster: Cluster, components: Sequence[Options]) -> list[Problem]:
+    """Return what the components of a heterogeneous job exceed together, of options that Slurm has handed down."""
+    if not cluster.known or len(components) < 2:
+        return []
+    places = [options.get("partition") or cluster.default_partition for options in components]
+    return problems_together(
+        cluster, [ask_of(cluster, options, place) for options, place in zip(components, places, strict=True)]
+    )
 
 
 def judge_script(cluster: Cluster, options: Options) -> list[Problem]:

@@ -9,8 +9,9 @@ from slurmgpu.errors import PlanError
 from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job, Launch
-from slurmgpu.models.plan import Plan
+from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.resources import Component
+from slurmgpu.models.units import Memory
 from slurmgpu.planning import derived
 from slurmgpu.planning.sampled import sampled
 from slurmgpu.planning.settled import Settled, Surroundings, plan_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["make_plan"]
 
 
+_OF_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 # Options of the whole job: Slurm takes them from the first component.
 _OF_THE_JOB = frozenset(
     {
@@ -47,12 +49,23 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
             f"{field} and components: the processes of one launch are alike, and components differ",
             hint="write a command for each component under steps:, or srun --het-group=0 ... : --het-group=1 ... in script:",
         )
+    from slurmgpu.planning.judging_options import judge_together  # only a heterogeneous job pays for it
+
     first = derived.settle(job, cluster, around)
-    others = [
-        _component(job, component, number, cluster, around)
-        for number, component in enumerate(job.components, start=1)
-    ]
+    others: list[Settled] = []
+    for number, component in enumerate(job.components, start=1):
+        before = [*(first, *others)][-1]
+        others.append(_component(job, component, number, cluster, around, before))
+    together = judge_together(
+        cluster, [{one.name: one.value for one in made.options} for made in (first, *others)]
+    )
+    if together and cluster.judges and not around.force:
+        raise PlanError(
+            f"the components of the job would never start together on {cluster.name!r}: {'; '.join(map(str, together))}",
+            hint="ask for less in one of them, or submit them as jobs of their own; --force submits the job all the same",
+        )
     return first._replace(
+        warnings=(*first.warnings, *map(str, together)),
         components=tuple(
             tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
         ),
@@ -80,9 +93,13 @@ def _cost_in_all(costs: list[Cost | None]) -> Cost | None:
 
 
 def _component(
-    job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings
+    job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings, before: Settled
 ) -> Settled:
-    """A further component: its own, with those of the job's resources that Slurm does not hand down."""
+    """A further component: its own, with those of the job's resources that Slurm does not hand down.
+
+    Its memory is stated where that of the component ``before`` it is: Slurm would hand it down, of a node with GPUs to one
+    without (seen on 22.05 and 26.05).
+    """
     own = component.resources
     shared = {name: getattr(job.resources, name) for name in ("account", "qos", "time", "reservation")}
     missing = {name: value for name, value in shared.items() if getattr(own, name) is None}
@@ -100,7 +117,33 @@ def _component(
         }
     )
     try:
-        return derived.settle(alone, cluster, around)
+        made = derived.settle(alone, cluster, around)
+        asked = {one.name: one.value for one in made.options}
+        memory = next((one.value for one in before.options if one.name == "mem"), None)
+        if memory is None or asked.keys() & _OF_MEMORY:
+            return made
+        partition = cluster.partitions.get(asked.get("partition") or cluster.default_partition or "")
+        shares = [
+            one.memory.mib // one.cpus
+            for one in (partition.kinds if partition else ())
+            if one.memory and one.cpus
+        ]
+        default = partition.default_memory_per_cpu if partition else None
+        given = (
+            {"memory_per_cpu": default or Memory(min(shares))}
+            if default or shares
+            else {"memory": Memory.parse(memory)}
+        )
+        why = "the component before it asks for memory, and Slurm would hand that down"
+        if default or shares:
+            why = f"a CPU's {'default' if default else 'share'} there: {why}"
+        resources = alone.resources.model_copy(update=given)
+        made = derived.settle(alone.model_copy(update={"resources": resources}), cluster, around)
+        return made._replace(
+            options=tuple(
+                Option.of(one.name, one.value, why) if one.name in _OF_MEMORY else one for one in made.options
+            )
+        )
     except PlanError as error:
         raise PlanError(f"component {number}: {error.message}", hint=error.hint) from None
 

@@ -20,6 +20,7 @@ __all__ = [
     "limits_for",
     "over_limits",
     "problems",
+    "problems_together",
     "used_of",
 ]
 
@@ -313,6 +314,41 @@ def problems(cluster: Cluster, ask: Ask) -> list[Problem]:
     ):
         found += [Problem(subject, one.text, one.about) for one in over_limits(cluster, limits, ask, used)]
     return list(dict.fromkeys(found))
+
+
+def problems_together(cluster: Cluster, asks: Sequence[Ask]) -> list[Problem]:
+    """Return the limits of a user, and of all jobs, that the components of a heterogeneous job exceed together.
+
+    Its components start at the same time, and Slurm holds their sum against these limits: the job waits for ever.
+    """
+    sharing: dict[str, tuple[Limits, list[tuple[Ask, Used]]]] = {}
+    for ask in asks:
+        partition = cluster.partitions.get(ask.partition or "")
+        fitting = fitting_nodes(cluster, partition, ask)[0] if partition else []
+        qos = effective_qos(cluster, ask.qos, ask.account, ask.partition)
+        for subject, limits in limits_for(cluster, ask.partition, qos, ask.account):
+            sharing.setdefault(subject, (limits, []))[1].append((ask, used_of(cluster, ask, fitting)))
+    found: list[Problem] = []
+    for subject, (limits, parts) in sharing.items():
+        if len(parts) < 2:
+            continue
+        memory = [used.memory_per_node and ask.nodes * used.memory_per_node for ask, used in parts]
+        in_all = (
+            sum(used.gpus for _, used in parts),
+            sum(ask.nodes * used.cpus_per_node for ask, used in parts),
+            None if None in memory else sum(one or 0 for one in memory),
+            sum(ask.nodes for ask, _ in parts),
+        )
+        for totals, what in ((limits.per_user, "a user"), (limits.in_all, "in all")):
+            clauses = list(_over_totals(cluster, totals, in_all, Ask(), what))
+            of_types = Totals.model_construct(gpus_by_type=totals.gpus_by_type)
+            for gpu_type in dict.fromkeys(ask.gpu_type for ask, _ in parts if ask.gpu_type):
+                gpus = sum(used.gpus for ask, used in parts if ask.gpu_type == gpu_type)
+                clauses += _over_totals(cluster, of_types, (gpus, 0, None, 0), Ask(gpu_type=gpu_type), what)
+            found += [
+                Problem(subject, f"{one.text} by the components together", one.about) for one in clauses
+            ]
+    return found
 
 
 def _of_partition(partition: Partition, ask: Ask) -> Iterator[Clause]:

@@ -36,8 +36,13 @@ def _components(view: View) -> Iterator[tuple[Cluster, Asked, dict[str, str | No
     cluster = view.facts.cluster
     if cluster is None or not cluster.known:
         return
-    for asked in view.components:
-        yield cluster, asked, {name: asked.value(name) for name in asked.options}
+    from slurmgpu.planning.judging_options import handed_down
+
+    components = handed_down(
+        [{name: asked.value(name) for name in asked.options} for asked in view.components]
+    )
+    for asked, options in zip(view.components, components, strict=True):
+        yield cluster, asked, dict(options)
 
 
 def _places(view: View) -> Iterator[_Place]:
