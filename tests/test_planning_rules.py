@@ -14,7 +14,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.derived import partitions_that_fit
-from slurmgpu.planning.judging_options import judge_options
+from slurmgpu.planning.judging_options import judge_options, judge_script
 from slurmgpu.planning.nodes import joined, matches
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
@@ -306,9 +306,23 @@ def test_an_account_gets_the_suffix_of_the_type_of_gpu() -> None:
 def test_an_account_for_other_gpus_is_exchanged_only_with_a_warning() -> None:
     rule = {"suffix_by_gpu_type": {"a100": "@a100", "v100": "@v100"}}
     on = cluster([A100, {"count": 4, "gpus": 4, "gpu_type": "v100"}], dialect={"account": rule})
-    said = "account abc@v100 is for other types of GPU; the job charges abc@a100"
+    said = "account abc@v100 is not for these GPUs; the job charges abc@a100"
     assert said in plan(on, gpus="a100:1", account="abc@v100").warnings
-    assert not any("other types" in one for one in plan(on, gpus="a100:1", account="abc@a100").warnings)
+    assert not any(
+        "not for these GPUs" in one for one in plan(on, gpus="a100:1", account="abc@a100").warnings
+    )
+
+
+def test_an_account_for_other_partitions_is_exchanged_with_a_warning_and_named_in_a_script() -> None:
+    on = cluster(dialect={"account": {"suffix": "-x-gpu", "other_suffixes": ["-x-cpu"]}})
+    made = plan(on, gpus=1, account="abc-x-cpu")
+    assert made.option("account") == "abc-x-gpu"
+    assert "account abc-x-cpu is not for these GPUs; the job charges abc-x-gpu" in made.warnings
+    found = [str(one) for one in judge_script(on, {"partition": "gpu", "account": "abc-x-cpu", "gpus": "1"})]
+    assert found == [
+        "cluster 'here' charges no account that ends in -x-cpu for this partition: not 'abc-x-cpu', but perhaps 'abc-x-gpu'"
+    ]
+    assert judge_script(on, {"partition": "gpu", "account": "abc-x-gpu", "gpus": "1"}) == []
 
 
 def test_an_account_that_cannot_exist_is_refused_with_an_example() -> None:

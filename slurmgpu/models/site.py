@@ -154,6 +154,8 @@ class AccountRule(Model):
     suffix_by_gpu_type: dict[Word, Text] = Field(default_factory=dict)
     """What an account ends in for jobs on a type of GPU, as in `suffix_by_gpu_type: {a100: "@a100"}`; added, or put in
     place of another type's."""
+    other_suffixes: tuple[Text, ...] = ()
+    """What accounts end in that are not for these partitions, as in `other_suffixes: [-cpu]`; `suffix` takes its place."""
     pattern: Text | None = None
     """A regular expression that every account matches as a whole, in capitals or not, as in `pattern: "project_[0-9]+"`."""
     example: Text | None = None

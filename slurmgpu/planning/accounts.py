@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
     ending: str = ""
     """Why it does not end as it was written."""
     instead: str | None = None
-    """The account that was asked for, which is for other types of GPU."""
+    """The account that was asked for, which is for other partitions or types of GPU."""
 
 
 def account_of(
@@ -61,7 +61,8 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
             hint=f"name the type (gpu_type: {next(iter(suffixes))}), or the whole account",
         )
     if suffix and not account.endswith(suffix):
-        wrong = next((end for end in suffixes.values() if account.endswith(end)), "")
+        others = (*suffixes.values(), *rule.other_suffixes)
+        wrong = next((end for end in others if account.endswith(end)), "")
         account = account.removesuffix(wrong) + suffix
         reason = f"for jobs on {', '.join(sorted(gpu_types))}" if by_type else "here"
         ending = f", with the {suffix} that accounts end in {reason}"

@@ -105,7 +105,7 @@ def warnings(job: Job, cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
     found = list(chosen.overruled)
     if draft.account.instead:
         found.append(
-            f"account {draft.account.instead} is for other types of GPU; the job charges {draft.account.value}"
+            f"account {draft.account.instead} is not for these GPUs; the job charges {draft.account.value}"
         )
     asked = job.resources
     # `gpus: 0` asks for none, and of components another one may have them.

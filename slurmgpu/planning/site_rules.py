@@ -86,6 +86,15 @@ def against_the_rules(cluster: Cluster, options: Mapping[str, str | None]) -> It
             )
     for name in missing_options(cluster, options):
         yield Problem(subject, f"refuses jobs without --{name}", "required", name)
+    account = options.get("account") or ""
+    rule = account_rule(cluster, cluster.partitions.get(options.get("partition") or ""))
+    other = (
+        next((end for end in rule.other_suffixes if account.lower().endswith(end)), None) if rule else None
+    )
+    if rule and other:
+        own = f"{account[: -len(other)]}{rule.suffix or ''}"
+        text = f"charges no account that ends in {other} for this partition: not {account!r}, but perhaps {own!r}"
+        yield Problem(subject, text, "account")
     asked = [options[name] or "" for name in _GPUS if name in options]
     untyped = next((text for text in asked if re.fullmatch(r"(?:gpu:)?\d+", text)), None)
     if untyped is not None and wants_gpu_type(cluster) and "constraint" not in options:
