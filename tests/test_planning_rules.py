@@ -805,13 +805,43 @@ def test_a_job_in_a_reservation_goes_to_its_partition_as_slurm_sends_it() -> Non
     [
         ({"reservation": "workshpo"}, "is none of those that the profile of 'here' lists (workshop)"),
         ({"account": "beta"}, "is for accounts alpha, and the job charges 'beta'"),
-        ({"partition": "gpu"}, "is in partition 'big', and the job goes to 'gpu'"),
         ({"gpus": 12}, "has 2 nodes, 3 are needed"),
     ],
 )
 def test_what_does_not_go_with_a_reservation_is_warned_of(asked: dict[str, Any], said: str) -> None:
     made = plan(reserved(), **{"gpus": 1, "reservation": "workshop", "account": "alpha", **asked})
     assert [said in one for one in made.warnings if "reservation" in one] == [True]
+
+
+def test_a_reservation_whose_nodes_a_partition_does_not_have_is_refused() -> None:
+    parts = {name: {"nodes": [{**A100, "count": 2, "names": f"{name}[1-2]"}]} for name in ("gpu", "big")}
+    facts: dict[str, Any] = {
+        "slurm": {"release": "24.11.5"},
+        "reservations": {"workshop": {"partition": "big"}},
+    }
+    on = cluster(partitions=parts, **facts)
+    said = "reservation 'workshop' has nodes of partition 'big', and partition 'gpu' has none of these"
+    assert said in refusal(on, gpus=1, reservation="workshop", partition="gpu")
+    assert plan(on, gpus=1, reservation="workshop").partition == "big"
+    both = {"gpu": {"nodes": [*parts["gpu"]["nodes"], *parts["big"]["nodes"]]}, "big": parts["big"]}
+    assert (
+        plan(cluster(partitions=both, **facts), gpus=1, reservation="workshop", partition="gpu").partition
+        == "gpu"
+    )
+
+
+def test_a_job_of_one_thread_a_core_counts_cores() -> None:
+    on = cluster([{**A100, "threads_per_core": 2}], {"limits": {"per_user": {"cpus": 24}}})
+    assert plan(on, gpus=1).option("cpus-per-task") == "16"
+    assert plan(on, gpus=1, hint="nomultithread").option("cpus-per-task") == "8"
+    assert "has 32 CPUs a node, 40 are asked for" in refusal(
+        on, gpus=1, cpus_per_gpu=40, hint="nomultithread"
+    )
+    assert "allows at most 12 CPUs a user, 16 are asked for" in refusal(
+        on, gpus=1, cpus_per_gpu=16, hint="nomultithread"
+    )
+    asked = {"gpus": "1", "cpus-per-task": "40", "threads-per-core": "1"}
+    assert "has 32 CPUs a node" in str(judge_options(on, asked)[0])
 
 
 # Guesses

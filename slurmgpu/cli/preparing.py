@@ -70,7 +70,7 @@ def prepare(
     if text is None:
         text = prepared.render()
         prepared = prepared._replace(rendered=(prepared.plan, text))
-    _judge_script(prepared, text, cwd, starts)
+    prepared = prepared._replace(refused=_judge_script(prepared, text, cwd, starts))
     if prepared.template or prepared.loaded.settings.templates:
         _judge_templates(prepared, text, starts)
     return prepared
@@ -105,8 +105,11 @@ def load(given: dict[str, Any]) -> LoadedJob:
     return _loaded(given, find_source(given, cwd, os.environ), cwd)
 
 
-def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | None) -> None:
-    """Say what the rules of `slurmgpu check` find; PlanError for what cannot work, where the job starts now."""
+def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | None) -> bool:
+    """Say what the rules of `slurmgpu check` find, and return whether an error is among it.
+
+    PlanError for what cannot work, where the job starts now.
+    """
     from slurmgpu.submission.judging import judge
 
     verdict = judge(prepared, script, cwd)
@@ -117,6 +120,7 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
         note(f"{'warning' if force else 'error'}: {remark.message}; {remark.hint}")
     for remark in verdict.warnings:
         note(f"warning: {remark.message}; {remark.hint}")
+    return bool(verdict.errors) and not force
 
 
 def _judge_templates(prepared: Prepared, script: str, starts: Start | None) -> None:

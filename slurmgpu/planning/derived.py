@@ -17,7 +17,7 @@ from slurmgpu.planning.binding import Starting, asked_again, bound, without
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
-from slurmgpu.planning.nodes import as_spelled, gres_type
+from slurmgpu.planning.nodes import as_spelled, counted_in_cores, gres_type, takes_one_thread
 from slurmgpu.planning.options import Layouted, options_of
 from slurmgpu.planning.passed_options import passed_problems, unjudged
 from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, restart_remarks, warnings
@@ -44,6 +44,8 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     """Derive what the job leaves out; PlanError names what does not fit and what would."""
     _check(job, around.work_dir)
     job = job.model_copy(update={"resources": as_spelled(cluster, job.resources)})
+    if takes_one_thread(job.resources.hint, job.sbatch.get("threads-per-core")):
+        cluster = counted_in_cores(cluster)
     name, environment = resolve_environment(job, cluster, around.environments)
     launchings = _Launchings(job, cluster, environment, around.script)
 

@@ -10,7 +10,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 from slurmgpu.planning.guesses import without_guesses
-from slurmgpu.planning.nodes import cpus_with_each_gpu
+from slurmgpu.planning.nodes import counted_in_cores, cpus_with_each_gpu, takes_one_thread
 from slurmgpu.planning.passed_options import passed_problems
 from slurmgpu.planning.request import Ask, Problem
 from slurmgpu.planning.site_rules import against_the_rules
@@ -41,6 +41,8 @@ def judge_options(cluster: Cluster, options: Options) -> list[Problem]:
     """
     if not cluster.known:
         return []
+    if takes_one_thread(options.get("hint"), options.get("threads-per-core")):
+        cluster = counted_in_cores(cluster)
     if cluster.complete:
         missing = [one for one in not_described(cluster, options) if one.about == "partition"]
         if missing:

@@ -10,6 +10,7 @@ from slurmgpu.lines.constraint import Features, read_constraint
 from slurmgpu.lines.options import Release
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.gpu_models import names_a_slice
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import GpuRequest, Memory
 from slurmgpu.planning.request import SHARED, Ask, Clause, count
@@ -17,6 +18,7 @@ from slurmgpu.planning.request import SHARED, Ask, Clause, count
 __all__ = [
     "Pin",
     "as_spelled",
+    "counted_in_cores",
     "cpus_beside_gpus",
     "cpus_with_each_gpu",
     "entry_of",
@@ -35,6 +37,7 @@ __all__ = [
     "retyped",
     "selectable",
     "suits",
+    "takes_one_thread",
 ]
 
 
@@ -146,6 +149,65 @@ def _read(expression: str) -> Features | None:
         return read_constraint(re.sub(r"\s", "", expression))
     except ValueError:
         return None
+
+
+def counted_in_cores(cluster: Cluster) -> Cluster:
+    """Return a cluster as it is for a job that takes one thread of each core.
+
+    Slurm then gives a core for each CPU that is asked for, and limits count all threads of it (seen on 22.05).
+    """
+
+    def per_core(number: int | None, threads: int) -> int | None:
+        return number and max(1, number // threads)
+
+    def with_limits(limits: Limits, threads: int) -> Limits:
+        update: dict[str, object] = {
+            name: per_core(getattr(limits, name), threads) for name in ("max_cpus", "max_cpus_per_node")
+        }
+        for name in ("per_user", "in_all"):
+            totals = getattr(limits, name)
+            update[name] = totals.model_copy(update={"cpus": per_core(totals.cpus, threads)})
+        return limits.model_copy(update=update)
+
+    def of(partition: Partition) -> Partition:
+        nodes = []
+        for group in partition.nodes:
+            threads = group.threads_per_core or 1
+            names = ("cpus", "cpus_per_gpu", "max_cpus_per_gpu")
+            update: dict[str, object] = {name: per_core(getattr(group, name), threads) for name in names}
+            unit = group.unit and group.unit.model_copy(update={"cpus": per_core(group.unit.cpus, threads)})
+            nodes.append(group.model_copy(update={**update, "unit": unit, "threads_per_core": None}))
+        threads = threads_of(partition)
+        billing = partition.billing and partition.billing.model_copy(
+            update={"cpu": partition.billing.cpu * threads}
+        )
+        limits = with_limits(partition.limits, threads)
+        return partition.model_copy(update={"nodes": tuple(nodes), "limits": limits, "billing": billing})
+
+    def threads_of(partition: Partition) -> int:
+        return max((group.threads_per_core or 1 for group in partition.nodes), default=1)
+
+    most = max((threads_of(one) for one in cluster.partitions.values()), default=1)
+    if most == 1:
+        return cluster
+    return cluster.model_copy(
+        update={
+            "partitions": {name: of(one) for name, one in cluster.partitions.items()},
+            "qos": {
+                name: rule.model_copy(update={"limits": with_limits(rule.limits, most)})
+                for name, rule in cluster.qos.items()
+            },
+            "associations": tuple(
+                row.model_copy(update={"limits": with_limits(row.limits, most)})
+                for row in cluster.associations
+            ),
+        }
+    )
+
+
+def takes_one_thread(hint: object, threads_per_core: object) -> bool:
+    """Whether a job's options take one thread of each core (sbatch(1), --hint and --threads-per-core)."""
+    return str(hint) == "nomultithread" or str(threads_per_core) == "1"
 
 
 def features_of(cluster: Cluster, kind: NodeGroup) -> frozenset[str]:

@@ -25,6 +25,17 @@ def passed_problems(
     here = _names(cluster, partitions)
     if here:
         yield from _nodes(cluster, partitions, here, options)
+    name = options.get("reservation") or ""
+    place = cluster.reservations[name].partition if name in cluster.reservations else None
+    if (
+        here
+        and place in cluster.partitions
+        and (reserved := _names(cluster, [place or ""]))
+        and not here & reserved
+    ):
+        where = " and ".join(partitions)
+        said = f"has nodes of partition {place!r}, and partition {where!r} has none of these: Slurm refuses the job"
+        yield Problem(f"reservation {name!r}", said, "partition", "reservation")
     if cluster.licenses:
         for entry in re.split(r"[,;|]", options.get("licenses") or ""):
             name, _, number = entry.strip().partition(":")

@@ -137,8 +137,6 @@ def _reserved(cluster: Cluster, draft: Draft, name: str | None) -> Iterator[str]
         yield (
             f"reservation {name!r} is for accounts {', '.join(reserved.accounts)}, and the job charges {account!r}; {look}"
         )
-    if draft.partition is not None and reserved.partition not in (None, draft.partition):
-        yield f"reservation {name!r} is in partition {reserved.partition!r}, and the job goes to {draft.partition!r}"
     if reserved.nodes is not None and draft.layout.nodes > reserved.nodes:
         yield f"reservation {name!r} has {count(reserved.nodes, 'node')}, {draft.layout.nodes} are needed; {look}"
 

@@ -53,6 +53,8 @@ class Prepared(NamedTuple):
     """The script of this plan, once it is rendered."""
     packing: Packing | None = None
     """The environment that is to be on the nodes' own disks."""
+    refused: bool = False
+    """Whether its script has an error for which ``submit`` refuses the job."""
 
     def render(self, script_name: str | None = None) -> str:
         """The script's text."""

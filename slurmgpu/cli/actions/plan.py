@@ -11,10 +11,12 @@ from typing import Any, TextIO
 import click
 
 from slurmgpu.cli.preparing import prepare, tell_of_image
+from slurmgpu.errors import PlanError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
 from slurmgpu.printable import printable
+from slurmgpu.submission.preparing import Prepared
 
 
 def act(given: dict[str, object], when: bool, as_json: bool) -> None:
@@ -23,13 +25,20 @@ def act(given: dict[str, object], when: bool, as_json: bool) -> None:
     tell_of_image(prepared)
     said: dict[str, Any] = {}
     if when:
-        from slurmgpu.cli.actions.when import asked, balance_text, when_text
+        from slurmgpu.cli.actions.when import asked
 
         said = asked(prepared)
     if as_json:
         data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json", by_alias=True), **said}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
-        return
+    else:
+        _show(prepared, said)
+    if prepared.refused:  # as submit would end
+        raise click.exceptions.Exit(PlanError.exit_code)
+
+
+def _show(prepared: Prepared, said: dict[str, Any]) -> None:
+    plan = prepared.plan
     click.echo(plan_text(plan, terminal_columns(sys.stdout)))
     if plan.train is not None:
         from slurmgpu.cli.actions.bench_memory import told_by_benches
@@ -37,6 +46,8 @@ def act(given: dict[str, object], when: bool, as_json: bool) -> None:
         for sentence in told_by_benches(prepared):
             click.echo(printable(f"  {sentence}"))
     if said:
+        from slurmgpu.cli.actions.when import balance_text, when_text
+
         click.echo(when_text(said["when"]))
         click.echo(balance_text(said["balance"]))
 

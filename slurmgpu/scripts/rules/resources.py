@@ -53,6 +53,22 @@ def tasks_per_gpu(view: View) -> Iterator[Hit]:
 
 
 @rule("error")
+def plane_too_large(view: View) -> Iterator[Hit]:
+    """Planes of --distribution that leave nodes without a task: sbatch refuses the script."""
+    for asked in view.components:
+        plane = re.fullmatch(r"plane=(\d+)", asked.value("distribution") or "")
+        nodes, each = asked.number("nodes"), asked.number("ntasks-per-node")
+        tasks = asked.number("ntasks") or (nodes and each and nodes * each)
+        if plane and nodes and tasks and (nodes - 1) * int(plane[1]) >= tasks:
+            most = (tasks - 1) // (nodes - 1)
+            yield Hit(
+                asked.line("distribution"),
+                f"planes of {plane[1]} tasks put the job's {tasks} on fewer than its {nodes} nodes: sbatch refuses the script",
+                f"use plane={most}" if most else "ask for more tasks, or leave the option out",
+            )
+
+
+@rule("error")
 def cpus_per_gpu_and_task(view: View) -> Iterator[Hit]:
     """--cpus-per-gpu with --cpus-per-task: Slurm refuses the job."""
     message = "--cpus-per-gpu and --cpus-per-task exclude each other"
