@@ -93,6 +93,9 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     yield Option.of("nodes", str(layout.nodes), layout.why)
     if cluster.dialect.tasks:
         yield Option.of("ntasks-per-node", str(made.draft.tasks_per_node), made.tasks_why)
+        if layout.nodes > 1 and str(job.resources.distribution).startswith("plane="):
+            total = str(layout.nodes * made.draft.tasks_per_node)
+            yield Option.of("ntasks", total, "Slurm 26.05 holds planes against this number alone")
     yield from _segment(job, cluster, made)
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)

@@ -66,6 +66,9 @@ def plane_too_large(view: View) -> Iterator[Hit]:
                 f"planes of {plane[1]} tasks put the job's {tasks} on fewer than its {nodes} nodes: sbatch refuses the script",
                 f"use plane={most}" if most else "ask for more tasks, or leave the option out",
             )
+        elif plane and nodes and nodes > 1 and tasks and "ntasks" not in asked.options:
+            text = "with planes Slurm 26.05 counts the tasks of --ntasks alone, and refuses the script without it"
+            yield Hit(asked.line("distribution"), text, f"add --ntasks={tasks}", "warning")
 
 
 @rule("error")
