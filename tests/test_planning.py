@@ -237,6 +237,23 @@ def test_more_nodes_than_there_are_is_refused() -> None:
 def test_an_unknown_partition_names_the_known_ones() -> None:
     message, _ = refused(resources={"gpus": 1, "partition": "gpux"})
     assert "'gpux' is not a partition of 'here'; it has gpu, gpu8, spare, cpu" in message
+    part = plan(cluster(covers="GPU partitions"), resources={"gpus": 1, "partition": "gpux"})
+    assert part.option("partition") == "gpux"
+    said = "'gpux' is none of those that the profile of 'here' describes (gpu, gpu8, spare, cpu): nothing is checked of it"
+    assert f"partition {said}; did you mean 'gpu'?" in part.warnings
+    site = cluster(covers="GPU partitions", dialect={"partition": "never"})
+    assert plan(site, resources={"gpus": 1, "partition": "milan"}).option("partition") == "milan"
+    assert "name no partition" in refused(site, resources={"gpus": 1, "partition": "gpu"})[0]
+
+
+def test_derived_cpus_leave_each_the_memory_that_is_asked_for_with_it() -> None:
+    made = plan(resources={"gpus": 4, "memory_per_cpu": "16G", "partition": "gpu"})
+    assert (made.option("cpus-per-task"), made.option("mem")) == ("31", "496G")
+    assert "a node's memory holds 16G for 31 CPUs" in {option.why for option in made.options}
+    assert (
+        plan(resources={"gpus": 4, "memory_per_cpu": "4G", "partition": "gpu"}).option("cpus-per-task")
+        == "64"
+    )
 
 
 def test_a_required_option_that_is_missing_is_named_with_the_ways_to_give_it() -> None:

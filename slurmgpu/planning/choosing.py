@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurmgpu.errors import PlanError
+from slurmgpu.errors import PlanError, did_you_mean
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest
@@ -123,10 +123,12 @@ def choose(
         return _uneven(cluster, resources, choose(cluster, even, tasks, force=force, ways_out=ways_out))
     if not cluster.known:
         return _undescribed(cluster, resources, tasks)
-    known = [name for name in _named(resources) if name in cluster.partitions]
-    if _named(resources) and not known:  # forced: nothing is known of it
+    unknown = [name for name in _named(resources) if name not in cluster.partitions]
+    if unknown:  # forced, or the profile may describe a part of its site
+        near = did_you_mean(unknown[0], list(cluster.partitions)).rstrip("; ")
         overruled = (
-            f"{resources.partition!r} is not a partition of {cluster.name!r} as far as its profile says"
+            f"partition {unknown[0]!r} is none of those that the profile of {cluster.name!r} describes"
+            f" ({', '.join(cluster.partitions)}): nothing is checked of it{f'; {near}' if near else ''}"
         )
         return _undescribed(cluster, resources, tasks)._replace(overruled=(overruled,))
     found = candidates(cluster, resources, tasks)
@@ -237,13 +239,15 @@ def _by_facts(
 def _check_names(cluster: Cluster, resources: Resources, force: bool) -> None:
     if resources.partition is None:
         return
-    if cluster.dialect.partition == "never":
+    described = any(name in cluster.partitions for name in _named(resources))
+    if cluster.dialect.partition == "never" and (described or not cluster.covers):
         raise PlanError(
             f"resources.partition: {resources.partition!r}: jobs on {cluster.name!r} name no partition",
             hint="leave the partition out",
         )
     unknown = [name for name in _named(resources) if name not in cluster.partitions]
-    if cluster.known and unknown and not force:
+    part = not cluster.complete and cluster.covers in ("GPU partitions", "some partitions")
+    if cluster.known and not part and unknown and not force:
         raise PlanError(
             f"resources.partition: {unknown[0]!r} is not a partition of {cluster.name!r}; "
             f"it has {', '.join(cluster.partitions)}",

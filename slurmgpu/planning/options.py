@@ -48,7 +48,7 @@ class Layouted(NamedTuple):
 def partition_named(cluster: Cluster, asked: str | None, partition: str | None) -> str | None:
     """The partition as the options name it; None where none is named."""
     style = cluster.dialect.partition
-    if style == "never" or (
+    if (style == "never" and (asked is None or partition in cluster.partitions)) or (
         style == "optional" and asked is None and cluster.default_partition in (None, partition)
     ):
         return None

@@ -105,7 +105,7 @@ def _check_taken(cluster: Cluster, resources: Resources, fields: Mapping[str, st
 def cpus_per_node(cluster: Cluster, resources: Resources, place: Setting, tasks_per_node: int) -> Sized:
     """CPUs on each node, over all tasks there: as many for each task, or for each GPU where CPUs are asked by GPU."""
     _check_taken(cluster, resources, {"cpus_per_task": "cpus-per-task", "cpus_per_gpu": "cpus-per-gpu"})
-    sized = cpus_asked(resources, place.layout, tasks_per_node) or _cpus_share(cluster, place)
+    sized = cpus_asked(resources, place.layout, tasks_per_node) or _cpus_share(cluster, resources, place)
     if sized.amount is None:
         return sized
     gpus = place.layout.gpus_per_node
@@ -118,7 +118,7 @@ def cpus_per_node(cluster: Cluster, resources: Resources, place: Setting, tasks_
     return sized._replace(amount=cpus, why=sized.why + rounded)
 
 
-def _cpus_share(cluster: Cluster, place: Setting) -> Sized:
+def _cpus_share(cluster: Cluster, resources: Resources, place: Setting) -> Sized:
     gpus = place.layout.gpus_per_node
     if not gpus:
         return Sized(None, "no GPU, so no share to derive: Slurm gives 1 CPU a task; set cpus_per_task")
@@ -134,11 +134,26 @@ def _cpus_share(cluster: Cluster, place: Setting) -> Sized:
     most = [total // place.layout.nodes for total in totals]
     most += [limits.max_cpus_per_node] if limits.max_cpus_per_node else []
     if most and cpus > min(most):
-        return Sized(max(1, min(most)), f"limits there allow {count(max(1, min(most)), 'CPU')} a node")
+        cpus, why = max(1, min(most)), f"limits there allow {count(max(1, min(most)), 'CPU')} a node"
+        return _with_memory_for(resources, place, Sized(cpus, why))
     own = f"{int(share)} CPUs" if group.cpus_per_gpu or (group.unit and group.unit.cpus) else None
     if own is None and group.max_cpus_per_gpu == share:
         own = f"{int(share)} CPUs at most"
-    return Sized(cpus, _describe(place, group, f"{group.cpus} CPUs", own))
+    return _with_memory_for(resources, place, Sized(cpus, _describe(place, group, f"{group.cpus} CPUs", own)))
+
+
+def _with_memory_for(resources: Resources, place: Setting, cpus: Sized) -> Sized:
+    """Return CPUs that were derived, or fewer where a node has not the memory that is asked for with each."""
+    each, gpus = resources.memory_per_cpu, place.layout.gpus_per_node
+    if each is None or not each.mib or cpus.amount is None:
+        return cpus
+    room = [group.memory.mib for group in place.groups if group.memory]
+    room += [group.max_memory_per_gpu.mib * gpus for group in place.groups if group.max_memory_per_gpu]
+    room += [place.limits.max_memory.mib] if place.limits.max_memory else []
+    most = min(room, default=each.mib * cpus.amount) // each.mib
+    if most >= cpus.amount:
+        return cpus
+    return Sized(max(1, most), f"a node's memory holds {each} for {count(max(1, most), 'CPU')}")
 
 
 def cpus_counted(cluster: Cluster, place: Setting, cpus: Sized, tasks_per_node: int) -> int | None:
