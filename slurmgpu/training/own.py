@@ -105,6 +105,8 @@ class Run:
         self._samples = 0
         self._drawn = 0
         self._draws: list[int] = []
+        self._giving = self._ahead = False
+        self._batch = 0
         self._length: Optional[int] = None
         self._end = -1
         self._ended = 0
@@ -234,16 +236,20 @@ class Run:
                 f"batch_size {batch_size} does not divide by the world size, {ranks.world_size}"
             )
         same_length(self._group, training=dataset)
-        end = self._until(len(dataset), epochs)
+        end, self._batch = self._until(len(dataset), epochs), batch_size
         start = self._drawn = self._samples
         chosen = shares(start, end, batch_size, micro, rank=ranks.rank, world_size=ranks.world_size)
         order = Order(len(dataset), self._seed)
         workers = count_workers(workers, self._group, dataset)
-        for batch in train_batches(
-            dataset, order, chosen, self._group, seed=self._seed, workers=workers, collate=collate
-        ):
-            self._drawn = min(end, self._drawn + batch_size)
-            yield batch
+        self._giving = True
+        try:
+            for batch in train_batches(
+                dataset, order, chosen, self._group, seed=self._seed, workers=workers, collate=collate
+            ):
+                self._drawn = min(end, self._drawn + batch_size)
+                yield batch
+        finally:
+            self._giving = False
         self._through = self._epoch is None
 
     def _until(self, length: int, epochs: Optional[int]) -> int:
@@ -294,9 +300,17 @@ class Run:
         return False
 
     def _count_trained(self) -> None:
-        """Count the batches of this step as trained on; a loop that draws ahead would lose one at each resume."""
+        """Count the batches of this step as trained on; a loop that draws ahead would lose some at each resume."""
+        new = self._drawn - self._samples
+        if not new and (self._giving or self._ahead):
+            raise TrainingError(
+                f"step {self.step + 1}: no batch was drawn since the last should_stop(). Call it once for each step, at its end; "
+                "and go through run.batches() itself, which loads ahead: what a list, an islice or a queue has drawn before its "
+                "step would be left out by a resume"
+            )
+        self._ahead = new > self._batch
         if len(self._draws) < 4:
-            self._draws.append(self._drawn - self._samples)
+            self._draws.append(new)
             first, *more = self._draws
             if len(more) == 3 and len(set(more)) == 1 and 0 < more[0] < first:
                 raise TrainingError(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -368,6 +369,19 @@ def test_a_loop_that_draws_batches_ahead_is_refused_and_one_that_accumulates_is_
         if number % 3 == 0:
             loop.run.should_stop()
     assert loop.run.step == 4
+    loop.close()
+
+
+@pytest.mark.parametrize("at_a_time", [2, 100])
+def test_a_loop_that_draws_several_batches_and_then_steps_through_them_is_refused(
+    tmp_path: Path, at_a_time: int
+) -> None:
+    loop = Loop(tmp_path)
+    batches = loop.open().batches(loop.data, 2, epochs=3)
+    chunks = iter(lambda: list(islice(batches, at_a_time)), [])
+    steps = (loop.run.should_stop() for chunk in chunks for _ in chunk)
+    with pytest.raises(TrainingError, match="step 2: no batch was drawn since the last should_stop"):
+        list(steps)
     loop.close()
 
 
