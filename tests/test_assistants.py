@@ -385,6 +385,66 @@ def test_a_job_files_script_that_is_a_link_elsewhere_is_not_looked_into(place: P
     assert "private-content" not in done("plan", file="job.yaml")
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"set": {"command": "python \"{outside}\" --private-contnt 1"}},
+        {"command": ["bash", "-c", "cd {folder} && python outside.py --private-contnt 1"]},
+        {"set": {"script": "python {outside} --private-contnt 1\n"}},
+        {"set": {"command": "python outside.p", "work_dir": "$PARENT"}},
+        {"command": ["python", ".hidden/outside.py", "--private-contnt", "1"]},
+        {"command": ["python", "{folder}/outside.p"]},
+    ],
+)  # fmt: skip
+def test_what_a_command_names_elsewhere_or_hidden_is_not_looked_into(
+    place: Place, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("PARENT", str(place.folder))
+    (place.work / ".hidden").mkdir()
+    for folder in (place.folder, place.work / ".hidden"):
+        (folder / "outside.py").write_text(
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--private-content')\np.parse_args()\n"
+        )
+    text = json.dumps({"gpus": 1, "time": "1:00:00", **asked}).replace(
+        "{outside}", str(place.folder / "outside.py")
+    )
+    said = call("plan", **json.loads(text.replace("{folder}", str(place.folder))))[1]
+    assert "--private-content" not in said
+    assert "did you mean" not in said
+
+
+def test_no_program_of_a_request_is_started_to_ask_it_anything(place: Place) -> None:
+    taken = place.folder / "taken"
+    theirs = place.work / "bin" / "python3"
+    theirs.parent.mkdir()
+    theirs.write_text(f"#!/bin/sh\ntouch {taken}\n")
+    theirs.chmod(0o755)
+    for asked in (
+        {"command": ["bin/python3", "-c", "bad ("]},
+        {"command": [str(theirs), "-c", "bad ("]},
+        {"command": ["bash", "-c", f"{theirs} -c 'bad ('"]},
+        {"command": ["python3", "-c", "bad ("], "set": {"environment.python.venv": str(place.work)}},
+    ):
+        call("plan", gpus=1, time="5", **asked)
+        call("render", gpus=1, time="5", **asked)
+        assert not taken.exists(), asked
+
+
+def test_a_foreign_job_file_put_in_place_after_the_look_is_not_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurmgpu.files.trust._reached", lambda *_: True)
+    job, look = place.work / "job2.yaml", mcp_reading.inside
+    job.write_text("resources: {gpus: 1}\ncommand: [python, train.py]\n")
+
+    def swapped(word: str, field: str = "file") -> str:
+        job.chmod(0o666)
+        return look(word, field)
+
+    monkeypatch.setattr(mcp_reading, "inside", swapped)
+    assert "you did not name it on the command line" in refused("plan", file="job2.yaml")
+
+
 def test_a_file_that_is_no_script_is_not_quoted(place: Place) -> None:
     (place.work / "notes.txt").write_text("machine example login me password hunter2hunter2\n")
     for tool in ("check", "plan"):

@@ -59,3 +59,9 @@ def test_a_script_of_too_many_lines_is_refused_with_the_bound() -> None:
     assert refuse_too_many_lines("x\n" * MOST_LINES, "job.sh")
     with pytest.raises(InvalidInput, match=r"job\.sh: has 10,001 lines, .* at most 10,000"):
         refuse_too_many_lines("x\n" * (MOST_LINES + 1), "job.sh")
+
+
+def test_yaml_of_too_many_merges_is_refused_with_the_bound() -> None:
+    text = "variables: &v {A: x}\n" + "".join(f"x{n}: {{<<: [*v, *v]}}\n" for n in range(101))
+    with pytest.raises(InvalidInput, match="more than 100 merges"):
+        read_yaml(text, "job.yaml")

@@ -392,3 +392,9 @@ def test_files_that_the_scripts_commands_write_to_are_logs(tmp_path: Path) -> No
     assert sorted(str(log.path) for log in others) == sorted(f"{tmp_path}/{name}" for name in named)
     later = ended.model_copy(update={"start": start + timedelta(hours=1)})
     assert len(logs_of(None, later)) == 1  # they are an earlier job's
+
+
+def test_the_last_lines_of_a_log_without_any_are_looked_for_only_so_far(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(1 << 40)
+    assert last_lines_from(tmp_path / "log", 5, 1 << 40) == (1 << 40) - (64 << 20)

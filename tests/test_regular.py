@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.files.regular import read_regular, staying_below, text_of
+from slurmgpu.files.regular import read_regular, text_of
+from slurmgpu.files.trust import for_somebody_else, staying_below
 
 
 def test_a_file_of_a_bounded_size_is_read_and_nothing_else(tmp_path: Path) -> None:
@@ -38,17 +39,28 @@ def test_a_file_below_a_folder_is_read_where_no_link_leads_out_of_it_or_to_what_
         (below / name).symlink_to(target)
     monkeypatch.chdir(below)
     with staying_below(Path()):
-        for path in (
-            "own",
-            "in",
-            ".venv/hidden",
-            str(tmp_path / "outside"),
-        ):  # the last was named as what it is
+        for path in ("own", "in", str(below / "own")):
             assert read_regular(Path(path)) == b"text"
-        for path in ("out", "hid", "up/outside", "../below/../outside", str(below / "out")):
+        elsewhere = ("../below/../outside", str(below / "out"), str(tmp_path / "outside"))
+        for path in ("out", "hid", ".venv/hidden", "up/outside", *elsewhere):
             with pytest.raises(PermissionError, match="a link out of"):
                 read_regular(Path(path))
     assert read_regular(Path("out")) == b"text"
+
+
+def test_no_file_is_shown_to_somebody_else_by_way_of_another_users_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, logs = tmp_path / "secret", tmp_path / "logs"
+    secret.write_text("text")
+    logs.symlink_to(tmp_path)
+    assert read_regular(logs / "secret") == b"text"
+    with for_somebody_else():
+        assert read_regular(logs / "secret") == b"text"  # one's own link
+        monkeypatch.setattr("slurmgpu.files.trust._owner", lambda _: "belongs to mallory")
+        with pytest.raises(PermissionError, match="somebody else's link"):
+            read_regular(logs / "secret")
+        assert read_regular(secret) == b"text"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,24 @@ def test_ones_own_file_that_others_may_write_by_its_acl_is_as_one_of_theirs(
     assert "GREETING" in plan(shared).stdout
 
 
+@pytest.mark.parametrize("way", ["another group", "an ACL", "closed"])
+def test_a_folder_lets_others_in_by_another_group_or_an_acl(shared: Path, way: str) -> None:
+    path, folder = shared / "slurmgpu.yaml", shared
+    path.write_text("job: {variables: {GREETING: hello}}\n")
+    os.chown(path, 0, 54321)
+    path.chmod(0o664)
+    folder.chmod(0o700)
+    if way == "another group":
+        os.chown(folder, 0, 54322)
+        folder.chmod(0o750)
+    elif way == "an ACL":
+        none = 0xFFFFFFFF
+        entries = [(1, 7, none), (2, 1, 54323), (4, 0, none), (16, 1, none), (32, 0, none)]
+        acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries)
+        os.setxattr(folder, "system.posix_acl_access", acl)
+    assert ("GREETING" in plan(shared).stdout) == (way == "closed")
+
+
 def test_runs_that_are_a_link_of_somebody_else_are_warned_of(shared: Path) -> None:
     (shared / "theirs").mkdir()
     (shared / "runs").symlink_to("theirs")

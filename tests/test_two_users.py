@@ -255,7 +255,8 @@ def test_a_name_does_not_resume_a_run_of_mallorys(world: World, ada: Person, mal
 
 def test_a_job_id_does_not_resume_a_job_of_mallorys(world: World, ada: Person, mallory: Person) -> None:
     theirs = a_run(mallory, world.scratch, "mallory-was-here", job_id=55)
-    world.slurm(accounting=[job(mallory, 55, State="COMPLETED", WorkDir=str(world.scratch))])
+    named = {"Name": "mallory-was-here", "JobName": "mallory-was-here"}
+    world.slurm(accounting=[job(mallory, 55, State="COMPLETED", WorkDir=str(world.scratch), **named)])
     done = ada.slurmgpu(ada.home, "resume", "55")
     assert (done.returncode, submitted(ada)) == (2, "")
     assert str(theirs) in done.stderr
@@ -864,7 +865,7 @@ def test_mallory_reaches_no_stand_in_of_a_local_run(world: World, ada: Person, m
     assert tried.stderr.count("ermission") + tried.stderr.count("not permitted") == 3, tried
 
 
-@pytest.mark.parametrize("made", ["folder", "link"])
+@pytest.mark.parametrize("made", ["folder", "link", "above"])
 def test_a_staging_folder_that_mallory_has_made_is_not_used(
     world: World, ada: Person, mallory: Person, made: str
 ) -> None:
@@ -873,8 +874,27 @@ def test_a_staging_folder_that_mallory_has_made_is_not_used(
     stage, own = world.scratch / "slurmgpu-7", ada.home / "own"
     ada.write(own / "kept", "")
     with mallory.acting():
-        stage.mkdir(0o777) if made == "folder" else stage.symlink_to(own)
+        if made == "above":
+            (world.scratch / "ada").mkdir()
+            (world.scratch / "ada").chmod(0o777)
+            stage = world.scratch / "ada" / "slurmgpu-7"
+        else:
+            stage.mkdir(0o777) if made == "folder" else stage.symlink_to(own)
     line = f'SLURMGPU_STAGE={stage} stage={stage}; {make}\nmake_stage && echo "used $stage"'
     done = ada.run("bash", "-c", line, cwd=ada.home)
     assert (done.returncode, done.stdout, "belongs to somebody else" in done.stderr) == (1, "", True)
     assert stat.S_IMODE(own.stat().st_mode) != 0o700
+
+
+def test_a_module_that_mallory_put_into_the_folder_is_not_imported_to_ask_what_is_there(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    here = world.in_scratch()
+    with ada.acting():
+        here.chmod(0o777)
+    ada.write(ada.home / "mine.py", "import numpy\n")
+    mallory.write(here / "difflib.py", f"open({str(ada.home / 'taken')!r}, 'w')\n")
+    ada.slurmgpu(
+        here, "submit", "--dry-run", "--gpus", "1", "-t", "5", "--", "python3", str(ada.home / "mine.py")
+    )
+    assert not (ada.home / "taken").exists()

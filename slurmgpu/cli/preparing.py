@@ -24,7 +24,7 @@ from slurmgpu.files.jobs import (
 )
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings, runs_folder
-from slurmgpu.files.trust import Trust, link_of_another
+from slurmgpu.files.trust import Trust, is_confined, link_of_another
 from slurmgpu.files.yaml import read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
@@ -167,7 +167,7 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
             cwd=cwd,
             environ=os.environ,
             home=home,
-            unnamed=source.path is not None and not named,
+            unnamed=source.path is not None and (not named or is_confined()),
         )
     for line in source.batch.notes:
         note(line)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.regular import open_regular
+from slurmgpu.files.trust import IsForeign, Trust
 
 __all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script", "refuse_too_many_lines", "to_utf8"]
 
@@ -20,11 +21,12 @@ LARGEST_SCRIPT = 4 << 20
 MOST_LINES = 10_000
 
 
-def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
+def read_batch_script(script: Path, *, any_bytes: bool = False, trust: Trust | None = None) -> str:
     """A batch script's text, no line end translated; `-` is standard input.
 
     Args:
         any_bytes: Keep bytes that are not UTF-8 as they are (surrogateescape) instead of refusing them.
+        trust: Raise IsForeign for a file that does not count by it.
 
     Raises:
         InvalidInput: it cannot be read, is not UTF-8, or is too large to be a batch script.
@@ -35,6 +37,9 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             data = sys.stdin.buffer.read(LARGEST_SCRIPT + 1)
         else:
             with open_regular(script) as file:
+                foreign = trust and trust.foreign(script, os.fstat(file.fileno()))
+                if foreign:
+                    raise IsForeign(foreign)
                 data = file.read(LARGEST_SCRIPT + 1)
     except FileNotFoundError:
         beside = [str(one) for one in script.parent.glob("*") if one.suffix in {script.suffix, ".slurm"}]

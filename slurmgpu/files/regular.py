@@ -5,47 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["open_regular", "read_regular", "refuse_way_out", "staying_below", "text_of"]
+from slurmgpu.files.trust import refuse_way_out
+
+__all__ = ["open_regular", "read_regular", "text_of"]
 
 LARGEST = 16 << 20
 """Bytes: no script and no configuration has as many, and a file of others may have no end."""
-
-_below: ContextVar[Path | None] = ContextVar("below", default=None)
-
-
-@contextmanager
-def staying_below(folder: Path) -> Iterator[None]:
-    """Within it, no file named below a folder is read if it lies elsewhere or is hidden, whatever links lead there.
-
-    It is judged when it is open, so nobody can put a link in its place between a look and the reading.
-    """
-    token = _below.set(folder.resolve())
-    try:
-        yield
-    finally:
-        _below.reset(token)
-
-
-def refuse_way_out(path: Path, descriptor: int) -> None:
-    """Raise PermissionError for an open file that `staying_below` excludes."""
-    folder = _below.get()
-    named = path.absolute()
-    if folder is None or not named.is_relative_to(folder):
-        return
-    real = path.resolve()
-    shown = named.relative_to(folder).parts
-    if (
-        not real.is_relative_to(folder)
-        or not os.path.samestat(real.stat(), os.fstat(descriptor))
-        or any(part.startswith(".") and part not in shown for part in real.relative_to(folder).parts)
-    ):
-        raise PermissionError(errno.EACCES, f"a link out of {folder}, or to a hidden file", str(path))
 
 
 def open_regular(path: Path) -> BinaryIO:

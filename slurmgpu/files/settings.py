@@ -13,8 +13,8 @@ from pydantic import Field, Strict
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import TemplateSource, read_extensions
 from slurmgpu.files.layered import Key, Layered, Origin
-from slurmgpu.files.trust import Foreign, Trust
-from slurmgpu.files.yaml import IsForeign, read_file, validate
+from slurmgpu.files.trust import Foreign, IsForeign, Trust
+from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.sample import SamplerPolicy, WhenSampled

@@ -6,19 +6,32 @@ that somebody else wrote, or may write, counts only where its folder is trusted.
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
+import shlex
 import stat
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from slurmgpu.files.regular import refuse_way_out
+from slurmgpu.errors import InvalidInput
 
-__all__ = ["Foreign", "Trust", "link_of_another", "opened"]
+__all__ = [
+    "Foreign",
+    "IsForeign",
+    "Trust",
+    "for_somebody_else",
+    "is_confined",
+    "link_of_another",
+    "opened",
+    "refuse_way_out",
+    "staying_below",
+]
 
 
 class Foreign(NamedTuple):
@@ -27,6 +40,17 @@ class Foreign(NamedTuple):
     path: Path
     why: str
     """Who, as the end of a sentence: ``belongs to bob``."""
+
+
+class IsForeign(InvalidInput):
+    """A file that nobody named, and that somebody else wrote, or may write."""
+
+    def __init__(self, foreign: Foreign) -> None:
+        super().__init__(
+            f"{foreign.path}: it {foreign.why}, and you did not name it on the command line; what is in it would run as you",
+            hint=f"read it, then name it; or trust the folder: slurmgpu config trust {shlex.quote(str(foreign.path.parent))}",
+        )
+        self.foreign = foreign
 
 
 class Trust(NamedTuple):
@@ -61,21 +85,80 @@ class Trust(NamedTuple):
 def opened(path: Path, trust: Trust) -> Iterator[tuple[IO[bytes], Foreign | None]]:
     """Open a file, and say whose it is: of the open file, which cannot be another one by the time it is read."""
     with path.open("rb") as file:
-        refuse_way_out(path, file.fileno())
+        refuse_way_out(path, file.fileno(), also_elsewhere=True)
         yield file, trust.foreign(path, os.fstat(file.fileno()))
+
+
+_confined: ContextVar[Path | None] = ContextVar("confined", default=None)
+
+
+@contextmanager
+def staying_below(folder: Path) -> Iterator[None]:
+    """Within it, only files below a folder are looked into, and none that is hidden there, whatever links lead to it.
+
+    For requests of somebody else (an assistant). A file is judged when it is open, so nobody can put a link in its place
+    between a look and the reading. No program of the request's choice may be started in it, to ask it anything.
+    """
+    token = _confined.set(folder.resolve())
+    try:
+        yield
+    finally:
+        _confined.reset(token)
+
+
+_for_another: ContextVar[bool] = ContextVar("for_another", default=False)
+
+
+@contextmanager
+def for_somebody_else() -> Iterator[None]:
+    """Within it, no file is read by way of another user's link: what it leads to would be shown to who asked."""
+    token = _for_another.set(True)
+    try:
+        yield
+    finally:
+        _for_another.reset(token)
+
+
+def is_confined(folder: Path | None = None) -> bool:
+    """Whether `staying_below` holds; with ``folder``: whether it keeps from looking into that folder."""
+    below = _confined.get()
+    if below is None or folder is None:
+        return below is not None
+    real = folder.resolve()
+    return not real.is_relative_to(below) or any(
+        part.startswith(".") for part in real.relative_to(below).parts
+    )
+
+
+def refuse_way_out(path: Path, descriptor: int, *, also_elsewhere: bool = False) -> None:
+    """Raise PermissionError for an open file that `staying_below` or `for_somebody_else` excludes.
+
+    With ``also_elsewhere`` a file that is named elsewhere counts: settings and profiles, which no request names.
+    """
+    if _for_another.get():
+        linked = any(map(link_of_another, (path, *path.parents)))
+        if linked or not os.path.samestat(path.stat(), os.fstat(descriptor)):
+            raise PermissionError(errno.EACCES, "somebody else's link leads there", str(path))
+    folder = _confined.get()
+    if folder is None or (also_elsewhere and not path.absolute().is_relative_to(folder)):
+        return
+    if is_confined(path) or not os.path.samestat(path.stat(), os.fstat(descriptor)):
+        raise PermissionError(
+            errno.EACCES, f"a link out of {folder}, a file elsewhere, or a hidden one", str(path)
+        )
 
 
 def _others(there: os.stat_result, path: Path) -> str | None:
     owner = _owner(there)
     if owner is not None:
         return owner
-    if there.st_mode & stat.S_IWOTH and _reached(path, None):
+    if there.st_mode & stat.S_IWOTH and _reached(path):
         return "can be written by everybody (chmod o-w)"
     shared = there.st_mode & stat.S_IWGRP and not _is_ones_own_group(there.st_gid)
-    if shared and _reached(path, there.st_gid):
+    if shared and _reached(path):
         return f"can be written by group {_group(there.st_gid)} (chmod g-w)"
     # The mode shows an ACL's mask as the group's rights.
-    named = _by_acl(path) if there.st_mode & stat.S_IWGRP and _reached(path, None) else None
+    named = _by_acl(path) if there.st_mode & stat.S_IWGRP and _reached(path) else None
     return f"can be written by {named}, as its ACL says (setfacl -b)" if named else None
 
 
@@ -106,14 +189,24 @@ def _by_acl(path: Path) -> str | None:
     return None
 
 
-def _reached(path: Path, group: int | None) -> bool:
-    """Whether others get as far as a file: everybody, or the members of a group; a home folder is often closed."""
+def _reached(path: Path) -> bool:
+    """Whether anybody else gets as far as a file, by a group or an ACL; a home folder is often closed.
+
+    Who is in one group may be in another, too. Where a folder has an ACL, the mode shows its mask as the group's rights.
+    """
     for folder in path.parents:
         there = folder.stat()
-        by_group = stat.S_IXGRP if group in (None, there.st_gid) else 0
-        if not there.st_mode & (stat.S_IXOTH | by_group):
+        by_group = there.st_mode & stat.S_IXGRP and (not _is_ones_own_group(there.st_gid) or _has_acl(folder))
+        if not by_group and not there.st_mode & stat.S_IXOTH:
             return False
     return True
+
+
+def _has_acl(path: Path) -> bool:
+    try:
+        return _ACL in os.listxattr(path)
+    except (OSError, AttributeError):
+        return False
 
 
 def _owner(there: os.stat_result) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shlex
 from collections.abc import Mapping, Set
 from copy import deepcopy
 from functools import lru_cache
@@ -17,9 +16,9 @@ from pydantic import BaseModel, ValidationError
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.batch import to_utf8
 from slurmgpu.files.layered import Key, Layered, Origin, dotted
-from slurmgpu.files.trust import Foreign, Trust, opened
+from slurmgpu.files.trust import IsForeign, Trust, opened
 
-__all__ = ["IsForeign", "read_file", "read_text", "read_yaml", "spelled", "validate"]
+__all__ = ["read_file", "read_text", "read_yaml", "spelled", "validate"]
 
 # YAML 1.1 had them for newlines, and the reader makes blanks of them.
 _BREAKS = ("\x85", "\u2028", "\u2029")
@@ -38,7 +37,7 @@ def read_yaml(text: str, where: str) -> Layered:
     return Layered(deepcopy(parsed.data), dict(parsed.origins))  # others lay their values over it
 
 
-_DEEPEST, _MOST_ERRORS = 100, 20
+_DEEPEST, _MOST_ERRORS, _MOST_MERGES = 100, 20, 100
 
 
 # A profile takes 50 ms, and the servers read the same files again at every request.
@@ -54,6 +53,8 @@ def _parse(text: str, where: str) -> Layered:
         depth += 1 if mark[0] in "[{" else -1
         if depth > _DEEPEST:  # the reader's time grows with their square
             raise InvalidInput(f"{where}: is nested too deeply to be read: {_DEEPEST} open brackets")
+    if len(re.findall(r"<<[\"']?\s*:", text)) > _MOST_MERGES:  # its time grows with their square, too
+        raise InvalidInput(f"{where}: has more than {_MOST_MERGES} merges (<<): write out what they bring in")
     loader = YAML(typ="rt", pure=True)
     loader.allow_duplicate_keys = False
     try:
@@ -231,17 +232,6 @@ def spelled(text: str, *key: str) -> list[str] | None:
         return None
     words = [item.value for item in node.value if isinstance(item, ScalarNode)]
     return words if len(words) == len(node.value) else None
-
-
-class IsForeign(InvalidInput):
-    """A file that nobody named, and that somebody else wrote, or may write."""
-
-    def __init__(self, foreign: Foreign) -> None:
-        super().__init__(
-            f"{foreign.path}: it {foreign.why}, and you did not name it on the command line; what is in it would run as you",
-            hint=f"read it, then name it; or trust the folder: slurmgpu config trust {shlex.quote(str(foreign.path.parent))}",
-        )
-        self.foreign = foreign
 
 
 def read_file(path: Path, trust: Trust | None = None) -> Layered:

@@ -210,7 +210,7 @@ def last_lines_from(path: Path, lines: int, end: int) -> int:
     if not lines:
         return end
     with open_regular(path) as file:
-        position, missing, first = end, lines, True
+        position, missing, first, barren = end, lines, True, 0
         while position > 0:
             step = min(_BLOCK, position)
             file.seek(position - step)
@@ -225,10 +225,15 @@ def last_lines_from(path: Path, lines: int, end: int) -> int:
                 return position - len(block) + step + 1
             missing -= count
             position -= len(block)
+            barren = 0 if count else barren + len(block)
+            if barren >= _LONGEST_SEARCH:
+                return position
     return 0
 
 
 _BLOCK = 1 << 16
+_LONGEST_SEARCH = 64 << 20
+"""Bytes without a line's end after which no line's beginning is looked for: a log may be many gigabytes of none."""
 
 
 def pieces_of(path: Path, start: int, end: int) -> Iterator[str]:

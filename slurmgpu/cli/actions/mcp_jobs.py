@@ -16,7 +16,7 @@ from slurmgpu.cli.actions.mcp_allowed import limit_of, require
 from slurmgpu.cli.actions.mcp_reading import Said, heard, job_of
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
-from slurmgpu.files.regular import staying_below
+from slurmgpu.files.trust import staying_below
 from slurmgpu.models.plan import Plan
 from slurmgpu.monitoring.cancel import cancel as cancel_jobs
 from slurmgpu.monitoring.select import current_user, select

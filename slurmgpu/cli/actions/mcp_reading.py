@@ -17,9 +17,7 @@ from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.asked import How, Lines, Reported, Which
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.data import example_names
-from slurmgpu.files.regular import staying_below
-from slurmgpu.files.settings import load_settings
-from slurmgpu.files.yaml import read_text
+from slurmgpu.files.trust import for_somebody_else, staying_below
 from slurmgpu.monitoring.select import current_user, select, since_moment
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import JobId, Slurm
@@ -99,7 +97,7 @@ class Heard:
 def heard(*, ends: bool = False) -> Iterator[Heard]:
     """Keep what a command prints, and the code with which it ends itself; ``ends`` it where it prints too much."""
     told = Heard(ends=ends)
-    with redirect_stdout(told.out), redirect_stderr(told.err):
+    with redirect_stdout(told.out), redirect_stderr(told.err), for_somebody_else():
         try:
             yield told
         except click.exceptions.Exit as error:
@@ -141,8 +139,8 @@ def inside(word: str, field: str = "file") -> str:
 def _stay_below(word: str, field: str) -> None:
     """InvalidInput for what is there and lies elsewhere: a plan looks into scripts, and its answer quotes them."""
     here = Path.cwd().resolve()
-    real = (here / Path(word).expanduser()).resolve()
-    if real.exists() and not real.is_relative_to(here):
+    real = (here / Path(os.path.expandvars(word)).expanduser()).resolve()
+    if not real.is_relative_to(here):
         raise InvalidInput(
             f"{field}: {word!r} does not lie below the folder of this server",
             hint=f"name a path below {here}, or start the server in a folder above both",
@@ -162,8 +160,6 @@ def job_of(asked: fields.JobFields) -> dict[str, Any]:
         if file in example_names() and not Path(file).exists():
             return given  # one that ships with slurmgpu
         given["job__file"] = file = inside(file)
-        # An assistant that names a file is no user who has read it.
-        read_text(Path(file), load_settings(Path.cwd(), os.environ).trust)
         if Path(file).suffix not in _SUFFIXES:
             _check_is_script(file)
         return given

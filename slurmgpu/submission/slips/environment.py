@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from slurmgpu.files.regular import text_of
 from slurmgpu.lines.command import python_command
 from slurmgpu.models.environment import PythonEnvironment
 from slurmgpu.models.plan import Plan
@@ -141,7 +142,7 @@ class _Judged(NamedTuple):
             return self._slip(
                 f"has no interpreter: {os.path.realpath(python)} is not there", again, sure=False
             )
-        text = (self.path / "bin" / "activate").read_text(encoding="utf-8", errors="replace")
+        text = text_of(self.path / "bin" / "activate")
         made = re.search(r"^\s*(?:export )?VIRTUAL_ENV=([\"']?)(/[^$\"'\n]+)\1\s*$", text, re.MULTILINE)
         if made and os.path.realpath(made[2]) != os.path.realpath(self.path):
             said = f"was made as {made[2]}, and that is what it activates, wherever it was moved or copied to"

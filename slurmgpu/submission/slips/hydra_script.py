@@ -64,7 +64,7 @@ def hydra_slip(command: Command, folder: Path, script: str, text: str) -> Slip |
     if shows or any(map(_OTHER_WORDS.search, project.values())):
         return None
 
-    root = Path(os.path.normpath(beside.resolve() / (settings.get("config_path") or "")))
+    root = Path(os.path.normpath(beside.absolute() / (settings.get("config_path") or "")))
     name = str(options.config_name or settings.get("config_name") or "")
     file = root / f"{name.removesuffix('.yaml')}.yaml"
     open_words = command.in_script and any(re.search(OF_SHELL, word) for word in given)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.files.trust import is_confined
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.plan import Plan
 from slurmgpu.slurm import Runner, call, submission_env
@@ -34,7 +35,7 @@ def missing_module(
 ) -> Slip | None:
     """The first module of the job that does not load here, which is a guess: a compute node may have others."""
     modules = plan.environment.modules
-    if modules is None or not (modules.load or modules.swap):
+    if modules is None or not (modules.load or modules.swap) or is_confined():  # what they load, runs
         return None
     from slurmgpu.rendering.render import render_script  # only a job with modules pays for it
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurmgpu.errors import nearest
+from slurmgpu.files.trust import is_confined
 
 __all__ = ["elsewhere", "is_there", "meant", "near_file", "near_word", "one_slip_apart"]
 
@@ -30,6 +31,8 @@ def near_word(word: str, words: Iterable[str]) -> str | None:
 
 def near_file(path: Path, *, folders: bool = False) -> str | None:
     """The name in the same folder that was meant; with ``folders`` only those."""
+    if is_confined(path.parent):
+        return None
     try:
         with os.scandir(path.parent) as entries:
             names = [
@@ -77,6 +80,8 @@ def one_slip_apart(word: str, other: str) -> bool:
 
 def elsewhere(folder: Path, cwd: Path, name: str) -> Path | None:
     """The folder against which ``name`` would be there: where the user is, above the work folder, or below it."""
+    if is_confined():
+        return None
     for other in (cwd, *list(folder.parents)[:_DEEPEST]):
         if _is_file(other / name):
             return other

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.regular import read_regular, text_of
+from slurmgpu.files.trust import is_confined
 from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
 from slurmgpu.scripts.shell import Command as Text
 from slurmgpu.scripts.shell import simple_commands
@@ -29,11 +30,13 @@ TIMEOUT = 5.0
 """Seconds after which nothing is said: a Python may lie on a slow file system."""
 # The top module as Python finds it; what is below it by the names of files, since to ask Python would import it.
 _ASK = """
-import os, sys
+import sys
+sys.path[:1] = sys.path[0] and sys.path[:1]  # never the current folder: anybody may have put a module there
+import os
 from difflib import get_close_matches
 from importlib.machinery import all_suffixes
 from importlib.util import find_spec
-sys.path[0] = sys.argv[1]
+sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2:]:
     top, *rest = name.split(".")
     try:
@@ -92,7 +95,7 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
     if python is not None:
         try:
             answer = run(
-                [python, "-c", _READ, str(code), code if isinstance(code, str) else ""],
+                [python, "-I", "-c", _READ, str(code), code if isinstance(code, str) else ""],
                 timeout=TIMEOUT,
                 env=submission_env(command.environ),
             )
@@ -171,9 +174,12 @@ def _fails_at_once(command: Command, tree: ast.Module, shown: str) -> Slip | Non
 
 
 def _unknown_python(command: Command) -> bool:
-    """Whether the job's Python is another one than can be found here: in a container, or brought by modules or a login shell."""
+    """Whether the job's Python is another one than can be found here: in a container, or brought by modules or a login shell.
+
+    That of somebody else's request is not asked: it would be a program of their choice.
+    """
     environment = command.plan.environment
-    elsewhere = environment.container is not None or environment.modules is not None
+    elsewhere = environment.container is not None or environment.modules is not None or is_confined()
     return command.folder is None or command.blind or command.plan.login_shell or command.brought or elsewhere
 
 

@@ -140,7 +140,7 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
         return
     safe = python is not None and any(re.match(r"-\w*[IP]", one) for one in python.options)
     try:
-        path = (folder / script).resolve()
+        path = (folder / script).absolute()
         source = Source(read_regular(path))
         texts, found = {path: source.text}, list(text_slips(command, source, script, fed=fed))
         if not (command.blind or safe):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from slurmgpu.files.regular import text_of
 from slurmgpu.models.plan import Plan
 from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
@@ -163,11 +164,10 @@ def short_files(
     for number, line in enumerate(lines, first_line):
         taken = re.search(r"\bsed -n [\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']*p[\"']?\s+([\w./-]+)", line)
         path = folder / taken[1] if taken and numbers else None
-        if taken and path is not None and path.is_file() and path.stat().st_size < 1 << 20:
-            count = len(path.read_text(encoding="utf-8", errors="replace").splitlines())
-            if min(numbers) < 1 or max(numbers) > count:
-                said = f"{taken[1]} has the lines 1 to {count}, and --array={array} takes {min(numbers)} to {max(numbers)}"
-                yield number, Slip(said, f"write --array=1-{count}", sure=False)
+        count = len(text_of(path).splitlines()) if path is not None else 0
+        if taken and count and (min(numbers) < 1 or max(numbers) > count):
+            said = f"{taken[1]} has the lines 1 to {count}, and --array={array} takes {min(numbers)} to {max(numbers)}"
+            yield number, Slip(said, f"write --array=1-{count}", sure=False)
 
 
 _READS = re.compile(
