@@ -442,3 +442,19 @@ def test_a_secret_that_would_not_reach_the_job_is_refused_before_slurm_is_asked(
     assert "--export=NONE keeps it from the job" in done.stderr
     assert faulty.count("sbatch") == 0
     assert faulty.submit(*options, "export=PATH,TOKEN_X", env={"TOKEN_X": "hidden"}).returncode == 0
+
+
+def test_plan_names_each_method_of_a_task_that_nothing_calls(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(
+        "class T(object):\n"
+        "    def model(self, cfg): ...\n"
+        "    def dataset(self, cfg, split): ...\n"
+        "    def loss(self, model, batch): ...\n"
+        "    def training_step(self, batch): ...\n"
+        "    def optimiser(self, model, cfg): ...\n"
+    )
+    (tmp_path / "job.yaml").write_text("train: {task: s.py:T}\nresources: {gpus: 1, time: 5}\n")
+    command = [sys.executable, "-m", "slurmgpu", "plan", "job.yaml"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    assert "s.py, line 5: nothing calls training_step; did you mean loss?" in said
+    assert "s.py, line 6: nothing calls optimiser; did you mean optimizer?" in said

@@ -182,7 +182,7 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
 
 def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> Command:
     """Say what is wrong with the command, and return it; PlanError for what cannot work, where the job starts now."""
-    from slurmgpu.submission.preflight import check_task, command_of
+    from slurmgpu.submission.preflight import check_task, command_of, doubts_about_task
     from slurmgpu.submission.slips.judging import each_slip
 
     loaded, plan = prepared.loaded, prepared.plan
@@ -196,11 +196,15 @@ def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> Command:
             overrule = "\n--force starts the job all the same" if slip.forceable else ""
             raise PlanError(of + slip.message, hint=slip.hint + overrule)
         note(f"warning: {of}{slip.message}; {slip.hint}")
-    if starts is None and command.folder is not None and command.folder.is_dir():
+    if starts != "submit" and command.folder is not None and command.folder.is_dir():
         try:
             check_task(plan, command.folder)
         except PlanError as error:
-            note(f"warning: {error.message}; {error.hint}")
+            if starts is None:
+                note(f"warning: {error.message}; {error.hint}")
+        else:
+            for doubt in doubts_about_task(plan, command.folder):
+                note(doubt)
     return command
 
 

@@ -9,7 +9,7 @@ import shlex
 import stat
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurmgpu.containers import runtime
@@ -207,8 +207,8 @@ def _check_binds(plan: Plan, folder: Path | None) -> None:
 
 def doubts(plan: Plan, folder: Path | None) -> list[str]:
     """What the user should know before the job waits in the queue, and no reason to refuse it."""
-    found = doubt_about_task(plan, folder), doubt_about_pretrained(plan, folder), doubt_about_binds(plan)
-    return [each for each in found if each is not None]
+    found = doubt_about_pretrained(plan, folder), doubt_about_binds(plan)
+    return [*doubts_about_task(plan, folder), *(each for each in found if each is not None)]
 
 
 def doubt_about_binds(plan: Plan) -> str | None:
@@ -270,13 +270,13 @@ def doubt_about_pretrained(plan: Plan, folder: Path | None) -> str | None:
     )
 
 
-def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
-    """Return what the user should know of the task's file: this Python cannot read it, or a method is misspelled.
+def doubts_about_task(plan: Plan, folder: Path | None) -> Iterator[str]:
+    """Yield what the user should know of the task's file: this Python cannot read it, or a method is misspelled.
 
     No error, for the job's Python may be a newer one. The file must be there (`check_task`).
     """
     if plan.train is None or folder is None or str(plan.train["task"]).startswith(PREFIX):
-        return None
+        return
     file = str(plan.train["task"]).rpartition(":")[0]
     try:
         with warnings.catch_warnings():
@@ -284,29 +284,37 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
             tree = ast.parse(read_regular(folder / file))
     except (OSError, RecursionError, MemoryError):
         # Gone by now, or nested too deeply for the parser, which says nothing of the job's Python.
-        return None
+        return
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         version = ".".join(map(str, sys.version_info[:2]))
-        return (
+        yield (
             f"warning: train.task: {file}{line}: Python {version} cannot read it ({said}); "
             "unless the job's Python is a newer one that can, the job will fail at its start"
         )
+        return
     name = str(plan.train["task"]).rpartition(":")[2]
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name and not (node.bases or node.decorator_list):
-            methods = {one.name: one.lineno for one in node.body if isinstance(one, ast.FunctionDef)}
-            if plan.train.get("strategy") == "pipeline" and "stages" not in methods:
-                return f"warning: train.strategy: pipeline needs the method stages(model, count) of {name}, and {file} has none"
-            for required in (one for one in ("model", "dataset", "loss") if one not in methods):
-                near = near_word(required, methods)
-                if near is not None:
-                    return (
-                        f"warning: train.task: {file}, line {methods[near]}: {name} has no method {required!r}, which every "
-                        f"task needs; did you mean it by {near!r}?"
-                    )
-            used = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
-            for method, like in misnamed(methods, used).items():
-                return f"warning: train.task: {file}, line {methods[method]}: nothing calls {method}; did you mean {like}?"
-    return None
+        if not isinstance(node, ast.ClassDef) or node.name != name or node.decorator_list:
+            continue
+        if any(not (isinstance(one, ast.Name) and one.id == "object") for one in node.bases):
+            return  # what it inherits is not known
+        methods = {one.name: one.lineno for one in node.body if isinstance(one, ast.FunctionDef)}
+        where = f"warning: train.task: {file}, line"
+        used = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+        others = misnamed(methods, used)
+        if plan.train.get("strategy") == "pipeline" and "stages" not in methods:
+            yield f"warning: train.strategy: pipeline needs the method stages(model, count) of {name}, and {file} has none"
+        for required in (one for one in ("model", "dataset", "loss") if one not in methods):
+            near = next(
+                (one for one, meant in others.items() if meant == required), near_word(required, methods)
+            )
+            if near is not None:
+                others.pop(near, None)
+                said = (
+                    f"{name} has no method {required!r}, which every task needs; did you mean it by {near!r}?"
+                )
+                yield f"{where} {methods[near]}: {said}"
+        for method, like in others.items():
+            yield f"{where} {methods[method]}: nothing calls {method}; did you mean {like}?"

@@ -26,12 +26,15 @@ class Callbacks:
 
     def __init__(self, task: Task, group: Group, console: Console) -> None:
         self._task, self._group, self._console = task, group, console
+        self._trained: set[str] = set()
 
     def start(self, model: torch.nn.Module, cfg: Config) -> None:
         """Everything is built and put back; say which methods are named as if they were called, and are not."""
         for name, meant in self._task.misnamed().items():
             self._console.say(f"warning: {self._task.path.name}: nothing calls {name}; did you mean {meant}?")
+        self._trained = _trained(model)
         self._apart("on_start", model, cfg)
+        self._refuse_other_parameters(model, "on_start")
 
     def around(
         self, take: Callable[[int], None], model: torch.nn.Module, at: Callable[[], int]
@@ -54,16 +57,20 @@ class Callbacks:
         Raises:
             TrainingError: it has frozen or unfrozen parameters, of which optimizer, DDP and clipping know nothing.
         """
+        self._refuse_other_parameters(model, "the task (on_step_end, loss or step)")
         told = self._task.callback("on_epoch_end")
-        if told is None:
-            return
-        before = {name for name, each in model.named_parameters() if each.requires_grad}
-        told(model, epoch, dict(results))
-        changed = sorted(before ^ {name for name, each in model.named_parameters() if each.requires_grad})
+        if told is not None:
+            told(model, epoch, dict(results))
+            self._refuse_other_parameters(model, "on_epoch_end")
+
+    def _refuse_other_parameters(self, model: torch.nn.Module, who: str) -> None:
+        changed = sorted(self._trained ^ _trained(model))
         if changed:
-            others = f" and {len(changed) - 1} others" if changed[1:] else ""
+            others = (
+                f" and {len(changed) - 1} other parameter{'s' * (len(changed) > 2)}" if changed[1:] else ""
+            )
             raise TrainingError(
-                f"{self._task.path}: on_epoch_end has changed whether {changed[0]}{others} are trained: optimizer and DDP "
+                f"{self._task.path}: {who} has changed the parameters to train ({changed[0]}{others}): optimizer and DDP "
                 "go on with those of the start; train in two runs, the second with pretrained: CHECKPOINT and another freeze:"
             )
 
@@ -74,6 +81,7 @@ class Callbacks:
 
     def end(self, model: torch.nn.Module, results: Mapping[str, float]) -> None:
         """The training is at its end, and saved."""
+        self._refuse_other_parameters(model, "the task (on_step_end, loss or step)")
         self._apart("on_end", model, dict(results))
 
     def _apart(self, name: str, *arguments: object) -> None:
@@ -84,3 +92,8 @@ class Callbacks:
             told(*arguments)
             randomness.restore(before, self._group.device)
             put_back(generators, states)
+
+
+def _trained(model: torch.nn.Module) -> set[str]:
+    """Return the names of a model's parameters that are trained."""
+    return {name for name, each in model.named_parameters() if each.requires_grad}

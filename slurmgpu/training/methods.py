@@ -75,7 +75,9 @@ def misnamed(names: Iterable[str], used: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in sorted(own - {*REQUIRED, *OPTIONAL} - set(used)):
         near = difflib.get_close_matches(name, free, n=1, cutoff=0.8)
-        meant = _ELSEWHERE.get(name) or next(iter(near), None)
-        if meant in free and not name.startswith("_"):
+        elsewhere = _ELSEWHERE.get(name)
+        meant = elsewhere or next(iter(near), None)
+        # Of a method that is called so in another library, the task may have ours, too: the other one is not called all the same.
+        if (meant in free or elsewhere) and meant and not name.startswith("_"):
             found[name] = meant
     return found

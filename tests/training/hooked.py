@@ -70,6 +70,20 @@ class Thaws(Line):
         next(model.parameters()).requires_grad_(False)
 
 
+class ThawsAtAStep(Line):
+    """Trains other parameters after the first step."""
+
+    def on_step_end(self, model, step):
+        next(model.parameters()).requires_grad_(False)
+
+
+class ThawsAtTheStart(Line):
+    """Trains other parameters than the optimizer was made for."""
+
+    def on_start(self, model, cfg):
+        next(model.parameters()).requires_grad_(False)
+
+
 class Remembering(Restless):
     """What it has learnt beside the model, differs by rank, and decides what the next loss is."""
 

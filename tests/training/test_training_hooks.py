@@ -85,9 +85,15 @@ def test_what_a_task_does_if_told_survives_a_resume(tmp_path: Path, monkeypatch:
     alike(*runs)
 
 
-def test_a_task_that_changes_which_parameters_are_trained_is_refused(run: RunFolder) -> None:
-    write(run, "Thaws")
-    with pytest.raises(TrainingError, match="on_epoch_end has changed whether"):
+@pytest.mark.parametrize(
+    ("task", "who"),
+    [("Thaws", "on_epoch_end"), ("ThawsAtAStep", r"the task \(on_step_end"), ("ThawsAtTheStart", "on_start")],
+)
+def test_a_task_that_changes_which_parameters_are_trained_is_refused(
+    run: RunFolder, task: str, who: str
+) -> None:
+    write(run, task)
+    with pytest.raises(TrainingError, match=f"{who}.* has changed the parameters to train"):
         run.here()
 
 
