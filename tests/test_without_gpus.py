@@ -95,6 +95,12 @@ def test_a_script_that_names_gpus_without_asking_trains_on_the_cpu_in_a_job_that
     assert "slurmgpu: no GPU here: cuda is the CPU" in done.stderr
 
 
+def test_a_rank_of_torchrun_sees_the_gpus_of_the_job(tmp_path: Path) -> None:
+    script = "import torch\nprint(torch.cuda.device_count(), torch.zeros(2, device='cuda').device)\n"
+    assert python(tmp_path, script, SLURM_GPUS_ON_NODE="2", LOCAL_RANK="1").stdout.split() == ["2", "cpu"]
+    assert python(tmp_path, script, SLURM_GPUS_ON_NODE="2").stdout.split() == ["0", "cpu"]
+
+
 @pytest.mark.parametrize("visible", ["", "0,1"])  # as a local run has it, and a sandbox
 def test_ray_counts_the_gpus_of_the_job(tmp_path: Path, visible: str) -> None:
     module = tmp_path / "ray" / "_private" / "accelerators" / "nvidia_gpu.py"

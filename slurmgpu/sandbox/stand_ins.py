@@ -1,4 +1,4 @@
-"""What a site has and a sandbox's machine may lack: containers and modules. Found last, where there is none."""
+"""What a site has and a sandbox's machine may lack: containers, and modules in every shell. Found last, where there is none."""
 
 from __future__ import annotations
 
@@ -35,16 +35,22 @@ def _prolog(own: Path) -> str:
     words = "list|av|avail|purge|use|unuse|load|unload|add|del|rm|swap|show|spider|save|restore|help"
     module = f"() {{  {said}; {loaded}; }}"
     ml = f'() {{  case ${{1-list}} in {words}) module "$@" ;; *) module load "$@" ;; esac; }}'
+    # Where the machine has a module system, a batch shell of a user has its function: here it is loaded at the first call.
     return f"""\
 own={shlex.quote(str(own))}
+module={shlex.quote(module)}
+ml={shlex.quote(ml)}
 case ":${{PATH-}}:" in
 *":$own:"*) ;;
 *) echo "export PATH=${{PATH:-/usr/bin:/bin}}:$own" ;;
 esac
 for init in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh /etc/profile.d/modules.sh /usr/share/lmod/lmod/init/bash \\
     /usr/share/Modules/init/bash /usr/share/modules/init/bash; do
-    [ ! -r "$init" ] || exit 0
+    [ -r "$init" ] || continue
+    module="() {{  . $init; module \\"\\$@\\"; }}"
+    ml="() {{  . $init; ml \\"\\$@\\"; }}"
+    break
 done
 env | grep '^BASH_FUNC_module\\|^LMOD_CMD=\\|^MODULESHOME=' >/dev/null ||
-    printf 'export BASH_FUNC_%s%%%%=%s\\n' module {shlex.quote(module)} ml {shlex.quote(ml)}
+    printf 'export BASH_FUNC_%s%%%%=%s\\n' module "$module" ml "$ml"
 """

@@ -26,9 +26,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _SPAWNS = re.compile(r"\b(?:spawn|start_processes)\s*\(")
 
 
@@ -98,6 +99,8 @@ def _devices(torch: Any) -> None:
     if not _pretended_gpus() or _has_cuda():
         return
     _cuda(torch.cuda)
+    _accelerator(torch)
+    _autocast(torch)
 
     def on_cpu(
         original: Callable[..., Any], place: int | None = None, name: str = "device"
@@ -136,12 +139,53 @@ def _devices(torch: Any) -> None:
     torch.Tensor.record_stream = lambda *_: None
     torch.load = on_cpu(torch.load, 1, "map_location")
     torch.set_default_device = on_cpu(torch.set_default_device, 0)
-    try:
-        asks = "is_available" in Path(sys.argv[0]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        asks = True
+    asks = "is_available" in _code()
     for name in () if asks else _FACTORIES:  # they are what TorchScript knows, and compiles
         setattr(torch, name, on_cpu(getattr(torch, name)))
+
+
+def _autocast(torch: Any) -> None:
+    """torch.autocast("cuda"): the same precision on the CPU, where it would be switched off."""
+    original = torch.autocast.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.float16
+        original(self, device_type, dtype, *args, **kwargs)
+
+    torch.autocast.__init__ = __init__
+
+
+def _code() -> str:
+    """The text of the program: a file, or what stands behind -c; what asks for a GPU where it cannot be read."""
+    words: list[str] = getattr(sys, "orig_argv", [])
+    if sys.argv[0] == "-c" and "-c" in words:
+        return words[words.index("-c") + 1]
+    try:
+        return Path(sys.argv[0]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return "is_available"
+
+
+def _accelerator(torch: Any) -> None:
+    """torch.accelerator, by which newer tutorials ask for a GPU; torch itself goes on seeing none."""
+
+    def to_scripts(original: Callable[..., Any], answer: Callable[[], Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            theirs = _INSTALLED.search(sys._getframe(1).f_code.co_filename)
+            return original(*args, **kwargs) if theirs else answer()
+
+        return changed
+
+    module, nothing = getattr(torch, "accelerator", None), lambda: None
+    answers: dict[str, Callable[[], Any]] = {
+        "current_accelerator": lambda: torch.device("cuda"), "device_count": _pretended_gpus, "set_device_index": nothing,
+        "set_device_idx": nothing, "synchronize": nothing, "current_device_index": lambda: 0,
+    }  # fmt: skip
+    for name in answers.keys() & vars(module or object).keys():
+        setattr(module, name, to_scripts(getattr(module, name), answers[name]))
 
 
 def _data_parallel(module: Any) -> None:
@@ -194,6 +238,11 @@ def _cuda(module: Any) -> None:
     }  # fmt: skip
     for name, value in nothing.items():
         setattr(module, name, lambda *_, value=value, **__: value)
+    module.get_device_properties = lambda *_: SimpleNamespace(
+        name="CPU", total_memory=0, major=0, minor=0, multi_processor_count=0
+    )
+    module.get_device_capability = module.mem_get_info = lambda *_: (0, 0)
+    module.device = lambda *_: contextlib.nullcontext()
     module.Event = module.Stream = module.current_stream = module.default_stream = _Done
     module.stream = lambda *_: contextlib.nullcontext()
 
@@ -207,9 +256,9 @@ def _device_count(module: Any) -> None:
         real = int(original())
         asked_by = sys._getframe(1).f_code.co_filename
         pretended = 0 if real else _pretended_gpus()
-        if not pretended or not _is_of_a_spawning_script(asked_by):
+        if not pretended or not ("LOCAL_RANK" in os.environ or _is_of_a_spawning_script(asked_by)):
             return real
-        _say(f"torch.cuda.device_count() is {pretended}, for mp.spawn")
+        _say(f"torch.cuda.device_count() is {pretended}, as in the job")
         return pretended
 
     module.device_count = device_count
@@ -229,7 +278,7 @@ def _pretended_gpus() -> int:
 @functools.cache
 def _is_of_a_spawning_script(asked_by: str) -> bool:
     """Whether this file is the user's own, and it or the script itself starts processes."""
-    if re.search(r"[/\\](?:site|dist)-packages[/\\]", asked_by):
+    if _INSTALLED.search(asked_by):
         return False
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     for path in (asked_by, script):

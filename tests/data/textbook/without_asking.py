@@ -15,8 +15,13 @@ def train(rank, world_size, address):
     model = DistributedDataParallel(nn.Linear(4, 4).to(rank), device_ids=[rank])
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    with torch.autocast("cuda", dtype=torch.float16):
-        loss = model(torch.randn(8, 4, device="cuda").to(torch.device("cuda", rank))).sum()
+    with torch.autocast("cuda", dtype=torch.float16), torch.cuda.device(rank):
+        out = model(torch.randn(8, 4, device="cuda").to(torch.device("cuda", rank)))
+        assert out.dtype is torch.float16
+        loss = out.float().sum()
+    accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    assert accelerator is None or torch.accelerator.device_count() == world_size
+    assert torch.cuda.get_device_properties(rank).name == "CPU"
     torch.amp.GradScaler("cuda").scale(loss).backward()
     end.record()
     ahead = torch.cuda.Stream()
