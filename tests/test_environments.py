@@ -209,6 +209,21 @@ def test_mamba_and_micromamba_activate_what_conda_does_not_know(tmp_path: Path, 
     )
 
 
+def test_a_module_may_bring_no_more_than_source_activate(tmp_path: Path) -> None:
+    prefix = made_conda(tmp_path / "torch")
+    (tmp_path / "bin").mkdir()
+    activate = tmp_path / "bin" / "activate"
+    activate.write_text(f'[ "$1" = torch ] && export ACTIVE=sourced PATH="{prefix}/bin:$PATH"\n')
+    activate.chmod(0o755)
+    path = f"{activate.parent}:/usr/bin:/bin"
+    found = shown_in({"conda": "torch"}, "ACTIVE", PATH=path, HOME="/")
+    assert found == (0, ["sourced", f"{prefix}/bin/python"])
+    assert shown_in({"conda": "other"}, PATH=path, HOME="/") == (
+        1,
+        ["slurmgpu: activate could not activate other"],
+    )
+
+
 def test_a_pixi_environment_is_activated_without_pixi(tmp_path: Path) -> None:
     prefix = made_conda(tmp_path / ".pixi" / "envs" / "gpu", "export FROM_SCRIPT=yes\n")
     pixi = {"pixi": {"project": str(tmp_path), "env": "gpu"}}
