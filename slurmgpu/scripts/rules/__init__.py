@@ -10,6 +10,7 @@ from slurmgpu.scripts.rules import (
     counting,
     ending,
     environment,
+    habits,
     launching,
     logs,
     reading,
@@ -30,7 +31,7 @@ def _rules(module: ModuleType) -> Iterator[Rule]:
 
 
 _MODULES = (
-    reading, spelling, values, resources, logs, environment, launching, counting, ending, training, cluster,
+    reading, spelling, values, resources, logs, environment, launching, counting, ending, habits, training, cluster,
 )  # fmt: skip
 RULES = {rule.name: rule for module in _MODULES for rule in _rules(module)}
 """By name, in the order of the documentation."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from slurmgpu.lines.constraint import read_constraint
 from slurmgpu.lines.slurm import SBATCH
+from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.batch_script import Directive
@@ -182,6 +183,9 @@ def _gpu_fault(option: str, entry: str) -> tuple[str, str] | tuple[str, str, Sev
         return f"in {entry!r} the type comes before the count", f"write gpu:{kind}:{count}"
     if option == "gres" and re.match(r"gpu:(?:[^:]+:(?!\d+[kKmMgG]?\Z)|\Z)", entry):
         return f"{entry!r} does not end in a count", fix
+    kind, _, number = entry.partition(":")
+    if option == "gres" and number.isdigit() and well_known(kind) is not None:
+        return f"{kind!r} is a type of GPU, and the resource is called gpu", f"write gpu:{entry}", "warning"
     if option != "gres" and not re.fullmatch(_GPUS, entry):
         return f"{entry!r} is not a count of GPUs for --{option}", f"write --{option}=COUNT or TYPE:COUNT"
     return None

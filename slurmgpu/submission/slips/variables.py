@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from slurmgpu.files.regular import text_of
+from slurmgpu.lines.variables import OF_OTHER_SCHEDULERS, SET_BY_SLURM
 from slurmgpu.models.plan import Plan
 from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
@@ -29,28 +30,6 @@ SITE_VARIABLES = (
     "JOB_TMPDIR",
     "WORK_SCRATCH",
 )
-_OF_OTHERS = {
-    "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR", "PBS_JOBID": "SLURM_JOB_ID", "PBS_NP": "SLURM_NTASKS",
-    "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID", "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
-    "NSLOTS": "SLURM_NTASKS", "LSB_JOBID": "SLURM_JOB_ID", "LSB_JOBINDEX": "SLURM_ARRAY_TASK_ID",
-    "LS_SUBCWD": "SLURM_SUBMIT_DIR", "PBS_NUM_PPN": "SLURM_NTASKS_PER_NODE",
-    "PBS_NODEFILE": "SLURM_JOB_NODELIST, by scontrol show hostnames",
-}  # fmt: skip
-"""Variables of other schedulers, and Slurm's own."""
-_SLURMS = tuple(f"SLURM_{name}" for name in (
-    "ARRAY_JOB_ID", "ARRAY_TASK_COUNT", "ARRAY_TASK_ID", "ARRAY_TASK_MAX", "ARRAY_TASK_MIN", "ARRAY_TASK_STEP",
-    "CLUSTER_NAME", "CONF", "CPUS_ON_NODE", "CPUS_PER_GPU", "CPUS_PER_TASK", "CPU_BIND", "DISTRIBUTION", "EXPORT_ENV",
-    "GPUS", "GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK", "GPU_BIND", "GTIDS", "HET_SIZE", "HINT", "JOBID",
-    "JOB_ACCOUNT", "JOB_CPUS_PER_NODE", "JOB_DEPENDENCY", "JOB_END_TIME", "JOB_GPUS", "JOB_ID", "JOB_NAME", "JOB_NODELIST",
-    "JOB_NUM_NODES", "JOB_PARTITION", "JOB_QOS", "JOB_RESERVATION", "JOB_START_TIME", "JOB_UID", "JOB_USER",
-    "LAUNCH_NODE_IPADDR", "LOCALID", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "NNODES", "NODEID", "NODELIST",
-    "NODE_ALIASES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET",
-    "PRIO_PROCESS", "PROCID", "RESTART_COUNT", "SHARDS_ON_NODE", "SRUN_COMM_HOST", "STEPID", "STEP_GPUS", "STEP_ID",
-    "STEP_NODELIST", "STEP_NUM_NODES", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "SUBMIT_DIR", "SUBMIT_HOST",
-    "TASKS_PER_NODE", "TASK_PID", "THREADS_PER_CORE", "TMPDIR", "TOPOLOGY_ADDR", "UMASK", "CONTAINER", "WORKING_DIR",
-    "WORKING_CLUSTER",
-))  # fmt: skip
-"""sbatch(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES; SLURM_TMPDIR is a common one of sites."""
 _NEEDS = re.compile(r"(?<!\\)\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])\})")
 
 
@@ -78,8 +57,8 @@ def unset_variables(
         if name in known or (name.isdecimal() and arguments):
             continue
         if re.match(_SET_BY_OTHERS, name):
-            meant_by = (one for one in (*SITE_VARIABLES, *_SLURMS, *known) if one_slip_apart(name, one))
-            if name not in (*SITE_VARIABLES, *_SLURMS) and (near := next(meant_by, None)):
+            meant_by = (one for one in (*SITE_VARIABLES, *SET_BY_SLURM, *known) if one_slip_apart(name, one))
+            if name not in (*SITE_VARIABLES, *SET_BY_SLURM) and (near := next(meant_by, None)):
                 said = f"${name} is set nowhere in the script, nor here: {so}"
                 yield Slip(said, f"did you mean ${near}?", sure=False)
             continue
@@ -89,22 +68,24 @@ def unset_variables(
                 "write the value itself",
                 sure=False,
             )
-        elif name.startswith("SLURM_ARRAY_") and name in _SLURMS and not array:
+        elif name.startswith("SLURM_ARRAY_") and name in SET_BY_SLURM and not array:
             yield Slip(
                 f"${name} is set in the tasks of an array alone: here {so}",
                 "ask for one: --array 0-9",
                 sure=False,
             )
         elif name.startswith("SLURM_"):
-            same = next((one for one in _SLURMS if sorted(one.split("_")) == sorted(name.split("_"))), None)
+            same = next(
+                (one for one in SET_BY_SLURM if sorted(one.split("_")) == sorted(name.split("_"))), None
+            )
             index = "SLURM_ARRAY_TASK_ID" if name in {"SLURM_ARRAYID", "SLURM_ARRAY_ID"} else same
-            near = None if name in _SLURMS else index or near_word(name, _SLURMS)
+            near = None if name in SET_BY_SLURM else index or near_word(name, SET_BY_SLURM)
             if near is not None:
                 yield Slip(f"${name} is no variable of Slurm's: {so}", f"did you mean ${near}?", sure=False)
-        elif name in _OF_OTHERS and complete:
+        elif name in OF_OTHER_SCHEDULERS and complete:
             said = f"${name} is set nowhere in the script, nor here: {so}, for it is another scheduler's"
-            needs = " (in a job with --ntasks)" if "NTASKS" in _OF_OTHERS[name] else ""
-            yield Slip(said, f"write ${_OF_OTHERS[name]}{needs}", sure=False)
+            needs = " (in a job with --ntasks)" if "NTASKS" in OF_OTHER_SCHEDULERS[name] else ""
+            yield Slip(said, f"write ${OF_OTHER_SCHEDULERS[name]}{needs}", sure=False)
         elif (near := next((one for one in known if one_slip_apart(name, one)), None)) or complete:
             said = f"${name} is set nowhere in the script, nor here: {so}"
             hint = f"did you mean ${near}?" if near else f"set it before this line: {name}=..."
