@@ -385,7 +385,11 @@ def export_without_all(view: View) -> Iterator[Hit]:
         if "container-image" in (call.srun or {}) or "container-image" in view.asked.options:
             continue  # pyxis brings the image's PATH
         names = {one.partition("=")[0] for one in value.split(",")}
-        if not names & {"ALL", "NONE", "NIL", "PATH"} and "$" not in value.split("=")[0]:
+        if (
+            value.upper() not in {"ALL", "NONE", "NIL"}
+            and not names & {"ALL", "NONE", "NIL", "PATH"}
+            and "$" not in value.split("=")[0]
+        ):
             yield Hit(
                 call.line,
                 f"with --export={value} the tasks get these variables alone, and no PATH: {call.name} is not found",

@@ -140,7 +140,7 @@ def work_folder_missing(view: View) -> Iterator[Hit]:
 def log_shared_by_tasks(view: View) -> Iterator[Hit]:
     """All tasks of a job array write into one log."""
     for asked in view.components:
-        alone = re.fullmatch(r"\d+(?:%\d+)?", asked.value("array") or "") is not None
+        alone = re.fullmatch(r"(\d+)(?:-\1)?(?:%\d+)?", asked.value("array") or "") is not None
         if "array" not in asked.options or alone or (asked.value("open-mode") or "").startswith("a"):
             continue
         for name, value in _named_without(asked, {"a", "j", "J"}):

@@ -243,8 +243,9 @@ _UNIT = r"(?i:[kmgt]i?b?)"
 def stray_word(view: View) -> Iterator[Hit]:
     """A word that belongs to no option: sbatch refuses the script."""
     for line, text, why in _refused(view, "bare-word", "colon"):
-        if re.search(_UNUSUAL, view.script.lines[line - 1]) or _blank_after_equals(view, line):
-            continue  # the rules for these say more
+        whole = view.script.lines[line - 1]
+        if re.search(_UNUSUAL, whole) or _blank_after_equals(view, line) or re.search(r"\{\{ .*\}\}", whole):
+            continue  # the rules for these say more, and a template's blanks go
         if why == "colon":
             yield Hit(
                 line,

@@ -77,7 +77,8 @@ def variable_in_directive(view: View) -> Iterator[Hit]:
     """A shell variable, command or ~ in a #SBATCH line: Slurm expands none of them."""
     for one in view.script.directives:
         value = one.value or ""
-        if one.name in {"comment", "wrap", "extra"} or is_placeholder(value):
+        # Pyxis writes container options into a shell function, which expands them (enroot_create_start_config).
+        if one.name in {"comment", "wrap", "extra", "container-mounts"} or is_placeholder(value):
             continue
         found = re.search(_EXPANDABLE, value) if "$" in value or "`" in value else None
         if found:

@@ -318,7 +318,7 @@ def bad_word(view: View) -> Iterator[Hit]:
     """A word that its option does not have: sbatch refuses the script."""
     for one, value in given(view, *_WORDS):
         pattern, valid = _WORDS[one.name]
-        if not re.fullmatch(pattern, value):
+        if not re.fullmatch(pattern, value) and value.isascii():
             meant = re.search(r"\s-([a-z][a-z-]+)=", view.script.lines[one.line - 1])  # -mem=64G
             fix = (
                 f"long options have two dashes: --{meant[1]}"
