@@ -704,3 +704,23 @@ def test_lists_say_how_many_more() -> None:
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed([str(n) for n in range(9)]) == "0, 1, 2, 3 and 5 more"
     assert listed(["a\x1b"]) == "a\\x1b"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_mends_a_limit_would_start_the_job(release: str, tmp_path: Path) -> None:
+    numbers, slurm = jobs_of(release), Recorded(release).slurm()
+
+    def commands(word: str, **more: str) -> list[str]:
+        return [
+            one.command or "" for one in told(job(numbers[word], reason=word, **more), slurm, tmp_path).mends
+        ]
+
+    # NumNodes=2 alone lets the job ask for two nodes and three, and wait for ever.
+    assert any("NumNodes=2-2" in one for one in commands("PartitionNodeLimit"))
+    other = [
+        one.rpartition("QOS=")[2] for one in commands("QOSMaxJobsPerUserLimit", qos="onejob") if "QOS=" in one
+    ]
+    assert other
+    assert not {"onejob", "onecpu", "grpcpu", "grpjobs", "short", "leastgpu"} & set(other)
+    budget = commands("AssocGrpCPURunMinutesLimit", account="runmins")
+    assert [one.rpartition(" ")[2] for one in budget] == ["TimeLimit=30"]

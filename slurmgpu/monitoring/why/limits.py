@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slurmgpu.models.run import JobStatus
     from slurmgpu.slurm import Asked, Book, Holder, Limit, QueuedJob
 
-__all__ = ["Held", "limit_facts"]
+__all__ = ["Held", "is_free", "limit_facts"]
 
 
 class Held(NamedTuple):
@@ -28,6 +28,8 @@ class Held(NamedTuple):
     most: int
     resource: str
     """``cpus``, ``nodes``, ``memory`` (MiB), ``jobs``, ``seconds``, or Slurm's name of the TRES."""
+    minutes: int | None = None
+    """Of a budget in minutes of the resource: how many are left; None: it is none."""
 
     @property
     def sentence(self) -> str:
@@ -90,6 +92,19 @@ def limit_facts(word: str, job: JobStatus, asked: Asked, book: Book, partition_q
     ]
     known = {one.fact.text for one in found}
     return [*found, *(one for one in more if one.fact.text not in known)]
+
+
+_OF_A_QOS = (
+    *(word for word in _OF_ONE_JOB if word.startswith("QOS")), "QOSMaxJobsPerUserLimit", "QOSGrpJobsLimit",
+    "QOSGrpCPURunMinutesLimit", "QOSGrpCPUMinutesLimit", "QOSGrpGRESRunMinutes", "QOSGrpGRESMinutes", "QOSMinCpuNotSatisfied",
+)  # fmt: skip
+
+
+def is_free(qos: str, job: JobStatus, asked: Asked, book: Book) -> bool:
+    """Whether no limit of another QOS would hold the job, as far as the book shows its limits."""
+    there = job.model_copy(update={"qos": qos})
+    matches = filter(None, map(LIMIT.fullmatch, _OF_A_QOS))
+    return not any(True for match in matches for _ in _holding(match, there, asked, book, None))
 
 
 def _room_left(one: Held) -> float:
@@ -208,7 +223,8 @@ def _held(
     if asks and resource != "jobs":
         text += f"; this job {'may take' if minutes else 'asks for'} {said(asks, resource, thing)}"
     figures = {"whose": whose, "resource": resource, "limit": limit.most, "used": limit.used, "asked": asks}
-    return Held(holder, Fact("limit", text, figures), alone, limit.most, resource)
+    left = max(0, limit.most - (limit.used or 0)) if minutes else None
+    return Held(holder, Fact("limit", text, figures), alone, limit.most, resource, left)
 
 
 def _minutes_of(resource: str) -> str:

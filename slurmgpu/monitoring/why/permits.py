@@ -12,7 +12,7 @@ from slurmgpu.monitoring.why.case import Case, Told
 from slurmgpu.monitoring.why.words import listed
 from slurmgpu.printable import printable
 
-__all__ = ["account", "barred", "qos"]
+__all__ = ["account", "barred", "other_qos", "qos"]
 
 
 def account(case: Case) -> Told:
@@ -29,17 +29,22 @@ def account(case: Case) -> Told:
 
 def qos(case: Case) -> Told:
     """QOSNotAllowed, InvalidQOS: what the partitions take, and what the account may use."""
-    yield from _not_taken(case, "qos")
-    found = case.present.associations(case.job.user or "")
-    mine = [one for one in (found[0] if found else ()) if one.account == case.job.account]
-    legal = sorted({name for one in mine for name in one.qos})
-    others = [name for name in legal if name != case.job.qos and _taken(case, "qos", name)]
+    _not_taken(case, "qos")
+    others = other_qos(case)
     if others:
         yield Mend(
             f"another QOS that your account may use there: {listed(others)}", case.change("QOS", others[0])
         )
     else:
         yield Mend("ask the site's support for a QOS that is valid there")
+
+
+def other_qos(case: Case) -> list[str]:
+    """Return the further QOS that the job's account may use in its partitions."""
+    found = case.present.associations(case.job.user or "")
+    mine = [one for one in (found[0] if found else ()) if one.account == case.job.account]
+    legal = sorted({name for one in mine for name in one.qos})
+    return [name for name in legal if name != case.job.qos and _taken(case, "qos", name)]
 
 
 def barred(case: Case) -> Told:

@@ -56,11 +56,13 @@ def size(case: Case) -> Told:
             )
             yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} {what}",
                        {"partition": one.name, "asked": asked.nodes, "limit": most})  # fmt: skip
-            yield Mend("ask for fewer nodes", case.change("NumNodes", str(most)))
+            yield Mend("ask for fewer nodes", case.change("NumNodes", f"{most}-{most}"))
         if limits.min_nodes is not None and asked.nodes < limits.min_nodes:
             yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} wants {limits.min_nodes} at least",
                        {"partition": one.name, "asked": asked.nodes, "least": limits.min_nodes})  # fmt: skip
-            yield Mend("ask for more nodes", case.change("NumNodes", str(limits.min_nodes)))
+            yield Mend(
+                "ask for more nodes", case.change("NumNodes", f"{limits.min_nodes}-{limits.min_nodes}")
+            )
         cpus = limits.max_cpus_per_node
         if cpus is not None and asked.per_node[1] > cpus:
             yield Fact("cpus", f"asks for {amount(asked.per_node[1], 'CPU')} on a node; partition {one.name} allows {cpus}",

@@ -8,8 +8,8 @@ from slurmgpu.monitoring.waits import About
 from slurmgpu.monitoring.why import permits, sizes
 from slurmgpu.monitoring.why.answer import Fact, Mend
 from slurmgpu.monitoring.why.case import Case, Told
-from slurmgpu.monitoring.why.limits import Held, limit_facts, said
-from slurmgpu.monitoring.why.words import amount, clock, span
+from slurmgpu.monitoring.why.limits import Held, is_free, limit_facts, said
+from slurmgpu.monitoring.why.words import amount, clock, listed, span
 from slurmgpu.printable import printable
 
 __all__ = ["SUBJECTS"]
@@ -139,6 +139,15 @@ def _limit(case: Case) -> Told:
         )
         return
     case.sentence = found[0].sentence
+    if case.word.startswith("QOS") and not found[0].too_large:
+        others = permits.other_qos(case)
+        there = case.present.book(job.user or "", job.account or "", tuple(others)) if others else None
+        free = [name for name in others if there is not None and is_free(name, job, asked, there)]
+        if free:
+            yield Mend(
+                f"use another QOS, whose limits leave room for it: {listed(free)}",
+                case.change("QOS", free[0]),
+            )
     for one in found[:3]:
         yield one.fact
         if not one.too_large:
@@ -147,7 +156,22 @@ def _limit(case: Case) -> Told:
             continue
         case.never = True
         option = "--gpus" if one.resource.startswith("gres/gpu") else _LEAST_OPTION.get(one.resource)
-        if one.resource == "seconds":
+        asks = one.fact.figures.get("asked")
+        if one.minutes is not None:
+            # What is left of a budget holds the job for so long; where nothing is left, no smaller job starts either.
+            time = (
+                one.minutes * -(-asked.limit // 60) // asks
+                if asked.limit and isinstance(asks, int) and asks
+                else 0
+            )
+            if time:
+                yield Mend(
+                    f"ask for {span(time * 60)}: so long the budget lasts",
+                    case.change("TimeLimit", str(time)),
+                )
+            else:
+                yield Mend("only who gives out the budget can change this: ask for more of it")
+        elif one.resource == "seconds":
             yield Mend(f"ask for {span(one.most)}", case.change("TimeLimit", f"{one.most // 60}"))
         elif option:
             least = "at least" if "wants" in one.fact.text else "at most"
