@@ -157,6 +157,8 @@ srun python train.py --lr 1e-3 --name 'a b'
 # Imported from job.slurm: it asks Slurm for exactly what that script asks for (exact: true).
 # Its lines were understood whole. Without `exact` the planner works the request out for any cluster.
 # (It then wants gpus_per_node in place of gres, and nodes and tasks_per_node in place of tasks.)
+# Its processes find RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, and OMP_NUM_THREADS and
+# SRUN_CPUS_PER_TASK where CPUs are asked for, whether the script set them or not.
 name: net
 exact: true
 resources:

@@ -110,6 +110,8 @@ def _head(name: str, understood: bool, resources: Collection[str]) -> Iterator[s
         yield "Its lines were understood whole. Without `exact` the planner works the request out for any cluster."
         if "gres" in resources or "tasks" in resources:
             yield "(It then wants gpus_per_node in place of gres, and nodes and tasks_per_node in place of tasks.)"
+        yield "Its processes find RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, and OMP_NUM_THREADS and"
+        yield "SRUN_CPUS_PER_TASK where CPUs are asked for, whether the script set them or not."
 
 
 # What sbatch makes of the file
