@@ -571,11 +571,14 @@ def test_the_share_comes_from_the_nodes_that_are_known() -> None:
     assert planned("psc-bridges2", gpus=1).cpus_per_task == 5
 
 
-@pytest.mark.parametrize("name", ["ethz-euler", "nersc-perlmutter"])
-def test_a_partition_where_none_is_named_is_refused_not_dropped(name: str) -> None:
-    cluster = profile(name)
+def test_a_partition_where_none_is_named_is_refused_or_passed_on_and_never_dropped() -> None:
+    euler, mahuika = profile("ethz-euler"), profile("nesi-mahuika")
     with pytest.raises(PlanError, match="name no partition"):
-        plan_on(cluster, {**asked(cluster, gpus=1), "partition": "gpu"})
+        plan_on(euler, {**asked(euler, gpus=1), "partition": "gpu"})
+    # A profile of some of a site's partitions knows nothing of the others.
+    made = plan_on(mahuika, {**asked(mahuika, gpus=1), "partition": "milan"})
+    assert made.option("partition") == "milan"
+    assert any("'milan' is none of those" in one for one in made.warnings)
 
 
 def test_what_fits_names_no_partition_where_none_may_be_named() -> None:
