@@ -163,14 +163,15 @@ def _of_torchrun(piece: Piece, number: int) -> Iterator[End]:
 
 
 def _of_deepspeed(piece: Piece, number: int) -> Iterator[End]:
-    """The process that DeepSpeed's launcher saw ending first, for which it ended the others."""
-    # On one node local ranks are the ranks.
-    alone = next(piece.where(b"WORLD INFO DICT: {'localhost'", 1), None) is not None
+    """The process that DeepSpeed's launcher saw ending first, for which it ended the others.
+
+    The command in its line is always that of the node's last process (launch.py): its --local_rank says nothing.
+    """
     for at in piece.where(b" exits with return code = ", 1):
-        match = re.search(r"(?:'--local_rank=(\d+)'.*)? exits with return code = (-?)(\d+)", piece[at].text)
+        match = re.search(r" exits with return code = (-?)(\d+)", piece[at].text)
         if match:
-            rank, status = int(match[1]) if match[1] and alone else None, int(match[3])
-            yield End((number, at), "deepspeed", rank, "", *((None, status) if match[2] else (status, None)))
+            status = int(match[2])
+            yield End((number, at), "deepspeed", None, "", *((None, status) if match[1] else (status, None)))
 
 
 def _of_mpirun(piece: Piece, number: int) -> Iterator[End]:
