@@ -201,7 +201,7 @@ class Loop:
         if self.settings.drop_last and epochs and epochs * self.samples < self.settings.batch_size:
             raise SettingsError(
                 f"drop_last leaves nothing to train on: batch_size is {self.settings.batch_size}, and the "
-                f"{epochs} epochs have {epochs * self.samples} samples in all; "
+                f"{epochs} epoch{'s' * (epochs > 1)} ha{'ve' if epochs > 1 else 's'} {epochs * self.samples} samples in all; "
                 "lower batch_size, or set drop_last: false"
             )
         self.evaluation = Evaluation(self.task, cfg, self.precision, self.session)

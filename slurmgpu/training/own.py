@@ -314,8 +314,8 @@ class Run:
             first, *more = self._draws
             if len(more) == 3 and len(set(more)) == 1 and 0 < more[0] < first:
                 raise TrainingError(
-                    f"{first} samples were drawn before the first should_stop(), and {more[0]} before each of the next: the "
-                    "loop draws batches ahead of the steps, and a resume would leave those out. Go through run.batches() "
+                    f"the first step drew {first} samples and each of the next {more[0]}: the loop draws batches ahead of its "
+                    "steps, and a resume would leave those out. Go through run.batches() "
                     "itself, which loads ahead; for a batch that is skipped, call should_stop(), too"
                 )
         self._samples = self._drawn

@@ -594,7 +594,7 @@ def _length(loop: Loop) -> str:
     return (
         f"{loop.samples} samples an epoch, "
         if epochs is None
-        else f"{epochs} epochs of {loop.samples} samples, "
+        else f"{epochs} epoch{'s' * (epochs != 1)} of {loop.samples} samples, "
     )
 
 

@@ -140,8 +140,8 @@ class Session:
         if found is not None and run and of and run != of:
             raise TrainingError(
                 f"checkpoints/{found.path.name} is of another run (id {of}, and this one has {run}): put this run's own "
-                "checkpoints back; to begin a training from those weights, name the folder in pretrained; to continue "
-                f"that training here all the same, remove {self.run_dir}/state/starts.json"
+                "checkpoints back; to begin a training from those weights, load them (of a task: pretrained: FOLDER); "
+                f"to continue that training in this folder, remove {self.run_dir}/state/starts.json"
             )
         if of and not run:
             write_json(self.run_dir / "state" / "starts.json", {"starts": self.restart + 1, "run": of})

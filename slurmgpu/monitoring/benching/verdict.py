@@ -215,8 +215,9 @@ def _precision(results: Results, base: _Try) -> Verdict:
         close = next((other for other in others if not _is_apart(one, other)), None)
         if close is not None:
             sentences.append(
-                f"with {name}, it cannot be told from {named.removeprefix('with ')}: {_range(one)} samples/s, and "
-                f"{_range(close)}; longer tries (--seconds) or an idle machine may show a difference"
+                f"no difference shows between {name} ({_range(one)} samples/s) and "
+                f"{named.removeprefix('with ').replace('now', 'what it has now')} ({_range(close)}); longer tries (--seconds) or "
+                "an idle machine may show one"
             )
             continue
         sentences.append(f"with {name}, it is {one.rate / others[0].rate:.2f} times as fast as {named}")

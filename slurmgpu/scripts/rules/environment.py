@@ -33,7 +33,7 @@ def source_activate(view: View) -> Iterator[Hit]:
             name = simple.words[2] if len(simple.words) > 2 else "NAME"
             yield Hit(
                 simple.line,
-                "`source activate` works only where conda's own folder is on PATH, and conda has given it up",
+                "`source activate` works only where conda's own folder is on PATH, and conda has replaced it by `conda activate`",
                 f'eval "$(conda shell.bash hook)" and then: conda activate {name}',
                 "hint" if by_module else None,  # its folder may well be there
             )

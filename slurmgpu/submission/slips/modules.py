@@ -60,7 +60,7 @@ def missing_module(
         return None
     return Slip(
         f"environment.modules: {found[1]!r} does not load on this machine ({platform.node()}), "
-        "and the job ends where it does not load on its node either",
+        "and the job ends if it does not load on the node",
         f"`module avail {found[1].partition('/')[0]}` lists what is here; compute nodes may have other modules",
         sure=False,
     )
