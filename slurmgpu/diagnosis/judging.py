@@ -246,6 +246,9 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
     codes = {facts.exit_code or 127, *(end.code for end in ended)}
     # With another code the script went on after a command that was missing.
     said = [one for one in causes if one.row.id != "command-missing" or 127 in codes]
+    if first is not None and first.by == "srun" and any(not one.trace and one.at < first.at for one in said):
+        # The step had ended: what a later command of the script says is a consequence, or another matter.
+        final = [one for one in final if one.rank is not None or one.at < first.at]
     others = final or [one for one in said if not one.trace]
     if ranked:
         roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]
