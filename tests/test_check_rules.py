@@ -238,11 +238,10 @@ def test_another_interface_than_the_profile_names_is_a_warning(value: str) -> No
     assert message.endswith("the profile of site names ib0 as its network interface")
 
 
-def test_an_interface_of_a_site_that_is_not_known_is_a_hint_and_lo_on_several_nodes_too() -> None:
+def test_an_interface_of_a_site_that_is_not_known_is_a_hint_and_lo_on_several_nodes_a_warning() -> None:
     assert [severity for severity, _ in variables("export GLOO_SOCKET_IFNAME=eth0")] == ["hint"]
-    assert [severity for severity, _ in variables("export NCCL_SOCKET_IFNAME=lo", head="#SBATCH -N2")] == [
-        "hint"
-    ]
+    ((severity, said),) = variables("export NCCL_SOCKET_IFNAME=lo", head="#SBATCH -N2")
+    assert (severity, "cannot reach one another by it" in said) == ("warning", True)
 
 
 @pytest.mark.parametrize("name", FORMER)

@@ -408,7 +408,10 @@ def fixed_interface(view: View) -> Iterator[Hit]:
             continue
         if value == "lo" and (view.asked.nodes or 1) == 1:
             continue
-        if known is None:
+        if value == "lo":
+            said = f"{name}=lo is each node's way to itself: the job's {view.asked.nodes} nodes cannot reach one another by it"
+            yield Hit(line, said, _FREE[name[:4]], "warning")
+        elif known is None:
             yield Hit(
                 line,
                 f"{name}={value} fails on every node without an interface whose name begins so",

@@ -52,7 +52,7 @@ def array_unused(view: View) -> Iterator[Hit]:
     """Nothing in the script uses the number of its array's task: all tasks do the same, unless a program reads it itself."""
     array = view.asked.value("array") or ""
     texts = (view.body, *view.shells.values())
-    numbers = set(re.findall(r"\d+", re.sub(r"[%:]\d+", "", array)))
+    numbers = set(_indices(array))
     # Of a program that was read it is known whether it takes the number itself.
     reads = any(not one.same_in_all_tasks for one in view.facts.python.values())
     if len(numbers) > 1 and not reads and not any("SLURM_ARRAY" in text or "%a" in text for text in texts):
@@ -60,6 +60,33 @@ def array_unused(view: View) -> Iterator[Hit]:
         yield Hit(
             view.asked.line("array"), text, "use $SLURM_ARRAY_TASK_ID, as in --seed $SLURM_ARRAY_TASK_ID"
         )
+
+
+@rule("warning")
+def array_over_list(view: View) -> Iterator[Hit]:
+    """A list of bash that has no value for some tasks of the array, each of which takes one by its number."""
+    array = view.asked.value("array") or ""
+    numbers = _indices(array)
+    lists: dict[str, list[str]] = {}
+    for number, line in view.body_lines:
+        if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
+            lists[found[1]] = found[2].split()
+        for name in re.findall(r"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}", line):
+            values = lists.get(name, [])
+            makes = (
+                rf"\b{name}\+?=|\b(?:read|readarray|mapfile|declare)\b.*\b{name}\b|^\s*(?:\.|source|eval)\s"
+            )
+            if not re.search(makes, view.body, re.MULTILINE):
+                said = f"${{{name}[...]}}: nothing sets {name} in the script, and no shell hands a list on: it is empty"
+                yield Hit(number, said, f"write {name}=(VALUE VALUE) before this line")
+            if values and numbers and max(numbers) >= len(values):
+                said = f"{name} has {len(values)} values, 0 to {len(values) - 1}, and --array={array} goes to {max(numbers)}"
+                yield Hit(number, f"{said}: there it is empty", f"write --array=0-{len(values) - 1}")
+
+
+def _indices(array: str) -> list[int]:
+    """Return the numbers of a job array's first and last tasks, ranges and single ones, without step and limit."""
+    return [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
 
 
 @rule("warning")
@@ -119,8 +146,26 @@ def blank_after_backslash(view: View) -> Iterator[Hit]:
 
 
 _ENDLESS = re.compile(
-    r"(?:nvidia-smi (?:.*\s)?(?:-l|-lms|--loop\S*)\b|nvidia-smi (?:dmon|pmon)\b(?!.*\s-c)|nvtop|watch |tail -[fF])"
+    r"(?:\S*/)?(?:nvidia-smi (?:.* )?(?:-l\b|-lms\b|--loop|dmon\b|pmon\b)|tensorboard\b|tail (?:-n \S+ )?-\w*[fF]\b|jupyter\b"
+    r"|watch |nvtop|python3? -m (?:http\.server|tensorboard)\b)(?!.* (?:-c \d|--count))"
 )
+
+
+@rule("warning")
+def never_ends(view: View) -> Iterator[Hit]:
+    """A program that never ends stands before others, which never run."""
+    before = ""
+    for at, (simple, around) in enumerate(view.placed):
+        plain = not around and before in {"", ";"} and simple.ender in {"", ";"}
+        if (
+            plain
+            and _ENDLESS.match(" ".join(simple.words))
+            and any(one.words for one, _ in view.placed[at + 1 :])
+        ):
+            said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
+            yield Hit(simple.line, said, "write & behind it")
+            return
+        before = simple.ender
 
 
 @rule("warning")

@@ -26,7 +26,7 @@ from slurmgpu.submission.slips.python import missing_imports, unreadable_documen
 from slurmgpu.submission.slips.python_source import code_slips
 from slurmgpu.submission.slips.script import script_slips
 from slurmgpu.submission.slips.usage import usage_slips
-from slurmgpu.submission.slips.variables import missing_lists, short_files, short_lists, unset_variables
+from slurmgpu.submission.slips.variables import missing_lists, short_files, unset_variables
 from slurmgpu.submission.slips.words import expands_itself, typographic_slip
 
 __all__ = ["body_slips", "syntax_error"]
@@ -46,10 +46,6 @@ _BUILTINS = frozenset({
 })  # fmt: skip
 # What they run may set anything: PATH, functions, the folder.
 _BRING = frozenset({"module", "ml", "conda", "mamba", "micromamba", "spack", "eval", "source", ".", "load"})
-_ENDLESS = re.compile(
-    r"(?:\S*/)?(?:nvidia-smi (?:.* )?(?:-l\b|-lms\b|--loop|dmon\b|pmon\b)|tensorboard\b|tail (?:-n \S+ )?-\w*[fF]\b|jupyter\b"
-    r"|python3? -m (?:http\.server|tensorboard)\b)(?!.* (?:-c \d|--count))"
-)
 _OF_CONDA = frozenset(
     {
         "activate",
@@ -134,7 +130,6 @@ def body_slips(
         return  # whose patterns look like commands in brackets
     commands = read_shell(text, first_line)
     placed = list(placed_commands(commands))
-    last = max((one.line for one, around in placed if one.name not in _BUILTINS), default=0)
     defined: dict[str, int] = {}
     for one, around in placed:
         for name in (each[:-2] for each in around if each.endswith("()")):
@@ -159,7 +154,6 @@ def body_slips(
     state, before = _State(command, own, variables.names, is_batch, has_arguments=asks or has_arguments), ""
     lines = text.splitlines()
     yield from unreadable_documents(command, commands)
-    yield from short_lists(command.plan.option("array") or "", lines, first_line)
     if command.folder is not None and not re.search(r"(?m)^\s*(?:cd|pushd)\b", text):
         yield from missing_lists(command.folder, lines, first_line)
         yield from short_files(command.plan.option("array") or "", command.folder, lines, first_line)
@@ -193,14 +187,6 @@ def body_slips(
                     said = f"the script ends here, and line {below[0].line} and what is below it never runs"
                     yield simple.line, Slip(said, "take exit out, if the lines below are to run", sure=False)
                 return
-            if (
-                not around
-                and simple.ender in {"", ";"}
-                and simple.line < last
-                and _ENDLESS.match(" ".join(simple.words))
-            ):
-                said = f"{' '.join(simple.words[:3])} never ends, and what stands below it never runs"
-                yield simple.line, Slip(said, "write & behind it", sure=False)
             given = re.fullmatch(rf"(\w+)=({_PRINTS})", "".join(simple.assignments))
             if given and re.match(r"[a-z+-][\w+%-]*\Z", simple.name) and not shutil.which(simple.name):
                 said = f"{' '.join((given[0], *simple.words[:2]))}: this runs {simple.words[0]}, with {given[1]} set for it alone"

@@ -13,7 +13,7 @@ from slurmgpu.scripts.shell import pieces
 from slurmgpu.submission.slips.command import Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import is_there, meant, near_word, one_slip_apart
 
-__all__ = ["SITE_VARIABLES", "missing_lists", "short_files", "short_lists", "unset_variables"]
+__all__ = ["SITE_VARIABLES", "missing_lists", "short_files", "unset_variables"]
 
 # What the shell or a site's prolog sets.
 _SET_BY_OTHERS = (
@@ -95,29 +95,6 @@ def unset_variables(
 def _indices(array: str) -> list[int]:
     """Return the numbers of a job array's first and last tasks, ranges and single ones, without step and limit."""
     return [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
-
-
-def short_lists(array: str, lines: Sequence[str], first_line: int) -> Iterator[tuple[int, Slip]]:
-    """Yield the bash arrays that have no value for some tasks of a job array, each of which takes one by its number."""
-    numbers = _indices(array)
-    lists: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, first_line):
-        if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
-            lists[found[1]] = found[2].split()
-        for name in re.findall(r"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}", line):
-            values = lists.get(name, [])
-            makes = (
-                rf"\b{name}\+?=|\b(?:read|readarray|mapfile|declare)\b.*\b{name}\b|^\s*(?:\.|source|eval)\s"
-            )
-            if not any(re.search(makes, one) for one in lines):
-                said = f"${{{name}[...]}}: nothing sets {name} in the script, and no shell hands a list on: it is empty"
-                yield number, Slip(said, f"write {name}=(VALUE VALUE) before this line", sure=False)
-            if values and numbers and max(numbers) >= len(values):
-                said = f"{name} has {len(values)} values, 0 to {len(values) - 1}, and --array={array} goes to {max(numbers)}"
-                yield (
-                    number,
-                    Slip(f"{said}: there it is empty", f"write --array=0-{len(values) - 1}", sure=False),
-                )
 
 
 _OF_A_TASK = r"(?<![\w$/.-])[\w./-]*\$\{?SLURM_ARRAY_TASK_ID\}?[\w-]*\.\w+"
