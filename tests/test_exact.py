@@ -434,6 +434,21 @@ def test_a_component_states_its_memory_where_slurm_would_hand_down_that_of_the_o
     assert memory(on.model_copy(update={"partitions": {**on.partitions, "cpu": unknown}}))[0] == "256G"
 
 
+def test_a_component_has_what_slurm_hands_down_from_the_one_before_it() -> None:
+    job = """
+resources: {partition: cpu, nodes: 1, time: 60, account: mygroup}
+components:
+  - {resources: {partition: cpu, nodes: 1, qos: long, hint: nomultithread}, sbatch: {exclude: c1}}
+  - {resources: {partition: cpu, nodes: 1}}
+command: [./steps.sh]
+"""
+    second, third = plan(job, two_kinds()).components
+    down = {"account", "qos", "time", "hint", "exclude"}
+    found = [{str(option) for option in one if option.name in down} for one in (second, third)]
+    expected = {"--account=mygroup", "--qos=long", "--time=01:00:00", "--hint=nomultithread", "--exclude=c1"}
+    assert found == [expected, expected]
+
+
 def test_limits_count_the_components_together() -> None:
     qos = "\nqos: {small: {limits: {per_user: {gpus: 4, gpus_by_type: {a100: 4}}}}}\n"
     part = "{partition: gpu, qos: small, nodes: 1, gpus_per_node: 3, time: 60, account: mygroup}"

@@ -840,6 +840,7 @@ def test_a_job_of_one_thread_a_core_counts_cores() -> None:
     assert "allows at most 12 CPUs a user, 16 are asked for" in refusal(
         on, gpus=1, cpus_per_gpu=16, hint="nomultithread"
     )
+    assert plan(on, gpus=1, hint="compute_bound").option("cpus-per-task") == "8"
     asked = {"gpus": "1", "cpus-per-task": "40", "threads-per-core": "1"}
     assert "has 32 CPUs a node" in str(judge_options(on, asked)[0])
 

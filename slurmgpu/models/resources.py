@@ -241,6 +241,7 @@ class Component(Model):
     """A further component of a heterogeneous job: resources of its own, beside the job's."""
 
     resources: Resources = Resources.model_construct()
-    """What this component asks for; a planned one takes account, QOS, time and reservation from the job where it names none."""
+    """What this component asks for; a planned one has account, QOS, time, reservation and hint of the one before it
+    where it names none, as Slurm has it."""
     sbatch: dict[Word, JobOption] = Field(default_factory=dict)
     """Any other sbatch option of this component, by its long name; true: without a value, false: left out."""

@@ -73,13 +73,16 @@ def _is_known(cluster: Cluster, options: Options, names: list[str], problem: Pro
 def handed_down(components: Sequence[Options]) -> list[Options]:
     """Return the options of a heterogeneous job's components with what Slurm hands down.
 
-    A component that asks for no memory gets the --mem of the one before it (seen on 22.05 and 26.05).
+    A component that asks for no memory gets the --mem of the one before it, and so its QOS, account, time, reservation, hint
+    and excluded nodes (seen on 22.05 and 26.05).
     """
+    names = ("account", "qos", "time", "reservation", "hint", "exclude")
     found: list[Options] = []
     for options in components:
         memory = found[-1].get("mem") if found else None
         own = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"}
-        found.append({**options, "mem": memory} if memory and not own else options)
+        down = {name: found[-1][name] for name in names if found and name in found[-1]}
+        found.append({**down, **options, **({"mem": memory} if memory and not own else {})})
     return found
 
 

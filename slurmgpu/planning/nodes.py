@@ -207,7 +207,7 @@ def counted_in_cores(cluster: Cluster) -> Cluster:
 
 def takes_one_thread(hint: object, threads_per_core: object) -> bool:
     """Whether a job's options take one thread of each core (sbatch(1), --hint and --threads-per-core)."""
-    return str(hint) == "nomultithread" or str(threads_per_core) == "1"
+    return str(hint) in {"nomultithread", "compute_bound"} or str(threads_per_core) == "1"
 
 
 def features_of(cluster: Cluster, kind: NodeGroup) -> frozenset[str]:

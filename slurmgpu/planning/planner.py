@@ -23,6 +23,8 @@ __all__ = ["make_plan"]
 
 
 _OF_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
+# What a component that does not name them has of the one before it (seen on 22.05 and 26.05).
+_HANDED_DOWN = ("account", "qos", "time", "reservation", "hint")
 # Options of the whole job: Slurm takes them from the first component.
 _OF_THE_JOB = frozenset(
     {
@@ -53,9 +55,17 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
 
     first = derived.settle(job, cluster, around)
     others: list[Settled] = []
+    handed = job.resources
+    excluded = job.sbatch.get("exclude")
     for number, component in enumerate(job.components, start=1):
-        before = [*(first, *others)][-1]
-        others.append(_component(job, component, number, cluster, around, before))
+        missing = {
+            name: getattr(handed, name) for name in _HANDED_DOWN if getattr(component.resources, name) is None
+        }
+        handed = component.resources.model_copy(update=missing)
+        excluded = component.sbatch.get("exclude", excluded)
+        sbatch = {**component.sbatch, **({"exclude": excluded} if excluded is not None else {})}
+        whole = component.model_copy(update={"resources": handed, "sbatch": sbatch})
+        others.append(_component(job, whole, number, cluster, around, [*(first, *others)][-1]))
     together = judge_together(
         cluster, [{one.name: one.value for one in made.options} for made in (first, *others)]
     )
@@ -65,7 +75,11 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
             hint="ask for less in one of them, or submit them as jobs of their own; --force submits the job all the same",
         )
     return first._replace(
-        warnings=(*first.warnings, *map(str, together)),
+        warnings=(
+            *first.warnings,
+            *(f"component {n}: {one}" for n, made in enumerate(others, start=1) for one in made.warnings),
+            *map(str, together),
+        ),
         components=tuple(
             tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
         ),
@@ -95,18 +109,15 @@ def _cost_in_all(costs: list[Cost | None]) -> Cost | None:
 def _component(
     job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings, before: Settled
 ) -> Settled:
-    """A further component: its own, with those of the job's resources that Slurm does not hand down.
+    """A further component, with what Slurm hands down to it.
 
     Its memory is stated where that of the component ``before`` it is: Slurm would hand it down, of a node with GPUs to one
     without (seen on 22.05 and 26.05).
     """
-    own = component.resources
-    shared = {name: getattr(job.resources, name) for name in ("account", "qos", "time", "reservation")}
-    missing = {name: value for name, value in shared.items() if getattr(own, name) is None}
     alone = job.model_copy(
         update={
             "name": job.name or "job",
-            "resources": own.model_copy(update=missing),
+            "resources": component.resources,
             "sbatch": component.sbatch,
             "components": (),
             "command": ("srun",),

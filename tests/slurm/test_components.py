@@ -37,6 +37,16 @@ def test_a_component_without_memory_has_that_of_the_one_before_it_and_the_plan_s
     tool.slurm.run(["scancel", job_id])
 
 
+def test_slurm_hands_time_and_excluded_nodes_down_to_the_next_component(tool: Tool) -> None:
+    text = "#!/bin/bash\n#SBATCH -n1 -t 7 --mem=300M --exclude=node4\n#SBATCH hetjob\n#SBATCH -n1\nsleep 1\n"
+    script = tool.file("handed.sh", text)
+    job_id = tool.slurm.run(["sbatch", "-H", "--parsable", str(script)]).stdout.strip()
+    shown = tool.slurm.run(["scontrol", "show", "job", job_id]).stdout
+    assert re.findall(r"TimeLimit=(\S+)", shown) == ["00:07:00", "00:07:00"], shown
+    assert re.findall(r"ExcNodeList=(\S+)", shown) == ["node4", "node4"], shown
+    tool.slurm.run(["scancel", job_id])
+
+
 def test_what_a_user_may_have_counts_for_all_components_together(tool: Tool) -> None:
     user = tool.slurm.run(["id", "-un"]).stdout.strip()
     for words in (

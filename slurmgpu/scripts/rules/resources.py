@@ -54,8 +54,11 @@ def tasks_per_gpu(view: View) -> Iterator[Hit]:
 
 @rule("error")
 def plane_too_large(view: View) -> Iterator[Hit]:
-    """Planes of --distribution that leave nodes without a task: sbatch refuses the script."""
+    """A --distribution that sbatch refuses: planes that leave nodes without a task, arbitrary without nodes."""
     for asked in view.components:
+        if (asked.value("distribution") or "").startswith("arbitrary") and "nodelist" not in asked.options:
+            said = "--distribution=arbitrary takes the nodes of --nodelist in their order, and there is none: sbatch refuses it"
+            yield Hit(asked.line("distribution"), said, "name the nodes, or leave the option out")
         plane = re.fullmatch(r"plane=(\d+)", asked.value("distribution") or "")
         nodes, each = asked.number("nodes"), asked.number("ntasks-per-node")
         tasks = asked.number("ntasks") or (nodes and each and nodes * each)
