@@ -823,6 +823,11 @@ def test_a_reservation_whose_nodes_a_partition_does_not_have_is_refused() -> Non
     said = "reservation 'workshop' has nodes of partition 'big', and partition 'gpu' has none of these"
     assert said in refusal(on, gpus=1, reservation="workshop", partition="gpu")
     assert plan(on, gpus=1, reservation="workshop").partition == "big"
+    named = {**facts, "reservations": {"workshop": {"names": "big1"}}}
+    said = "reservation 'workshop' has nodes, and partition 'gpu' has none of these"
+    assert said in refusal(
+        cluster(partitions=parts, **named), gpus=1, reservation="workshop", partition="gpu"
+    )
     both = {"gpu": {"nodes": [*parts["gpu"]["nodes"], *parts["big"]["nodes"]]}, "big": parts["big"]}
     assert (
         plan(cluster(partitions=both, **facts), gpus=1, reservation="workshop", partition="gpu").partition

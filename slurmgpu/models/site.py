@@ -136,6 +136,8 @@ class Reservation(Model):
     """The partition of its nodes."""
     nodes: Annotated[int, Field(ge=0)] | None = None
     """How many nodes it has."""
+    names: Text | None = None
+    """The names of its nodes, as a host list of Slurm's, as in `names: "n[001-018]"`."""
     start: Text | None = None
     """When it begins, in the cluster's own time."""
     end: Text | None = None

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from slurmgpu.lines.hostlist import expand
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.site import Reservation
 from slurmgpu.planning.request import Problem, count
 
 __all__ = ["passed_problems", "unjudged"]
@@ -26,15 +27,14 @@ def passed_problems(
     if here:
         yield from _nodes(cluster, partitions, here, options)
     name = options.get("reservation") or ""
-    place = cluster.reservations[name].partition if name in cluster.reservations else None
-    if (
-        here
-        and place in cluster.partitions
-        and (reserved := _names(cluster, [place or ""]))
-        and not here & reserved
-    ):
-        where = " and ".join(partitions)
-        said = f"has nodes of partition {place!r}, and partition {where!r} has none of these: Slurm refuses the job"
+    reserved = cluster.reservations.get(name)
+    held = _reserved(cluster, reserved) if reserved else set()
+    if reserved and here and held and not here & held:
+        where, whose = (
+            " and ".join(partitions),
+            f" of partition {reserved.partition!r}" if reserved.partition else "",
+        )
+        said = f"has nodes{whose}, and partition {where!r} has none of these: Slurm refuses the job"
         yield Problem(f"reservation {name!r}", said, "partition", "reservation")
     if cluster.licenses:
         for entry in re.split(r"[,;|]", options.get("licenses") or ""):
@@ -54,6 +54,13 @@ def passed_problems(
                     "licenses",
                     "licenses",
                 )
+
+
+def _reserved(cluster: Cluster, reserved: Reservation) -> set[str]:
+    """The nodes of a reservation: those that it names, or else those of its partition; none where neither is known."""
+    if reserved.names:
+        return set(expand(reserved.names))
+    return _names(cluster, [reserved.partition]) if reserved.partition in cluster.partitions else set()
 
 
 def _names(cluster: Cluster, partitions: Collection[str]) -> set[str]:

@@ -273,6 +273,7 @@ def _reservations(records: list[Record]) -> dict[str, Reservation]:
         found[record["ReservationName"]] = Reservation(
             partition=partition if partition and sound(partition) else None,
             nodes=whole(record.get("NodeCnt", "")),
+            names=hosts if (hosts := known(record.get("Nodes", ""))) and sound(hosts) else None,
             start=_moment(record.get("StartTime", "")),
             end=_moment(record.get("EndTime", "")),
             accounts=words(known(record.get("Accounts", "")) or ""),
