@@ -12,7 +12,7 @@ from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.drafting import Draft, Tasks, draft
 from slurmgpu.planning.guesses import Doubted, without_guesses
 from slurmgpu.planning.nodes import gpu_type_matches, is_slice, names_of, selectable
-from slurmgpu.planning.request import Misfit, Problem, Request
+from slurmgpu.planning.request import Misfit, Problem, Request, count
 
 __all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
 
@@ -281,7 +281,12 @@ def _several(
     nodes, gpus = best.layout[:2]
     failing = found.failing | {
         one.partition or "": [
-            Clause("", f"has no {best.gpu_type}" if one in same_size else f"would not give {gpus} on {nodes}")
+            Clause(
+                "",
+                f"has no {best.gpu_type}"
+                if one in same_size
+                else f"takes it in another shape than {count(nodes, 'node')} x {count(gpus, 'GPU')}",
+            )
         ]
         for one in found.fitting
         if one.partition not in kept

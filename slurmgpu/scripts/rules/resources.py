@@ -57,8 +57,8 @@ def plane_too_large(view: View) -> Iterator[Hit]:
     """A --distribution that sbatch refuses: planes that leave nodes without a task, arbitrary without nodes."""
     for asked in view.components:
         if (asked.value("distribution") or "").startswith("arbitrary") and "nodelist" not in asked.options:
-            said = "--distribution=arbitrary takes the nodes of --nodelist in their order, and there is none: sbatch refuses it"
-            yield Hit(asked.line("distribution"), said, "name the nodes, or leave the option out")
+            said = "--distribution=arbitrary takes nodes from --nodelist or SLURM_HOSTFILE: without, sbatch refuses the script"
+            yield Hit(asked.line("distribution"), said, "name the nodes, or leave the option out", "warning")
         plane = re.fullmatch(r"plane=(\d+)", asked.value("distribution") or "")
         nodes, each = asked.number("nodes"), asked.number("ntasks-per-node")
         tasks = asked.number("ntasks") or (nodes and each and nodes * each)
