@@ -724,3 +724,14 @@ def test_what_mends_a_limit_would_start_the_job(release: str, tmp_path: Path) ->
     assert not {"onejob", "onecpu", "grpcpu", "grpjobs", "short", "leastgpu"} & set(other)
     budget = commands("AssocGrpCPURunMinutesLimit", account="runmins")
     assert [one.rpartition(" ")[2] for one in budget] == ["TimeLimit=30"]
+
+
+def test_a_qos_that_a_partition_does_not_take_is_told_with_those_that_it_takes(tmp_path: Path) -> None:
+    replay = Recorded(
+        "22.05",
+        asked=lambda text: text.replace("Resources", "QOSNotAllowed"),
+        partitions=lambda text: text.replace("AllowQos=ALL", "AllowQos=long"),
+    )
+    number = jobs_of("22.05")["Resources"]
+    why = told(job(number, reason="QOSNotAllowed", qos="normal"), replay.slurm(), tmp_path)
+    assert any("takes QOS long, not normal" in one.text for one in why.facts), why.facts

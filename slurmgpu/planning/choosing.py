@@ -331,8 +331,8 @@ def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Dr
     wanted = best.gpu_type or max(best.groups, key=lambda kind: kind.count or 0).gpu_type
     if wanted is None or not selectable(cluster, best.groups, wanted):
         return best, drafts
-    why = "without a type Slurm may give others in the partitions of the list"
-    why = best.gpu_type_why if best.gpu_type else why
+    unasked = "without a type Slurm may give others in the partitions of the list"
+    why = best.gpu_type_why if best.gpu_type else unasked
     kept = []
     for one in drafts:
         kinds = cluster.partitions[one.partition or ""].kinds

@@ -65,7 +65,7 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         excluded = component.sbatch.get("exclude", excluded)
         sbatch = {**component.sbatch, **({"exclude": excluded} if excluded is not None else {})}
         whole = component.model_copy(update={"resources": handed, "sbatch": sbatch})
-        others.append(_component(job, whole, number, cluster, around, [*(first, *others)][-1]))
+        others.append(_component(job, whole, number, cluster, around, others[-1] if others else first))
     together = judge_together(
         cluster, [{one.name: one.value for one in made.options} for made in (first, *others)]
     )

@@ -29,7 +29,7 @@ def account(case: Case) -> Told:
 
 def qos(case: Case) -> Told:
     """QOSNotAllowed, InvalidQOS: what the partitions take, and what the account may use."""
-    _not_taken(case, "qos")
+    yield from _not_taken(case, "qos")
     others = other_qos(case)
     if others:
         yield Mend(
