@@ -27,13 +27,13 @@ from slurmgpu.models.train import TrainSettings
 from slurmgpu.monitoring.benching.figures import figures, svg, write_png
 from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_text, missing, part_of, slow
 from slurmgpu.monitoring.benching.networks import times
-from slurmgpu.monitoring.benching.node import lines
+from slurmgpu.monitoring.benching.node import node_lines
 from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.ratios import ratios
 from slurmgpu.monitoring.benching.results import SCHEMA, read
 from slurmgpu.monitoring.benching.smaller import kinds_of, would_do
 from slurmgpu.monitoring.benching.tries import HEAD
-from slurmgpu.monitoring.benching.tries import lines as tries
+from slurmgpu.monitoring.benching.tries import try_lines as tries
 from slurmgpu.monitoring.benching.verdict import judge
 from tests.present import Recorded
 from tests.tables import TABLES
@@ -88,7 +88,7 @@ def test_a_file_longer_than_any_bench_writes_is_read_in_part_and_says_so(tmp_pat
 
 
 def test_what_a_node_reaches_of_the_published_peak_is_measured_over_published(tmp_path: Path) -> None:
-    found = list(lines(read(rows(tmp_path, MACHINE, *NODE))))
+    found = list(node_lines(read(rows(tmp_path, MACHINE, *NODE))))
     assert found[0] == ("matrix product, bf16", "cuda:0", "234 TFLOP/s", "312 TFLOP/s", "75 %")
     assert found[1][3:] == ("-", "-")
     assert found[2][2] == "not measured: No space left on device"
@@ -97,7 +97,7 @@ def test_what_a_node_reaches_of_the_published_peak_is_measured_over_published(tm
 def test_a_sum_over_processes_is_told_with_its_size_and_where_it_ran(tmp_path: Path) -> None:
     one = {"kind": "node", "what": "reduction", "processes": 8, "nodes": 2, "backend": "nccl"}
     ran, failed = {**one, "bytes": 25 << 20, "gb_per_s": step(41.0)}, {**one, "nodes": 1, "why": "no route"}
-    told, not_told = lines(read(rows(tmp_path, MACHINE, ran, failed)))
+    told, not_told = node_lines(read(rows(tmp_path, MACHINE, ran, failed)))
     assert told == ("all-reduce over 8 processes on 2 nodes, 25M", "nccl", "41 GB/s", "-", "-")
     assert not_told[:3] == ("all-reduce over 8 processes", "nccl", "not measured: no route")
 

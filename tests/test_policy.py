@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.settings import load_settings
-from slurmgpu.slurm.sinfo import parse
+from slurmgpu.slurm.sinfo import parse_free_nodes
 
 
 @pytest.fixture
@@ -110,4 +110,4 @@ def test_a_local_run_keeps_to_the_sites_number_of_processes(home: Path) -> None:
 
 def test_idle_nodes_count_those_that_are_powered_down_and_not_those_that_do_not_answer() -> None:
     said = "gpu|idle|3\ngpu|idle~|40\ngpu|idle*|2\ngpu|mix|5\ncpu|alloc|7\nsinfo: nonsense\n"
-    assert parse(said) == {"gpu": 43, "cpu": 0}
+    assert parse_free_nodes(said) == {"gpu": 43, "cpu": 0}

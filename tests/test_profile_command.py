@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.monitoring.json_rows import rows_in
-from slurmgpu.monitoring.metrics import SCHEMA, metrics_rows
+from slurmgpu.monitoring.metrics import METRICS_SCHEMA, metrics_rows
 from slurmgpu.monitoring.profiles import of_training
 
 Call = Callable[..., Result]
@@ -49,7 +49,7 @@ def trace(path: Path, waiting: float) -> Path:
 
 
 def row(kind: str, step: int, restart: int = 0, **values: float) -> str:
-    known = {"schema": SCHEMA, "kind": kind, "time": 1.5e9, "restart": restart, "step": step}
+    known = {"schema": METRICS_SCHEMA, "kind": kind, "time": 1.5e9, "restart": restart, "step": step}
     return json.dumps({**known, "values": values})
 
 
@@ -114,6 +114,6 @@ def test_shares_of_the_whole_training_count_each_start_and_no_step_twice() -> No
             row("train", 50, restart=1, step_seconds=1.0, checkpoint_seconds=0.2),
         ]
     )
-    shares = of_training(metrics_rows(rows_in(text.encode(), SCHEMA)))
+    shares = of_training(metrics_rows(rows_in(text.encode(), METRICS_SCHEMA)))
     assert shares == pytest.approx({"evaluating": 5 / 20, "saving": 2 / 20})
     assert of_training([]) == {}

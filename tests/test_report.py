@@ -39,8 +39,8 @@ from slurmgpu.monitoring.reporting.training import Training, read_training
 from slurmgpu.monitoring.reporting.wording import percent, short
 from slurmgpu.slurm import History, Sampling, Slurm, current_user
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.history import parse
-from slurmgpu.slurm.sampling import parse as parse_sampling
+from slurmgpu.slurm.history import parse_histories
+from slurmgpu.slurm.sampling import parse_sampling as parse_sampling
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 
@@ -104,7 +104,7 @@ def invoke(*arguments: str, slurm: Slurm) -> Result:
 def histories(*rows: Row) -> list[History]:
     from slurmgpu.slurm.history import HISTORY
 
-    return parse(text_of(rows, HISTORY)).jobs
+    return parse_histories(text_of(rows, HISTORY)).jobs
 
 
 def figures(
@@ -263,7 +263,7 @@ def test_each_release_tells_starts_memory_and_cpu_time_of_known_loads(release: s
     """One job was requeued, one held 100 MiB on 2 GPUs, one burned a CPU for 10 s of a busy machine."""
     sampling = parse_sampling(recorded("scontrol_sampling", release).stdout)
     assert (sampling.told, sampling.seconds, sampling.gathers) == (True, 2, True)
-    told = parse(recorded("sacct_history", release).stdout)
+    told = parse_histories(recorded("sacct_history", release).stdout)
     assert told.notes == []
     again, eats, burns = (figures_of(one, sampling) for one in told.jobs)
     assert (again.job.name, again.starts, again.seconds_before > 0) == ("two\nlines", 2, True)

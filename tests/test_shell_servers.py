@@ -31,7 +31,7 @@ def without_server(home: Path) -> None:
 def keys(tmp_path: Path) -> Path:
     folder = tmp_path / "run dir"
     folder.mkdir(mode=0o700)
-    ssh.prepare(folder)
+    ssh.prepare_ssh(folder)
     return folder
 
 

@@ -118,7 +118,7 @@ def test_scancel_says_whatever_it_says() -> None:
 @pytest.mark.parametrize("signal", ["", "no such", "--full", "-9", "999"])
 def test_what_is_no_signal_is_refused(signal: str) -> None:
     with pytest.raises(InvalidInput, match="is not a signal"):
-        scancel.command(["7"], signal)
+        scancel.cancel_command(["7"], signal)
 
 
 def slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

@@ -15,7 +15,7 @@ from slurmgpu.errors import RunFailed
 
 __all__ = ["Calls"]
 
-_LARGEST = 16 << 20
+_LARGEST_CALL = 16 << 20
 """Bytes; then the file before it is dropped."""
 _LONGEST = 4000
 
@@ -42,7 +42,7 @@ class Calls:
         line = json.dumps({"time": now, "server": os.getpid(), "call": number, **told}, ensure_ascii=False)
         try:
             with alone(self.path.with_name("calls.lock")):
-                if self.path.exists() and self.path.stat().st_size > _LARGEST:
+                if self.path.exists() and self.path.stat().st_size > _LARGEST_CALL:
                     self.path.replace(self.path.with_name("calls.1.jsonl"))
                 append(self.path, line + "\n")
         except OSError as error:

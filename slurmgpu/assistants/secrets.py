@@ -17,7 +17,7 @@ __all__ = ["Secrets"]
 
 _INSTEAD = "***"
 _SHORTEST_IN_FILE = 4
-_LARGEST = 64 << 10
+_LARGEST_SECRET = 64 << 10
 _MOST_FILES = 200
 # Drawn by chance whatever it is called: letters of both kinds and digits, and nothing that paths and hosts have.
 _DRAWN = re.compile(r"(?=.*\d)(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9_+=-]{20,}")
@@ -66,7 +66,7 @@ def _of_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for path in paths:
         try:
             with open_regular(path) as file:
-                text = file.read(_LARGEST).decode("utf-8", errors="replace")
+                text = file.read(_LARGEST_SECRET).decode("utf-8", errors="replace")
         except OSError:
             continue
         lines = [line.strip() for line in text.splitlines()]

@@ -95,7 +95,7 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
     request = urllib.request.Request(url, headers={**headers, **({"If-None-Match": tag} if tag else {})})
     try:
         with urllib.request.build_opener(_Redirects()).open(request, timeout=TIMEOUT) as answer:
-            data = _read(answer)
+            data = _body_of(answer)
             found = answer.headers.get("ETag")
     except urllib.error.HTTPError as error:
         error.close()
@@ -122,7 +122,7 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
         ) from None
 
 
-def _read(answer: HTTPResponse) -> bytes:
+def _body_of(answer: HTTPResponse) -> bytes:
     """All of an answer, up to one byte too many; HTTPException where it ends before its end, or comes in drops."""
     pieces, left, until = [], MOST_BYTES + 1, time.monotonic() + LONGEST
     while left and (piece := answer.read1(left)):

@@ -52,10 +52,10 @@ def _entries() -> Iterator[tuple[str, str]]:
             except (OSError, UnicodeDecodeError):
                 continue
             if GROUP in text:
-                yield from _read(text)
+                yield from _profiles_in(text)
 
 
-def _read(text: str) -> Iterator[tuple[str, str]]:
+def _profiles_in(text: str) -> Iterator[tuple[str, str]]:
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[method-assign,assignment]  # names keep their letters
     try:

@@ -14,14 +14,14 @@ from slurmgpu.interactive.folder import write_private
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.environment import environment_here
 
-__all__ = ["check_installed", "prepare"]
+__all__ = ["check_installed", "prepare_jupyter"]
 
 _LOOK = (
     "import importlib.util as u; print(any(map(u.find_spec, ('jupyterlab', 'notebook', 'jupyter_server'))))"
 )
 
 
-def prepare(folder: Path) -> str:
+def prepare_jupyter(folder: Path) -> str:
     """Write the configuration, which only its owner can read; the token in it.
 
     Given by --config, it is read in place of the user's own, which may ask for no token. Older servers read the older names.

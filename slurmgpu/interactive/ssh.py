@@ -16,7 +16,7 @@ from slurmgpu.interactive.folder import write_private
 from slurmgpu.interactive.server import Server
 from slurmgpu.slurm import current_user
 
-__all__ = ["FILES", "entry", "for_elsewhere", "include_in", "include_line", "includes", "prepare"]
+__all__ = ["FILES", "entry", "for_elsewhere", "include_in", "include_line", "includes", "prepare_ssh"]
 
 FILES = ("enter.sh", "session.sh")
 """What the node's script reads, besides what `prepare` writes."""
@@ -49,7 +49,7 @@ ForceCommand bash {session}
 """
 
 
-def prepare(folder: Path) -> None:
+def prepare_ssh(folder: Path) -> None:
     """Make the keys of both sides and the server's configuration; RunFailed without ssh-keygen."""
     for name in ("host_key", "client_key"):
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurmgpu", "-f", str(folder / name)]

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["Row", "Rows", "end_of", "number", "opened", "part", "positive", "rows_in", "whole"]
+__all__ = ["Row", "Rows", "number", "opened", "part", "positive", "rows_at_end", "rows_in", "whole"]
 
 Row = Mapping[str, object]
 _LARGEST = 1 << 63
@@ -54,7 +54,7 @@ def opened(path: Path, schema: str) -> Iterator[Rows]:
         os.close(file)
 
 
-def end_of(path: Path, schema: str, most: int) -> Iterator[Row]:
+def rows_at_end(path: Path, schema: str, most: int) -> Iterator[Row]:
     """The whole rows in the last bytes of a file; none where there is no such file."""
     try:
         with opened(path, schema) as rows:

@@ -10,11 +10,20 @@ from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring import json_rows
 from slurmgpu.monitoring.json_rows import Row, number, part, whole
 
-__all__ = ["FILE", "SCHEMA", "MetricsRow", "end_of", "folder_of", "losses", "metrics_rows", "wait_share"]
+__all__ = [
+    "FILE",
+    "METRICS_SCHEMA",
+    "MetricsRow",
+    "folder_of",
+    "losses",
+    "metrics_at_end",
+    "metrics_rows",
+    "wait_share",
+]
 
 FILE = "metrics.jsonl"
-SCHEMA = "slurmgpu.metrics/1"
-_TAIL = 1 << 20
+METRICS_SCHEMA = "slurmgpu.metrics/1"
+_METRICS_TAIL = 1 << 20
 """Bytes from the end of a file: some thousand lines."""
 
 
@@ -43,14 +52,14 @@ def metrics_rows(rows: Iterable[Row]) -> Iterator[MetricsRow]:
             yield MetricsRow(kind, number(row.get("time")), restart, step, part(row, "values"))
 
 
-def end_of(run_dir: Path, most: int = _TAIL) -> Iterator[MetricsRow]:
+def metrics_at_end(run_dir: Path, most: int = _METRICS_TAIL) -> Iterator[MetricsRow]:
     """The rows in the last bytes of a run directory's file; none where there is no such file."""
-    return metrics_rows(json_rows.end_of(run_dir / FILE, SCHEMA, most))
+    return metrics_rows(json_rows.rows_at_end(run_dir / FILE, METRICS_SCHEMA, most))
 
 
 def losses(run_dir: Path) -> list[tuple[int, float]]:
     """Steps and their losses by the last mebibyte of the file, oldest first; [] where there are none."""
-    trained = (row for row in end_of(run_dir) if row.kind == "train")
+    trained = (row for row in metrics_at_end(run_dir) if row.kind == "train")
     return [(row.step, loss) for row in trained if (loss := number(row.values.get("loss"))) is not None]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.regular import open_regular
 from slurmgpu.monitoring.json_rows import positive
-from slurmgpu.monitoring.metrics import MetricsRow, end_of
+from slurmgpu.monitoring.metrics import MetricsRow, metrics_at_end
 from slurmgpu.training.verdict.events import Unreadable
 from slurmgpu.training.verdict.judging import judge
 from slurmgpu.training.verdict.reading import measured_in, measured_trace
@@ -46,7 +46,7 @@ def judge_run(run_dir: Path) -> Judged:
             f"there is no profile to read in {folder}: {told}",
             hint="set profile: true under train: (--set train.profile=true) and submit it again, or name a trace",
         )
-    whole = of_training(end_of(run_dir, _METRICS))
+    whole = of_training(metrics_at_end(run_dir, _METRICS))
     try:
         return Judged(folder, judge(ranks, _settings(run_dir), whole), notes)
     except (LookupError, TypeError, ValueError):

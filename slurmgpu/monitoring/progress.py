@@ -9,13 +9,13 @@ from pathlib import Path
 
 from slurmgpu.models.samples import Progress
 from slurmgpu.monitoring.json_rows import number, opened, positive, rows_in, whole
-from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows, wait_share
+from slurmgpu.monitoring.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows, wait_share
 
 __all__ = ["progress_of"]
 
-_TAIL = 64 * 1024
+_PROGRESS_TAIL = 64 * 1024
 # As far back as the line of the newest start is looked for: with hundreds of ranks it is long.
-_MOST = 16 * _TAIL
+_MOST = 16 * _PROGRESS_TAIL
 _START = b'"kind": "start"'
 
 
@@ -53,13 +53,13 @@ def progress_of(run_dir: Path) -> Progress | None:
 
 def _read(path: Path) -> tuple[list[MetricsRow], int | None]:
     """The rows at the end of the file, and the steps in all by that of the newest start."""
-    with opened(path, SCHEMA) as file:
-        rows = list(metrics_rows(file.tail(_TAIL)))
+    with opened(path, METRICS_SCHEMA) as file:
+        rows = list(metrics_rows(file.tail(_PROGRESS_TAIL)))
         starts = [row for row in rows if row.kind == "start"]
-        if not starts and file.size > _TAIL:
+        if not starts and file.size > _PROGRESS_TAIL:
             before = file.end(_MOST)
             begins = before.rfind(b"\n", 0, max(0, before.rfind(_START))) + 1
-            near = metrics_rows(rows_in(before[begins:].split(b"\n", 1)[0], SCHEMA))
+            near = metrics_rows(rows_in(before[begins:].split(b"\n", 1)[0], METRICS_SCHEMA))
             starts = [row for row in near if row.kind == "start"] or [
                 *islice(metrics_rows(file.head(_MOST)), 1)
             ]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.monitoring.json_rows import end_of
-from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
+from slurmgpu.monitoring.json_rows import rows_at_end
+from slurmgpu.monitoring.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
 
 __all__ = ["Difference", "Told", "first_difference", "lines_of_both", "starts", "told"]
 
@@ -59,7 +59,7 @@ class Difference:
 def _rows(file: Path) -> Iterator[MetricsRow]:
     """All rows of a file; none where there is no such file."""
     size = file.stat().st_size if file.is_file() else 0
-    return metrics_rows(end_of(file, SCHEMA, size))
+    return metrics_rows(rows_at_end(file, METRICS_SCHEMA, size))
 
 
 def starts(run_dir: Path) -> list[MetricsRow]:

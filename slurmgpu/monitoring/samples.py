@@ -16,13 +16,13 @@ from typing import NamedTuple
 from slurmgpu.models.samples import GpuSummary, SampleSummary
 from slurmgpu.monitoring.json_rows import Row, opened, part, positive, whole
 
-__all__ = ["FOLDER", "SCHEMA", "host_of", "restart_of", "sample_files", "summary"]
+__all__ = ["FOLDER", "SAMPLE_SCHEMA", "host_of", "restart_of", "sample_files", "summary"]
 
-SCHEMA = "slurmgpu.sample/1"
+SAMPLE_SCHEMA = "slurmgpu.sample/1"
 FOLDER = "samples"
 _HEAD = 64 * 1024  # bytes that hold the first line, with the names of all GPUs
-_TAIL = 256 * 1024  # bytes that hold the last whole line
-_MOST_FILES = 20_000  # nodes and starts of one job
+_SUMMARY_TAIL = 256 * 1024  # bytes that hold the last whole line
+_MOST_SUMMARY_FILES = 20_000  # nodes and starts of one job
 _NAME = re.compile(r"(\d+)\.(\d+)-(.+)\.jsonl\Z")
 
 
@@ -57,7 +57,7 @@ def sample_files(run_dir: Path, job_id: int) -> list[Path]:
     except OSError:
         return []
     ours = sorted(name for name in names if (match := _NAME.match(name)) and int(match[1]) == job_id)
-    return [run_dir / FOLDER / name for name in ours[:_MOST_FILES]]
+    return [run_dir / FOLDER / name for name in ours[:_MOST_SUMMARY_FILES]]
 
 
 def host_of(path: Path) -> str:
@@ -127,8 +127,8 @@ def _read(path: Path) -> _Seen | None:
 
 def _ends(path: Path) -> tuple[list[Row], list[Row]]:
     """The rows at the beginning and at the end."""
-    with opened(path, SCHEMA) as file:
-        return list(file.head(_HEAD)), list(file.tail(_TAIL))
+    with opened(path, SAMPLE_SCHEMA) as file:
+        return list(file.head(_HEAD)), list(file.tail(_SUMMARY_TAIL))
 
 
 def _by_index(row: Row) -> dict[int, Row]:

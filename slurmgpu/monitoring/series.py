@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.monitoring import samples
-from slurmgpu.monitoring.json_rows import Row, end_of, positive, whole
+from slurmgpu.monitoring.json_rows import Row, positive, rows_at_end, whole
 
 __all__ = ["GpuSeries", "busy_since", "gpu_series", "gpus_by_index", "grown"]
 
@@ -32,7 +32,7 @@ def gpu_series(run_dir: Path, job_id: int) -> list[GpuSeries]:
     newest = {samples.host_of(path): path for path in sorted(files, key=samples.restart_of)}
     found: dict[tuple[str, int], list[float]] = {}
     for host, path in sorted(newest.items())[:_MOST_FILES]:
-        rows = [row for row in end_of(path, samples.SCHEMA, _TAIL) if row.get("kind") == "sample"]
+        rows = [row for row in rows_at_end(path, samples.SAMPLE_SCHEMA, _TAIL) if row.get("kind") == "sample"]
         for before, row in pairwise(rows):
             old = gpus_by_index(before)
             for index, gpu in gpus_by_index(row).items():

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from slurmgpu.models.run import JobStatus
 from slurmgpu.models.samples import Progress
 from slurmgpu.monitoring.json_rows import number, opened
-from slurmgpu.monitoring.metrics import FILE, SCHEMA, folder_of, metrics_rows
+from slurmgpu.monitoring.metrics import FILE, METRICS_SCHEMA, folder_of, metrics_rows
 from slurmgpu.monitoring.progress import progress_of
 
 __all__ = ["Trial", "trial_of"]
 
-_TAIL = 1 << 16
+_TRIALS_TAIL = 1 << 16
 _NO_RESULT = frozenset({"epoch", "seconds", "samples", "step"})
 """What a row of an evaluation has besides its results."""
 
@@ -34,8 +34,8 @@ def trial_of(run_dir: Path, job: JobStatus) -> Trial:
     progress = progress_of(folder)
     results: dict[str, float] = {}
     try:
-        with opened(folder / FILE, SCHEMA) as file:
-            evaluated = [row for row in metrics_rows(file.tail(_TAIL)) if row.kind == "eval"]
+        with opened(folder / FILE, METRICS_SCHEMA) as file:
+            evaluated = [row for row in metrics_rows(file.tail(_TRIALS_TAIL)) if row.kind == "eval"]
     except OSError:
         evaluated = []
     if evaluated:

@@ -63,13 +63,13 @@ class Slurm(Commands):
     find_by_script = sbatch.find_by_script
     queue = squeue.read
     accounting = sacct.read
-    history = history.read
-    sampling = sampling.read
-    live_use = sstat.read
+    history = history.read_histories
+    sampling = sampling.read_sampling
+    live_use = sstat.read_live_use
     cancel = scancel.cancel
     control = control.control
     idle_nodes = sinfo.idle_nodes
-    balance = sshare.read
+    balance = sshare.read_balance
     health = health.read
     talks_to_a_cluster = cluster.talks_to_a_cluster
 

@@ -9,12 +9,12 @@ from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Commands, unreachable
 from slurmgpu.slurm.scancel import Said
 
-__all__ = ["Verb", "command", "control"]
+__all__ = ["Verb", "control", "control_command"]
 
 Verb = Literal["hold", "release", "requeue"]
 
 
-def command(verb: Verb, ids: Sequence[str]) -> list[str]:
+def control_command(verb: Verb, ids: Sequence[str]) -> list[str]:
     """Return the scontrol command; it takes several jobs as one word.
 
     A job is held as its owner would (`uhold`): by an operator's `hold`, it could not be released by its owner (scontrol(1)).
@@ -27,7 +27,7 @@ def control(slurm: Commands, verb: Verb, ids: Sequence[str]) -> Said:
 
     Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
     """
-    answer = slurm.ask(command(verb, ids))
+    answer = slurm.ask(control_command(verb, ids))
     meaning = meaning_of(answer)
     if meaning == "no answer":
         raise unreachable(answer)

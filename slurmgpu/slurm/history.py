@@ -30,7 +30,15 @@ from slurmgpu.slurm.sacct import (
 )
 from slurmgpu.slurm.text import each_row, moment, size, unread, whole
 
-__all__ = ["HISTORY", "Histories", "History", "Start", "command", "parse", "read"]
+__all__ = [
+    "HISTORY",
+    "Histories",
+    "History",
+    "Start",
+    "histories_command",
+    "parse_histories",
+    "read_histories",
+]
 
 HISTORY = (*FIELDS, *USE, "ReqMem", "AveRSS", "MaxRSSNode", "ConsumedEnergyRaw", "TRESUsageInTot")
 """In every release from 20.11 to 26.05."""
@@ -82,12 +90,14 @@ class Histories(Told):
     jobs: list[History] = field(default_factory=list)
 
 
-def command(*, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None) -> list[str]:
+def histories_command(
+    *, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None
+) -> list[str]:
     """Return the sacct command for all starts and steps of jobs by id, or of those of a user (None: all) since a moment."""
     return [*asking(HISTORY), "--duplicates", *whose(user, ids, since)]
 
 
-def read(
+def read_histories(
     slurm: Commands,
     *,
     user: str | None = None,
@@ -99,11 +109,11 @@ def read(
 
     A week of a large site is many rows, so it may take `timeout` seconds.
     """
-    answer = slurm.ask(command(user=user, ids=ids, since=since), timeout=timeout)
-    return absence(answer, Histories) or parse(answer.stdout)
+    answer = slurm.ask(histories_command(user=user, ids=ids, since=since), timeout=timeout)
+    return absence(answer, Histories) or parse_histories(answer.stdout)
 
 
-def parse(text: str) -> Histories:
+def parse_histories(text: str) -> Histories:
     """Read what `command` prints; rows that are none become notes."""
     bad: list[str] = []
     notes: list[str] = []

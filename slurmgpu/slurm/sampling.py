@@ -9,7 +9,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.slurm import scontrol
 from slurmgpu.slurm.commands import Commands
 
-__all__ = ["Sampling", "parse", "read"]
+__all__ = ["Sampling", "parse_sampling", "read_sampling"]
 
 DEFAULT_SECONDS = 30
 """JobAcctGatherFrequency where slurm.conf names none."""
@@ -28,16 +28,16 @@ class Sampling(NamedTuple):
     """Slurm's version as numbers; empty: not told."""
 
 
-def read(slurm: Commands) -> Sampling:
+def read_sampling(slurm: Commands) -> Sampling:
     """Ask slurmctld, by one command; what it does not tell is Slurm's default, and `told` says so."""
     try:
         answer = slurm.ask(scontrol.CONFIG, timeout=15)
     except SlurmUnreachable:
         return Sampling()
-    return parse(answer.stdout) if answer.ok else Sampling()
+    return parse_sampling(answer.stdout) if answer.ok else Sampling()
 
 
-def parse(text: str) -> Sampling:
+def parse_sampling(text: str) -> Sampling:
     """Read what `scontrol show config` prints."""
     config = scontrol.configuration(text)
     if not config:

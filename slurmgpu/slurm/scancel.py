@@ -10,7 +10,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Commands, unreachable
 
-__all__ = ["Said", "cancel", "check_signal", "command"]
+__all__ = ["Said", "cancel", "cancel_command", "check_signal"]
 
 _SIGNAL = re.compile(r"(?:SIG)?[A-Z][A-Z0-9]{1,9}|\d{1,2}", re.ASCII)
 
@@ -23,7 +23,7 @@ def check_signal(signal: str | None) -> None:
         )
 
 
-def command(ids: Sequence[str], signal: str | None = None) -> list[str]:
+def cancel_command(ids: Sequence[str], signal: str | None = None) -> list[str]:
     """Return the scancel command; with a signal the jobs live on if they handle it."""
     check_signal(signal)
     if signal is None:
@@ -44,7 +44,7 @@ def cancel(slurm: Commands, ids: Sequence[str], signal: str | None = None) -> Sa
 
     Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
     """
-    answer = slurm.ask(command(ids, signal))
+    answer = slurm.ask(cancel_command(ids, signal))
     meaning = meaning_of(answer)
     if meaning == "no answer":
         raise unreachable(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.text import whole
 
-__all__ = ["COMMAND", "idle_nodes", "parse"]
+__all__ = ["COMMAND", "idle_nodes", "parse_free_nodes"]
 
 # %R: the partition's bare name; %t: the state in short, with a mark (idle~: powered down, and could be had); %D: nodes.
 COMMAND = ["sinfo", "--noheader", "--format=%R|%t|%D"]
@@ -15,10 +15,10 @@ _UNUSABLE = "*$!%"  # no answer, reserved for maintenance, powering down
 def idle_nodes(slurm: Commands) -> dict[str, int]:
     """Idle nodes of each partition; partitions that sinfo does not name are not in it. Empty when it fails."""
     answer = slurm.ask(COMMAND)
-    return parse(answer.stdout) if answer.ok else {}
+    return parse_free_nodes(answer.stdout) if answer.ok else {}
 
 
-def parse(text: str) -> dict[str, int]:
+def parse_free_nodes(text: str) -> dict[str, int]:
     """Read what `COMMAND` prints."""
     idle: dict[str, int] = {}
     for line in text.split("\n"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.text import whole
 
-__all__ = ["Balance", "command", "parse", "read"]
+__all__ = ["Balance", "balance_command", "parse_balance", "read_balance"]
 
 FIELDS = ("Account", "User", "GrpTRESMins", "GrpTRESRaw", "TRESRunMins")
 
@@ -23,21 +23,21 @@ class Balance:
     """TRES -> minutes left: granted, less used, less what running jobs may still use."""
 
 
-def command(account: str) -> list[str]:
+def balance_command(account: str) -> list[str]:
     """Return the sshare command for one account."""
     return ["sshare", "-n", "-P", "-A", account, "-o", ",".join(FIELDS)]
 
 
-def read(slurm: Commands, account: str) -> tuple[Balance | None, str]:
+def read_balance(slurm: Commands, account: str) -> tuple[Balance | None, str]:
     """Ask for an account's budget; None with the reason where Slurm does not say."""
-    answer = slurm.ask(command(account))
+    answer = slurm.ask(balance_command(account))
     if not answer.ok:
         return None, f"sshare said: {answer.text}"
-    balance = parse(answer.stdout, account)
+    balance = parse_balance(answer.stdout, account)
     return balance, "" if balance else f"sshare shows no account {account!r}"
 
 
-def parse(text: str, account: str) -> Balance | None:
+def parse_balance(text: str, account: str) -> Balance | None:
     """Read what `command` prints: the account's own row is the one without a user."""
     for line in text.split("\n"):
         parts = line.split("|")

@@ -13,7 +13,7 @@ __all__ = ["COMMAND", "as_bench", "with_training_code"]
 COMMAND = ("python", "-m", "slurmgpu.training.benching")
 """It reads asked.json in its run directory, and writes rows.jsonl there."""
 _USUAL = Duration(3600)
-_SUFFIX = "-bench"
+_BENCH_SUFFIX = "-bench"
 _LONGEST_NAME = 200
 """Bytes that Slurm takes."""
 
@@ -35,7 +35,8 @@ def as_bench(job: Job, *, tasks: int | None, timed: bool) -> Job:
     time = limit if limit is not None and (timed or limit.exceeds(_USUAL) is False) else _USUAL
     return job.model_copy(
         update={
-            "name": name_of(job).encode()[: _LONGEST_NAME - len(_SUFFIX)].decode(errors="ignore") + _SUFFIX,
+            "name": name_of(job).encode()[: _LONGEST_NAME - len(_BENCH_SUFFIX)].decode(errors="ignore")
+            + _BENCH_SUFFIX,
             "command": COMMAND,
             "train": None,
             "launch": Launch(launcher="plain"),

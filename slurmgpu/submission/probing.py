@@ -12,7 +12,7 @@ from slurmgpu.planning.settled import name_of, restart_of
 
 __all__ = ["SLURM_SECONDS", "as_probe", "goes_on", "is_sampled", "left_out"]
 
-_SUFFIX = "-probe"
+_PROBE_SUFFIX = "-probe"
 _LONGEST_NAME = 200
 """Bytes that Slurm takes."""
 SLURM_SECONDS = 5
@@ -31,7 +31,7 @@ def as_probe(job: Job, minutes: int, policy: SamplerPolicy, slurm_samples: int =
             "components: a probe is of one kind of node, and the components of this job differ",
             hint="probe each component as a job of its own, or submit the job and ask slurmgpu report JOB afterwards",
         )
-    name = name_of(job).encode()[: _LONGEST_NAME - len(_SUFFIX)].decode(errors="ignore") + _SUFFIX
+    name = name_of(job).encode()[: _LONGEST_NAME - len(_PROBE_SUFFIX)].decode(errors="ignore") + _PROBE_SUFFIX
     time = Duration(minutes * 60)
     if job.resources.time is not None and time.exceeds(job.resources.time):
         time = job.resources.time

@@ -15,7 +15,7 @@ from slurmgpu.monitoring.arrays import Among, Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.json_rows import number
 from slurmgpu.monitoring.log_files import Log, absence, last_lines_from, size_of
-from slurmgpu.monitoring.metrics import end_of, folder_of
+from slurmgpu.monitoring.metrics import folder_of, metrics_at_end
 from slurmgpu.monitoring.series import gpu_series
 from slurmgpu.printable import Harmless
 from slurmgpu.screen.source import Seen, Source
@@ -163,7 +163,7 @@ def curves(run_dir: Path, job: JobStatus) -> dict[str, object]:
     """Loss and samples per second by step, and the loss of evaluations: of each step, what the newest start says."""
     trained: dict[int, tuple[float | None, float | None]] = {}
     evaluated: dict[int, float] = {}
-    for row in end_of(folder_of(run_dir, job)):
+    for row in metrics_at_end(folder_of(run_dir, job)):
         loss = number(row.values.get("loss"))
         if row.kind == "train":
             trained[row.step] = (loss, number(row.values.get("samples_per_second")))

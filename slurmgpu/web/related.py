@@ -28,7 +28,7 @@ _MOST_DRAWN = 16
 _MOST_RESULTS = 12
 _MOST_LINES = 400
 """Jobs among whose runs dependencies are looked for."""
-_MOST_KEPT = 4000
+_MOST_RELATED = 4000
 _MOST_BOXES = 60
 _MOST_ARRAYS = 8
 _GOOD_FOR = 8.0
@@ -169,7 +169,7 @@ class Related:
             run = self.looker.source.quick_run(job) if job.state.is_final else run_of(job)
             if run is None:
                 return ""
-            if len(self._planned) > _MOST_KEPT:
+            if len(self._planned) > _MOST_RELATED:
                 self._planned.clear()
             self._planned[key] = _dependency(run)
         return self._planned[key]

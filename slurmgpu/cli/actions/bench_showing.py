@@ -98,12 +98,12 @@ def _tell_if_busy(results: Results) -> None:
 
 def _table(kind: str, results: Results) -> list[Sequence[str]]:
     if kind == "node":
-        return [node.HEAD, *node.lines(results)]
+        return [node.HEAD, *node.node_lines(results)]
     if kind == "task":
-        return [tries.HEAD, *tries.lines(results)]
+        return [tries.HEAD, *tries.try_lines(results)]
     found = networks.times(results)
     head = ("Network", "Mini-batch", *found.places, *networks.PUBLISHED_PLACES)
-    return [head, *networks.lines(found)]
+    return [head, *networks.network_lines(found)]
 
 
 def _long_table(kind: str, results: Results) -> list[Sequence[str]]:

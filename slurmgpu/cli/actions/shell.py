@@ -143,9 +143,9 @@ def _serve(prepared: Prepared, wanted: _Wanted) -> int:
         shape = ShellValues("jupyter", (), values)
     files = prepared.render_shell(shape)
     with session_folder(prepared.runs, plan, prepared.loaded.job, files.pop(SCRIPT_NAME), note) as path:
-        token = "" if wanted.ssh else jupyter.prepare(path)
+        token = "" if wanted.ssh else jupyter.prepare_jupyter(path)
         if wanted.ssh:
-            ssh.prepare(path)
+            ssh.prepare_ssh(path)
         session = _started(prepared, path, files, pty=False, terminal=False)
         try:
             with as_interrupts():

@@ -20,7 +20,7 @@ __all__ = ["JOBS", "KINDS", "ROWS", "BenchJob", "Part", "jobs_in", "jobs_text", 
 ROWS = "rows.jsonl"
 JOBS = "jobs.json"
 KINDS = ("networks", "node", "task")
-_MOST = 1 << 20
+_LARGEST_DOCUMENT = 1 << 20
 _SLOW = 0.85
 """Of what is usual among the others: a node that does not reach it is named."""
 _FEWEST = 3
@@ -59,7 +59,7 @@ def jobs_in(folder: Path) -> tuple[str, list[BenchJob]]:
     """The kind of the bench in a folder, and its jobs; InvalidInput where it is no bench in jobs of its own."""
     try:
         with open_regular(folder / JOBS) as file:
-            document = json.loads(file.read(_MOST))
+            document = json.loads(file.read(_LARGEST_DOCUMENT))
         if document["schema"] != SCHEMA:
             raise ValueError(document["schema"])
         jobs = [BenchJob(str(one["on"]), str(one["run_dir"])) for one in document["jobs"]]

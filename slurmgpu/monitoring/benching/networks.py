@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.json_rows import Row, whole
 
-__all__ = ["PUBLISHED", "PUBLISHED_PLACES", "Table", "lines", "place_of", "seconds", "times"]
+__all__ = ["PUBLISHED", "PUBLISHED_PLACES", "Table", "network_lines", "place_of", "seconds", "times"]
 
 PUBLISHED_PLACES = ("published: CPU", "published: GTX 1080")
 PUBLISHED: Mapping[str, tuple[float, float]] = {
@@ -47,7 +47,7 @@ def times(results: Results) -> Table:
     return table
 
 
-def lines(table: Table) -> Iterator[list[str]]:
+def network_lines(table: Table) -> Iterator[list[str]]:
     """A line for each network: its name, its mini-batch, the time at each place, and the published ones."""
     for name, here in table.seconds.items():
         published = PUBLISHED.get(name, (None, None))

@@ -8,12 +8,12 @@ from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.json_rows import Row, positive
 from slurmgpu.monitoring.reporting.wording import amount, percent, short
 
-__all__ = ["HEAD", "lines", "over"]
+__all__ = ["HEAD", "node_lines", "over"]
 
 HEAD = ("What", "Where", "Measured", "Published peak", "Reached")
 
 
-def lines(results: Results) -> Iterator[tuple[str, str, str, str, str]]:
+def node_lines(results: Results) -> Iterator[tuple[str, str, str, str, str]]:
     """A line for each figure; a peak that is not known is `-`."""
     for row in results.rows:
         what = row.get("what")

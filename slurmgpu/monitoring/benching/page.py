@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from slurmgpu.monitoring.benching import node, tries
 from slurmgpu.monitoring.benching.figures import figures, svg
 from slurmgpu.monitoring.benching.gathered import Part, missing, slow
-from slurmgpu.monitoring.benching.networks import PUBLISHED_PLACES, lines, seconds, times
+from slurmgpu.monitoring.benching.networks import PUBLISHED_PLACES, network_lines, seconds, times
 from slurmgpu.monitoring.benching.ratios import ratios
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.benching.verdict import judge
@@ -49,7 +49,7 @@ def _of_machine(kind: str, results: Results) -> Iterator[str]:
 
 def _networks(results: Results) -> Iterator[str]:
     found = times(results)
-    rows = [[text(name), *cells] for name, *cells in lines(found)]
+    rows = [[text(name), *cells] for name, *cells in network_lines(found)]
     heads = ("Network", "Mini-batch", *found.places, *PUBLISHED_PLACES)
     yield table("Seconds per mini-batch, median", heads, rows, 1)
     yield (
@@ -70,7 +70,7 @@ def _networks(results: Results) -> Iterator[str]:
 
 
 def _node(results: Results) -> Iterator[str]:
-    rows = [[text(what), text(where), *figures] for what, where, *figures in node.lines(results)]
+    rows = [[text(what), text(where), *figures] for what, where, *figures in node.node_lines(results)]
     yield table("Measured, beside the published peak", node.HEAD, rows, 2)
 
 
@@ -84,7 +84,7 @@ def _task(results: Results) -> Iterator[str]:
             for one in verdict.proposals
         )
         yield f'<h3>What follows</h3><ul class="next">{"".join(items)}</ul>'
-    rows = [[text(what), text(setting), *figures] for what, setting, *figures in tries.lines(results)]
+    rows = [[text(what), text(setting), *figures] for what, setting, *figures in tries.try_lines(results)]
     yield table("What was tried", tries.HEAD, rows, 2)
     for one in ratios(results):
         yield table(one.title, one.head, [[text(name), *cells] for name, *cells in one.lines], 1)

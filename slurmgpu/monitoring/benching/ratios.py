@@ -34,7 +34,7 @@ class Ratios(NamedTuple):
 
 def ratios(results: Results) -> Iterator[Ratios]:
     """The tables of those parts that were tried."""
-    if (lines := _scaling(results)) is not None:
+    if (lines := _scaling_lines(results)) is not None:
         title = "Time for as many samples, over that of one process; the micro-batch of each is kept"
         yield Ratios("scaling", title, ("How", "Here", "Published"), lines, _PUBLISHED_NOTE)
     if lines := _precisions(results):
@@ -43,7 +43,7 @@ def ratios(results: Results) -> Iterator[Ratios]:
         )
 
 
-def _scaling(results: Results) -> list[tuple[str, ...]] | None:
+def _scaling_lines(results: Results) -> list[tuple[str, ...]] | None:
     base = _rate(next((row for row in results.rows if row.get("what") == "base"), {}))
     found: dict[tuple[str, int], tuple[str, float | None]] = {}
     for row in results.rows:

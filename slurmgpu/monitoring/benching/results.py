@@ -10,7 +10,7 @@ from slurmgpu.monitoring.json_rows import Row, opened, part, positive
 __all__ = ["SCHEMA", "Results", "median", "read"]
 
 SCHEMA = "slurmgpu.bench/1"
-_MOST = 1 << 21
+_LARGEST_RESULTS = 1 << 21
 """Bytes: several times what the longest bench writes; what is beyond it was not written by one, and is left unread."""
 
 
@@ -30,7 +30,7 @@ def read(path: Path) -> Results:
     whole = False
     try:
         with opened(path, SCHEMA) as file:
-            found = list(file.head(_MOST))
+            found = list(file.head(_LARGEST_RESULTS))
     except OSError:
         found = []
     for row in found:

@@ -10,7 +10,7 @@ from slurmgpu.monitoring.benching.wording import digits
 from slurmgpu.monitoring.json_rows import Row, positive
 from slurmgpu.monitoring.reporting.wording import percent, short
 
-__all__ = ["HEAD", "lines"]
+__all__ = ["HEAD", "try_lines"]
 
 HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Comm.", "Memory")
 _ORDER = ("processes", "batch_size", "workers", "precision", "tf32", "channels_last", "compile")
@@ -23,7 +23,7 @@ _SHOWN = {
 }
 
 
-def lines(results: Results) -> Iterator[tuple[str, ...]]:
+def try_lines(results: Results) -> Iterator[tuple[str, ...]]:
     """A line for each try; why one did not run is a sentence of the verdict."""
     for row in results.rows:
         what = str(row.get("what"))

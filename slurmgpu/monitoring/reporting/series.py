@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.monitoring.json_rows import Row, end_of, part, positive
-from slurmgpu.monitoring.samples import SCHEMA, host_of, sample_files
+from slurmgpu.monitoring.json_rows import Row, part, positive, rows_at_end
+from slurmgpu.monitoring.samples import SAMPLE_SCHEMA, host_of, sample_files
 from slurmgpu.monitoring.series import busy_since, gpus_by_index, grown
 
 __all__ = ["Line", "Series", "read_series"]
@@ -77,4 +77,4 @@ def _add(found: Series, host: str, at: float, row: Row, before: Row | None) -> N
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    return (row for row in end_of(path, SCHEMA, _LARGEST) if row.get("kind") == "sample")
+    return (row for row in rows_at_end(path, SAMPLE_SCHEMA, _LARGEST) if row.get("kind") == "sample")

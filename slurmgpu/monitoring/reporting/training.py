@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurmgpu.monitoring.cause_files import ORDERLY
 from slurmgpu.monitoring.json_rows import Row, number, opened, part, rows_in, whole
-from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
+from slurmgpu.monitoring.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
 
 __all__ = ["Training", "read_rows", "read_training", "training_of"]
 
@@ -56,11 +56,11 @@ def read_training(run_dir: Path) -> Training | None:
 def read_rows(run_dir: Path) -> tuple[Iterator[MetricsRow], bool] | None:
     """The rows of a run directory's metrics, and whether they are all; None where there is no such file."""
     try:
-        with opened(run_dir / FILE, SCHEMA) as file:
+        with opened(run_dir / FILE, METRICS_SCHEMA) as file:
             text, all_of_it = file.end(LARGEST), file.size <= LARGEST
     except OSError:
         return None
-    return metrics_rows(rows_in(text, SCHEMA)), all_of_it
+    return metrics_rows(rows_in(text, METRICS_SCHEMA)), all_of_it
 
 
 @dataclass

@@ -35,7 +35,7 @@ def main(release: str) -> None:
         for job in (eats, burns, again):
             running.wait_for(job, timeout=300, complete_row=True)
         time.sleep(2)
-        recorder.record("sacct_history", history.command(ids=[again, eats, burns]))
+        recorder.record("sacct_history", history.histories_command(ids=[again, eats, burns]))
         recorder.record("scontrol_sampling", list(scontrol.CONFIG))
 
 
