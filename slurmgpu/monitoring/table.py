@@ -12,11 +12,12 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import ALL, Among, Line, label
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.reporting.wording import duration
 from slurmgpu.monitoring.seen import progress_text
 from slurmgpu.monitoring.waits import waits, word_of
 from slurmgpu.printable import printable
 
-__all__ = ["COLUMNS", "Column", "aligned", "columns_of", "duration", "in_order", "plain", "table"]
+__all__ = ["COLUMNS", "Column", "aligned", "columns_of", "in_order", "plain", "table"]
 
 
 def table(
@@ -65,15 +66,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         width = common[-1] if len(common) > len(widths) / 2 else widths[-1]
         columns.append([cell.ljust(width) for cell in column])
     return "\n".join(["  ".join(row).rstrip() for row in zip(*columns, strict=True)])
-
-
-def duration(seconds: int | None) -> str | None:
-    """Return seconds as `1-02:03:04` or `02:03:04`, as Slurm writes them."""
-    if seconds is None:
-        return None
-    days, rest = divmod(seconds, 86400)
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock
 
 
 def _gpus(line: Line) -> str | None:

@@ -70,8 +70,6 @@ def _laid_out(
     try:
         return environment.get_template(main).render(values)
     except (TemplateError, *_BY_AN_EXPRESSION) as error:
-        from slurmgpu.rendering.mistakes import mistake  # only an error pays for it
-
         raise mistake(error, main, templates, place, environment.filters) from None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 from textual.screen import Screen
 
-from slurmgpu.monitoring.table import duration
+from slurmgpu.monitoring.reporting.wording import duration
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:

@@ -65,9 +65,6 @@ def judge(request: Prepared, text: str, cwd: Path, *, away: bool = False) -> Ver
         found = [_of_ones_own(one) for one in found]
     if not found and request.loaded.job.resources.gpu_memory is None:
         return Verdict()
-    # Only a finding pays for it.
-    from slurmgpu.submission.judging_words import gpu_memory_in_megabytes, in_words_of_the_request
-
     remarks = [(one.severity, in_words_of_the_request(one, script, request)) for one in found]
     return Verdict(
         tuple(remark for severity, remark in remarks if severity == "error"),

@@ -216,13 +216,13 @@ def _drawn(
     places: dict[int, tuple[int, int]] = {}
     for index, column in enumerate(columns):
         top = (tallest - len(column)) * (_HIGH + _GAP_Y) // 2
-        for row, number in enumerate(column):
-            places[number] = (index * (_WIDE + _GAP_X), top + row * (_HIGH + _GAP_Y))
+        for row, task in enumerate(column):
+            places[task] = (index * (_WIDE + _GAP_X), top + row * (_HIGH + _GAP_Y))
     boxes, arrows = [], []
-    for number, (x, y) in places.items():
-        told = after.get(number, [])
+    for task, (x, y) in places.items():
+        told = after.get(task, [])
         waits_for = [WAITS_FOR.get(one.kind, "{}").format(one.job) for one in told]
-        boxes.append(Box(known[number], x, y, _cut(known[number].job), number == here, waits_for))
+        boxes.append(Box(known[task], x, y, _cut(known[task].job), task == here, waits_for))
         for one in told:
             if one.number in places:
                 left, top = places[one.number]

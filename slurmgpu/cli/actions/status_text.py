@@ -14,8 +14,9 @@ from slurmgpu.cli.actions.asking import ago
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Among, Line
 from slurmgpu.monitoring.arrays import lines as lines_of
+from slurmgpu.monitoring.reporting.wording import duration
 from slurmgpu.monitoring.status import StatusReport
-from slurmgpu.monitoring.table import COLUMNS, Column, aligned, duration, table
+from slurmgpu.monitoring.table import COLUMNS, Column, aligned, table
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:

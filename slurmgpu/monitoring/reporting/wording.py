@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from slurmgpu.monitoring.table import duration
+__all__ = ["amount", "clock", "count", "duration", "energy", "percent", "short"]
 
-__all__ = ["amount", "clock", "count", "energy", "percent", "short"]
+
+def duration(seconds: int | None) -> str | None:
+    """Return seconds as `1-02:03:04` or `02:03:04`, as Slurm writes them."""
+    if seconds is None:
+        return None
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
 
 
 def clock(seconds: float | None) -> str:
