@@ -34,13 +34,12 @@ from slurmgpu.errors import PlanError
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
-from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.job import Job
-from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration
 from slurmgpu.planning import ways_out
 from slurmgpu.planning.planner import Surroundings, make_plan
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 
 # Reasons that never pass on an empty cluster (squeue(1), JOB REASON CODES).
 NEVER = re.compile(

@@ -45,9 +45,8 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.sandbox.rules import allowed_qos
-from slurmgpu.sandbox.twin import twin_of
+from slurmgpu.sandbox.twin import allowed_qos, twin_of
+from slurmgpu.script.render import render_script
 
 PROFILES = [
     "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",

@@ -68,7 +68,7 @@ def accepted_flips(folder: Path, count: int, dice: random.Random, scratch: Path)
     The readers are that of a training that goes on, and that of ``slurmgpu checkpoint``.
     """
     # Here, as they need more than torch, which the rest of this does without.
-    from slurmgpu.monitoring.checkpoints import checkpoints, damage
+    from slurmgpu.runs.checkpoints import checkpoints, damage
 
     newest = generations(folder)[0]
     accepted = []

@@ -16,8 +16,8 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster, NodeGroup
+from slurmgpu.sandbox.configuration import Shape
 from slurmgpu.sandbox.programs import slurm_version
-from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.twin import GPUS, twin_of
 

@@ -19,11 +19,10 @@ from slurmgpu.cli.group import cli
 from slurmgpu.cli.schema import Kind
 from slurmgpu.diagnosis.row import ROLES
 from slurmgpu.diagnosis.table import ROWS
-from slurmgpu.doctor.lines import CHECKS
-from slurmgpu.doctor.thresholds import LEAST_DRIVERS, THRESHOLDS, Threshold
-from slurmgpu.files.tasks import PREFIX, shipped_tasks
-from slurmgpu.rendering.context import VARIABLES
-from slurmgpu.scripts.rules import RULES
+from slurmgpu.doctor.lines import CHECKS, LEAST_DRIVERS, THRESHOLDS, Threshold
+from slurmgpu.files.job_text import PREFIX, shipped_tasks
+from slurmgpu.script.rules import RULES
+from slurmgpu.script.variables import VARIABLES
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Made from the code by docs/reference.py: `make reference` writes it anew. -->"

@@ -77,11 +77,11 @@ def submit(
     """
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.settings import runs_folder
+    from slurmgpu.runs.by_submitit import attach, pack_function, require_submitit
+    from slurmgpu.runs.prepare import prepare
+    from slurmgpu.runs.request_checks import judge
+    from slurmgpu.runs.submit import Submission, submit_plan
     from slurmgpu.slurm import Slurm
-    from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
-    from slurmgpu.submission.judging import judge
-    from slurmgpu.submission.preparing import prepare
-    from slurmgpu.submission.submitting import Submission, submit_plan
 
     require_submitit()
     cwd = Path.cwd()
@@ -110,7 +110,7 @@ def submit(
 def _layer(function: Callable[..., object], settings: dict[str, object]) -> Layered:
     """The keywords as the topmost layer; the function's dotted name stands for a command."""
     from slurmgpu.files.layered import Layered, Origin
-    from slurmgpu.submission.by_submitit import is_checkpointable
+    from slurmgpu.runs.by_submitit import is_checkpointable
 
     name, dotted = _names(function)
     layer = Layered({}, {})

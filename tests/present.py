@@ -71,14 +71,14 @@ def _name(argv: Sequence[str]) -> str:
 
 def queue_row(number: int, **values: str) -> str:
     """A row of the queue, by the names of its fields in lower case."""
-    from slurmgpu.slurm.present.queue import FIELDS
+    from slurmgpu.slurm.queue import FIELDS
 
     return _row(FIELDS, number, values)
 
 
 def asked_row(number: int, **values: str) -> str:
     """A row of what a job asks for."""
-    from slurmgpu.slurm.present.queue import ASKED_FIELDS
+    from slurmgpu.slurm.queue import ASKED_FIELDS
 
     return _row(ASKED_FIELDS, number, values)
 

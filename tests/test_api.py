@@ -24,7 +24,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.quoting import directive_value
-from slurmgpu.submission.by_submitit import pack_command
+from slurmgpu.runs.by_submitit import pack_command
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS = Path(__file__).parent / "golden" / "clusters"
@@ -300,9 +300,7 @@ def run_python(code: str, path: Path) -> subprocess.CompletedProcess[str]:
 def test_importing_slurmgpu_imports_neither_submitit_nor_torch(tmp_path: Path) -> None:
     for name in ("torch", "submitit"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')\n")
-    code = (
-        "import slurmgpu, slurmgpu.api, slurmgpu.cli.submit, slurmgpu.submission.by_submitit; slurmgpu.submit"
-    )
+    code = "import slurmgpu, slurmgpu.api, slurmgpu.cli.submit, slurmgpu.runs.by_submitit; slurmgpu.submit"
     done = run_python(code, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.assistants.budget import Budget, new_entry
-from slurmgpu.assistants.secrets import Secrets
-from slurmgpu.assistants.text import MOST_CHARACTERS, marked, plain, shortened
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, RunFailed
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import load_settings
-from slurmgpu.monitoring.select import current_user
-from slurmgpu.rendering.render import render_script
+from slurmgpu.jobs.select import current_user
+from slurmgpu.mcp.budget import Budget, new_entry
+from slurmgpu.mcp.text import MOST_CHARACTERS, Secrets, marked, plain, shortened
+from slurmgpu.script.render import render_script
 from slurmgpu.slurm.squeue import FIELDS
 from slurmgpu.slurm.text import SEPARATOR
 
@@ -558,7 +557,7 @@ def test_a_job_that_slurm_refused_gives_its_hours_back_and_its_name(place: Place
 def test_a_job_nobody_knows_keeps_its_hours_and_is_not_resent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmgpu.submission.submitting._LOOKS", (0.0,))
+    monkeypatch.setattr("slurmgpu.runs.submit._LOOKS", (0.0,))
     place.allow("submit", hours=2)
     place.command("sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
     assert "it is not known whether Slurm has the job" in refused("submit", once="a", **JOB)

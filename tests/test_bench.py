@@ -20,21 +20,26 @@ from slurmgpu.cli.actions.bench_jobs import nodes_that_take_jobs
 from slurmgpu.cli.actions.bench_memory import remember_verdict, told_of_run
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.files.measured import Measured, key_of, recall, remember
+from slurmgpu.files.settings import Measured, key_of, recall, remember
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.monitoring.benching.figures import figures, svg, write_png
-from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_text, missing, part_of, slow
-from slurmgpu.monitoring.benching.networks import times
-from slurmgpu.monitoring.benching.node import node_lines
-from slurmgpu.monitoring.benching.page import page, page_of_parts
-from slurmgpu.monitoring.benching.ratios import ratios
-from slurmgpu.monitoring.benching.results import SCHEMA, read
-from slurmgpu.monitoring.benching.smaller import kinds_of, would_do
-from slurmgpu.monitoring.benching.tries import HEAD
-from slurmgpu.monitoring.benching.tries import try_lines as tries
-from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.runs.bench.page import HEAD, figures, page, page_of_parts, svg, write_png
+from slurmgpu.runs.bench.page import try_lines as tries
+from slurmgpu.runs.bench.results import (
+    SCHEMA,
+    BenchJob,
+    Part,
+    jobs_in,
+    jobs_text,
+    missing,
+    node_lines,
+    part_of,
+    read,
+    slow,
+    times,
+)
+from slurmgpu.runs.bench.verdict import judge, kinds_of, ratios, would_do
 from tests.present import Recorded
 from tests.tables import TABLES
 

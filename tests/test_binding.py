@@ -10,14 +10,13 @@ from pydantic import ValidationError
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
-from slurmgpu.models.binding import entries, gpus_of_a_task
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.resources import Resources
+from slurmgpu.models.resources import Resources, entries, gpus_of_a_task
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 
 MAP = "map_cpu:0,8,16,24"
 HERE: dict[str, Any] = {

@@ -15,9 +15,9 @@ from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.importing_options import options_to_data
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.importing_command import options_to_data
+from slurmgpu.script.render import render_script
 from tests.published import Case, published, wanted
 
 TABLE = Path(__file__).parent.parent / "docs" / "published-scripts.md"

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script, python_scripts
-from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import SEVERITIES, Facts
+from slurmgpu.runs.command_checks.environment import known_modules
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script, python_scripts
+from slurmgpu.script.rules import RULES
+from slurmgpu.script.rules.base import SEVERITIES, Facts
 from slurmgpu.slurm.answers import Answer
-from slurmgpu.submission.slips.modules import known_modules
 from tests import ready
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
 from tests.published import published, script_of

@@ -9,9 +9,9 @@ from ruamel.yaml import YAML
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.models.site import SlurmSetup
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.rules.base import Facts, Finding
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.rules.base import Facts, Finding
 from tests.check_examples import CLUSTER, MODULES, PATHS, PYTHON, script
 
 READ = YAML(typ="safe").load(Path(__file__).parent / "data" / "check_faults.yaml")

@@ -10,12 +10,12 @@ import pytest
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.planning.checklist import CHECKS, check_training_loop
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script, paths_of
-from slurmgpu.scripts.nccl import FORMER, READ
-from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import Facts, Finding
-from slurmgpu.scripts.rules.calls import calls_of
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script, paths_of
+from slurmgpu.script.known_names import FORMER, READ
+from slurmgpu.script.rules import RULES
+from slurmgpu.script.rules.base import Facts, Finding
+from slurmgpu.script.rules.calls import calls_of
 from tests.check_examples import CLUSTER, EXAMPLES, MODULES, PATHS, PYTHON, script
 from tests.tables import TABLES
 

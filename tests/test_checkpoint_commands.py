@@ -22,7 +22,7 @@ from torch import nn
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.monitoring import checkpoints as reading
+from slurmgpu.runs import checkpoints as reading
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export
 from slurmgpu.training.names import plain_names

@@ -20,13 +20,13 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.monitoring.checkpoints import Checkpoint
-from slurmgpu.monitoring.metrics import MetricsRow
-from slurmgpu.monitoring.replay import Told, first_difference
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.slurm.present.nodes import NodeNow
-from slurmgpu.submission import replaying
+from slurmgpu.runs import replay as replaying
+from slurmgpu.runs.checkpoints import Checkpoint
+from slurmgpu.runs.metrics import MetricsRow
+from slurmgpu.runs.replay import Told, first_difference
+from slurmgpu.slurm.nodes_now import NodeNow
 from tests import ready
 from tests.training.conftest import RunFolder, has_fsdp2
 

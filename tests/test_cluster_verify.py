@@ -10,15 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurmgpu.cli.cluster import command
-from slurmgpu.discovery.overlay import overlay
-from slurmgpu.discovery.verifying import disagreements, patch_of
-from slurmgpu.discovery.writing import profile_text
+from slurmgpu.clusters.refreshing import overlay
+from slurmgpu.clusters.verifying import disagreements, patch_of
+from slurmgpu.clusters.writing import profile_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.cluster import Cluster, Discovered
 from slurmgpu.slurm.commands import Answer
 from tests.recorded import RELEASES
 from tests.test_discovery import discovered, slurm_of

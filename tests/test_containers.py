@@ -14,9 +14,9 @@ import pytest
 from slurmgpu.containers import runtime
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.models.kinds import RUNTIMES
+from slurmgpu.models.base import RUNTIMES
 from slurmgpu.quoting import job_path
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 from tests.test_launchers import TWO_BY_TWO
 from tests.test_planning import cluster, plan, refused
 

@@ -15,12 +15,11 @@ import pytest
 
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.yaml import read_file, validate
+from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.models.job import Job
-from slurmgpu.models.kinds import LAUNCHERS
-from slurmgpu.rendering.context import SCRIPT_NAME
-from slurmgpu.rendering.render import render_script, render_shell
-from slurmgpu.rendering.shell import ShellValues, shell_plan
-from slurmgpu.submission.run_directory import contents, read_plan
+from slurmgpu.runs.directory import contents, read_plan
+from slurmgpu.script.render import ShellValues, render_script, render_shell, shell_plan
+from slurmgpu.script.variables import SCRIPT_NAME
 from tests.test_planning import job, plan
 
 STAND_IN = Path(__file__).parent / "nsys.py"

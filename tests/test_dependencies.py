@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.monitoring.dependencies import After, connected, layers, read_dependency
+from slurmgpu.jobs.select import After, connected, layers, read_dependency
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmgpu.discovery.writing import plain, profile_text
+from slurmgpu.clusters.writing import plain, profile_text
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.discovered import Discovered, LoginNode
+from slurmgpu.models.cluster import Cluster, Discovered, LoginNode
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.describing.asking import ask
-from slurmgpu.slurm.describing.building import build
+from slurmgpu.slurm.describe import build
+from slurmgpu.slurm.describe_asking import ask
 from tests.recorded import RELEASES, Replay, names, recorded, said
 from tests.slurm.declared import declared_profile, differences, discovered_profile
 

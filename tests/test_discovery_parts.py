@@ -8,16 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmgpu.discovery.login_node import look_around, relevant_modules
+from slurmgpu.clusters.discover import look_around, relevant_modules
 from slurmgpu.lines.hostlist import abbreviate, expand
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.slurm import sacctmgr, scontrol
+from slurmgpu.slurm import show as sacctmgr
+from slurmgpu.slurm import show as scontrol
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.describing.accounting import limits_of, preemptible_qos, qos_rule, tres
-from slurmgpu.slurm.describing.gpu_types import gpu_types_of
-from slurmgpu.slurm.describing.gres import memory_in_name, read_gres, well_known_memory
-from slurmgpu.slurm.describing.nodes import Kind, groups_of, kinds_of
-from slurmgpu.slurm.describing.partitions import partition_of, preemptible_partitions
+from slurmgpu.slurm.describe_accounting import limits_of, preemptible_qos, qos_rule, tres
+from slurmgpu.slurm.describe_nodes import (
+    Kind,
+    gpu_types_of,
+    groups_of,
+    kinds_of,
+    memory_in_name,
+    partition_of,
+    preemptible_partitions,
+    read_gres,
+    well_known_memory,
+)
 from tests.recorded import Replay, said
 
 # Host lists

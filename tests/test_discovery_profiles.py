@@ -11,16 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurmgpu.cli.cluster import command
-from slurmgpu.discovery.overlay import likely_profiles, overlay
-from slurmgpu.discovery.refreshing import refreshed
-from slurmgpu.discovery.writing import plain, profile_text
+from slurmgpu.clusters.refreshing import likely_profiles, overlay, refreshed
+from slurmgpu.clusters.writing import plain, profile_text
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.discovered import Discovered
-from slurmgpu.models.limits import Billing
+from slurmgpu.models.cluster import Billing, Cluster, Discovered
 from slurmgpu.models.units import Duration, Memory
 from tests.recorded import RELEASES
 from tests.test_discovery import discovered, slurm_of

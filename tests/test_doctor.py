@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.discovery.trying import cannot_be_tried
-from slurmgpu.doctor import disks, gpus, network, on_nodes, probe, scheduler, share, software
-from slurmgpu.doctor.lines import CHECKS, Line, counts, ok
-from slurmgpu.doctor.thresholds import THRESHOLDS
+from slurmgpu.clusters.pytorch import cannot_be_tried
+from slurmgpu.doctor import gpus, on_nodes, probe, scheduler
+from slurmgpu.doctor import gpus as share
+from slurmgpu.doctor import machine as disks
+from slurmgpu.doctor import machine as network
+from slurmgpu.doctor import machine as software
+from slurmgpu.doctor.lines import CHECKS, THRESHOLDS, Line, counts, ok
 from slurmgpu.files.data import read_templates
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.environment import Container, Environment
@@ -23,7 +26,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 from tests import ready
 from tests.smi import smi_text
 

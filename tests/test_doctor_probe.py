@@ -19,7 +19,7 @@ import pytest
 
 from slurmgpu.doctor import on_nodes, probe
 from slurmgpu.doctor.lines import Line
-from slurmgpu.doctor.network import names
+from slurmgpu.doctor.machine import names
 from tests.smi import an_smi, smi_text
 
 # In place of torch: a build for CUDA that sees as many GPUs as TORCH_SEES says.

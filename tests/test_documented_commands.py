@@ -13,10 +13,10 @@ import pytest
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.planning.judging_options import judge_options
-from slurmgpu.scripts.batch_script import Script, parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import Facts
+from slurmgpu.script.batch_script import Script, parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.rules import RULES
+from slurmgpu.script.rules.base import Facts
 
 # The errors on them, and the warnings of rules that know the cluster, each looked at: by site, page and rule why it is true.
 TRUE = {

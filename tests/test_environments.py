@@ -13,14 +13,14 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
+from slurmgpu.models.job_parts import Stage
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.site import Software
-from slurmgpu.models.stage import Stage
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.runs.command_checks.environment import missing_module
+from slurmgpu.script.render import render_script
 from slurmgpu.slurm import Answer
-from slurmgpu.submission.slips.modules import missing_module
 
 
 def plan_in(environment: dict[str, Any], folder: str = "/tmp", module_init: str | None = None) -> Plan:

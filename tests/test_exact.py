@@ -23,7 +23,7 @@ from slurmgpu.models.resources import Resources, ResourceSettings
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 
 ROOT = Path(__file__).parent.parent
 BODY = "# two steps\nsrun  python prepare.py\n\tsrun python train.py {{ not_jinja }} {# nor this #}\n\n"

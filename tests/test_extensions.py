@@ -12,7 +12,7 @@ import pytest
 from slurmgpu.cli.group import run
 from slurmgpu.containers import runtime
 from slurmgpu.launchers import launcher
-from slurmgpu.models.kinds import LAUNCHERS, RUNTIMES
+from slurmgpu.models.base import LAUNCHERS, RUNTIMES
 
 GUIDE = (Path(__file__).parents[1] / "docs/extending.md").read_text(encoding="utf-8")
 Render = Callable[..., str]

@@ -11,18 +11,24 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.files.clusters import load_cluster
-from slurmgpu.files.data import data_folder, read_templates
-from slurmgpu.files.gallery import copy_example, example_named, example_names, examples
+from slurmgpu.files.data import (
+    copy_example,
+    data_folder,
+    example_named,
+    example_names,
+    examples,
+    read_templates,
+)
+from slurmgpu.files.job_text import check_shipped_task
 from slurmgpu.files.jobs import read_user_script
-from slurmgpu.files.tasks import check_shipped_task
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.submission.judging import facts_here
+from slurmgpu.runs.request_checks import facts_here
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.render import render_script
 from tests.test_cli import slurmgpu
 
 # Clusters that ask in different ways, each with an account as its users have them.

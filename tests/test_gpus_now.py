@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurmgpu.cli.cluster import command
-from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row, gpus_now
+from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row, gpus_now
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.sacctmgr import QOS_FIELDS
+from slurmgpu.slurm.show import QOS_FIELDS
 from tests.present import Recorded
 from tests.recorded import RELEASES, said
 
@@ -151,7 +151,7 @@ def test_a_qos_of_which_i_use_nothing_yet_bounds_me_too() -> None:
 def test_limits_that_are_not_shown_are_not_known_and_said_so() -> None:
     config = CONFIG.replace("none", "slurmdbd") + "PrivateData = usage\nSlurmUser = slurm(64030)\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slurmgpu.slurm.present.asking.current_user", lambda: "ada")
+        patch.setattr("slurmgpu.slurm.now.current_user", lambda: "ada")
         found = now(config=config, user="ada|lab|lab||normal|normal|||||||\n")
     assert not mine(found, "a100", "gpu").known
     assert "PrivateData" in found.unknown["limits"]

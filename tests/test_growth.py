@@ -8,13 +8,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.batch import MOST_LINES, refuse_too_many_lines
-from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.files.yaml import MOST_LINES, read_yaml, refuse_too_many_lines, validate
 from slurmgpu.models.job import Job
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.importing import import_script
-from slurmgpu.scripts.rules.base import Facts
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.importing import import_script
+from slurmgpu.script.rules.base import Facts
 
 INPUTS = YAML(typ="safe").load(Path(__file__).with_name("data").joinpath("growing.yaml"))
 

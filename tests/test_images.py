@@ -17,7 +17,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.submission.images import image_to_make, make_image, with_pulled_image
+from slurmgpu.runs.images import image_to_make, make_image, with_pulled_image
 
 Does = Callable[[str], Path]
 MAKES = 'echo hsqs >"$2"'

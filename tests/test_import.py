@@ -22,9 +22,9 @@ from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.batch_script import Script, parse_batch_script
-from slurmgpu.scripts.importing import Imported, import_script
+from slurmgpu.script.batch_script import Script, parse_batch_script
+from slurmgpu.script.importing import Imported, import_script
+from slurmgpu.script.render import render_script
 from tests.published import published, script_of, wanted
 from tests.tables import TABLES
 

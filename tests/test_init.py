@@ -18,11 +18,17 @@ from slurmgpu.cli.actions.init_choices import EnvironmentQuestion, choose_accoun
 from slurmgpu.cli.actions.init_terminal import Questions
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
-from slurmgpu.discovery.first_job import first_job_text
-from slurmgpu.discovery.login_node import places_for_runs
-from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
-from slurmgpu.discovery.refreshing import completed
-from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
+from slurmgpu.clusters.discover import places_for_runs
+from slurmgpu.clusters.pytorch import (
+    Candidate,
+    Tried,
+    candidates,
+    cannot_be_tried,
+    chosen_by_name,
+    try_environment,
+)
+from slurmgpu.clusters.refreshing import completed
+from slurmgpu.clusters.writing import first_job_text
 from slurmgpu.errors import InvalidInput, RunFailed, SlurmUnreachable
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import load_settings
@@ -306,7 +312,7 @@ class Person:
             monkeypatch.setenv(name, str(value))
         monkeypatch.chdir(self.work)
         self.slurm = slurm_of(RELEASE)
-        monkeypatch.setattr("slurmgpu.discovery.discover.current_user", lambda: "root")
+        monkeypatch.setattr("slurmgpu.clusters.discover.current_user", lambda: "root")
 
     def __call__(self, *options: str, typed: str = "") -> Result:
         return CliRunner().invoke(init, list(options), obj=self.slurm, input=typed)

@@ -21,10 +21,10 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.context import outline
-from slurmgpu.rendering.render import render_script
-from slurmgpu.submission.judging import Verdict, judge
-from slurmgpu.submission.preparing import Prepared
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.request_checks import Verdict, judge
+from slurmgpu.script.render import render_script
+from slurmgpu.script.variables import outline
 from tests.test_cli import slurmgpu
 from tests.test_profiles import asked
 from tests.test_rendering_golden import CASES, GOLDEN, SHIPPED, named_cluster

@@ -18,10 +18,10 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import parse_python_script
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.rules.base import Facts
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.render import render_script
+from slurmgpu.script.rules.base import Facts
 from tests.tables import TABLES
 from tests.test_planning import cluster, job, plan
 

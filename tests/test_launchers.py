@@ -16,8 +16,8 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.launchers import world_size
 from slurmgpu.lines.launch_line import read_launch_line
 from slurmgpu.local.standins.fitting import fit_agent
-from slurmgpu.models.kinds import LAUNCHERS
-from slurmgpu.rendering.render import render_script
+from slurmgpu.models.base import LAUNCHERS
+from slurmgpu.script.render import render_script
 from tests.test_launcher_choice import started
 from tests.test_planning import cluster, plan, refused
 

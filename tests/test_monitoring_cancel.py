@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from slurmgpu.cli.cancel import command
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmRefused, SlurmUnreachable
-from slurmgpu.monitoring.cancel import Cancellation, cancel
-from slurmgpu.monitoring.select import select
+from slurmgpu.jobs.cancel import Cancellation, cancel
+from slurmgpu.jobs.select import select
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.text import SEPARATOR
@@ -143,7 +143,7 @@ def test_a_controller_that_is_down_cancels_nothing() -> None:
 
 @pytest.fixture(autouse=True)
 def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.monitoring.select.current_user", lambda: "root")
+    monkeypatch.setattr("slurmgpu.jobs.select.current_user", lambda: "root")
 
 
 def test_a_job_is_not_called_missing_where_only_accounting_was_asked() -> None:
@@ -194,7 +194,7 @@ def test_the_command_fails_for_a_job_that_does_not_exist_after_doing_the_rest() 
 
 
 def test_the_command_does_not_call_an_unknown_outcome_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.monitoring.cancel.POLL", 1000.0)  # one look at the queue, no waiting
+    monkeypatch.setattr("slurmgpu.jobs.cancel.POLL", 1000.0)  # one look at the queue, no waiting
     result = CliRunner().invoke(command, ["1"], obj=slurm_with(SEEN))
     assert isinstance(result.exception, OutcomeUnknown)
     assert result.exception.exit_code == 3

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.following import GrowingLogs
-from slurmgpu.monitoring.log_files import (
+from slurmgpu.jobs.log_files import (
     LONGEST_LINE,
     Log,
     last_lines_from,
@@ -25,7 +23,9 @@ from slurmgpu.monitoring.log_files import (
     nothing_in,
     pieces_of,
 )
-from slurmgpu.monitoring.log_lines import LineFilter, Wanted, rank_of, time_of
+from slurmgpu.jobs.logs import LineFilter, Wanted, rank_of, time_of
+from slurmgpu.jobs.wait import GrowingLogs
+from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import Harmless
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from slurmgpu.jobs.arrays import lines
+from slurmgpu.jobs.table import plain
+from slurmgpu.jobs.waits import word_of
+from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import JobState, JobUse
-from slurmgpu.monitoring.arrays import lines
-from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.table import plain
-from slurmgpu.monitoring.waits import word_of
 from slurmgpu.slurm import sacct
 from tests.tables import TABLES
 from tests.test_monitoring_status import NOW, job

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.models.run import JobState, JobStatus, JobUse
-from slurmgpu.models.samples import GpuSummary, Progress, SampleSummary
-from slurmgpu.monitoring.progress import progress_of
-from slurmgpu.monitoring.samples import summary
-from slurmgpu.monitoring.seen import progress_text, with_seen
-from slurmgpu.monitoring.table import plain
+from slurmgpu.jobs.look import progress_text, with_seen
+from slurmgpu.jobs.table import plain
+from slurmgpu.models.run import GpuSummary, JobState, JobStatus, JobUse, Progress, SampleSummary
+from slurmgpu.runs.metrics import progress_of
+from slurmgpu.runs.samples import summary
 
 SCHEMA = "slurmgpu.sample/1"
 
@@ -24,7 +23,7 @@ SCHEMA = "slurmgpu.sample/1"
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 2000 s the samples and metrics below are read."""
-    monkeypatch.setattr("slurmgpu.monitoring.samples.time.time", lambda: 2000.0)
+    monkeypatch.setattr("slurmgpu.runs.samples.time.time", lambda: 2000.0)
 
 
 def gpu(index: int = 0, **of: Any) -> dict[str, Any]:

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from slurmgpu.cli.status import command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
+from slurmgpu.jobs import logs
+from slurmgpu.jobs.log_files import logs_of
+from slurmgpu.jobs.logs import find_logs
+from slurmgpu.jobs.look import StatusReport, status
+from slurmgpu.jobs.merge import merge
+from slurmgpu.jobs.runs import find_run, run_of_job
+from slurmgpu.jobs.select import select, since_moment
+from slurmgpu.jobs.table import plain, table
+from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import JobState, JobStatus, Run
-from slurmgpu.monitoring import logs
-from slurmgpu.monitoring.log_files import logs_of
-from slurmgpu.monitoring.logs import find_logs
-from slurmgpu.monitoring.merging import merge
-from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.runs import find_run, run_of_job
-from slurmgpu.monitoring.select import select, since_moment
-from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.monitoring.table import plain, table
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer

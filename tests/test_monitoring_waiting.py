@@ -11,8 +11,8 @@ import slurmgpu.cli.actions.status
 from slurmgpu.cli.logs import command as logs_command
 from slurmgpu.cli.status import command
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
-from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.waiting import SILENT, Ended, Onlooker, exit_code, wait_for
+from slurmgpu.jobs.select import select
+from slurmgpu.jobs.wait import SILENT, Ended, Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer, call
 from tests.recorded import Replay, recorded, said

@@ -21,7 +21,7 @@ import pytest
 from slurmgpu.cli.group import run
 from slurmgpu.diagnosis import webhooks
 from slurmgpu.diagnosis.webhooks import FORMS, Message, Unsent, address_of, form_of, send
-from slurmgpu.models.notify import Notify
+from slurmgpu.models.job_parts import Notify
 from tests.test_causes import RANKED, Ended, printing, run_dir
 from tests.webhook import TOKEN, Webhook, webhook
 

@@ -17,8 +17,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.submission.run_directory import new_run_directory
+from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.script.render import render_script
 from tests.own_loop_page import EXAMPLE, ROOT, User, blocks, commands, without_slurm
 from tests.training.alone import python_with
 

@@ -21,11 +21,17 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.submission import packing
-from slurmgpu.submission.contents import Contents, contents_of, place_of
-from slurmgpu.submission.once import made_once
-from slurmgpu.submission.packing import Packing, pack_environment, with_packed_environment
+from slurmgpu.runs import packing
+from slurmgpu.runs.images import made_once
+from slurmgpu.runs.packing import (
+    Contents,
+    Packing,
+    contents_of,
+    pack_environment,
+    place_of,
+    with_packed_environment,
+)
+from slurmgpu.script.render import render_script
 from tests.test_images import code
 
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -243,7 +249,7 @@ def test_an_environment_is_packed_once(venv: Path, tmp_path: Path) -> None:
 TWICE = """
 import sys, time
 from pathlib import Path
-from slurmgpu.submission import packing
+from slurmgpu.runs import packing
 from tests.test_packing import pack
 write = packing._write
 packing._write = lambda *given: (write(*given), time.sleep(1))
@@ -420,7 +426,7 @@ def test_nothing_is_packed_for_an_impossible_job(desk: Path, capsys: pytest.Capt
 def test_a_run_on_this_machine_and_a_shell_use_the_environment_where_it_is(desk: Path) -> None:
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.layered import Layered
-    from slurmgpu.submission.preparing import plan_here
+    from slurmgpu.runs.prepare import plan_here
 
     loaded = load_job(desk / "j.yaml", Layered({}, {}), cwd=desk, environ=os.environ)
     plan = plan_here(loaded, None).plan

@@ -6,7 +6,7 @@ import pytest
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.planning.judging_options import judge_options
-from slurmgpu.planning.passed_options import passed_problems, unjudged
+from slurmgpu.planning.options import passed_problems, unjudged
 from tests.check_examples import CLUSTER
 from tests.tables import TABLES
 

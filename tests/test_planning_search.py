@@ -19,7 +19,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 
 
 def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.settings import load_settings
-from slurmgpu.slurm.sinfo import parse_free_nodes
+from slurmgpu.slurm.show import parse_free_nodes
 
 
 @pytest.fixture

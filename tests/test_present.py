@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.slurm.present.limits import parse_book
-from slurmgpu.slurm.present.nodes import nodes_of
-from slurmgpu.slurm.present.queue import parse_asked, parse_queue
+from slurmgpu.slurm.limits_now import parse_book
+from slurmgpu.slurm.nodes_now import nodes_of
+from slurmgpu.slurm.queue import parse_asked, parse_queue
 from tests.present import Recorded, asked_row, jobs_of, queue_row
 from tests.recorded import RELEASES, recorded
 from tests.slurm.situations import SHAPE
@@ -91,8 +91,8 @@ def node(**values: str) -> str:
 
 
 def one(**values: str):  # type: ignore[no-untyped-def]
-    from slurmgpu.slurm import scontrol
-    from slurmgpu.slurm.present.nodes import KEYS
+    from slurmgpu.slurm import show as scontrol
+    from slurmgpu.slurm.nodes_now import KEYS
 
     (found,) = nodes_of(scontrol.records(node(**values), KEYS), CONFIG)
     return found

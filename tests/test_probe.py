@@ -10,23 +10,19 @@ import pytest
 
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
+from slurmgpu.jobs.report.advising import Part, advise
+from slurmgpu.jobs.report.figures import Figures
+from slurmgpu.jobs.report.gathering import JobReport
+from slurmgpu.jobs.report.probed import MOST_TRIES, Probed, Tried, best, ended_well, next_try, pace_of, probed
+from slurmgpu.jobs.report.text import job_document, job_lines
+from slurmgpu.jobs.report.training import Training, read_rows, read_training
 from slurmgpu.models.job import Job, Restart
+from slurmgpu.models.job_parts import SamplerPolicy
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, Run
-from slurmgpu.models.sample import SamplerPolicy
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.monitoring.reporting.advising import advise
-from slurmgpu.monitoring.reporting.document import job_document
-from slurmgpu.monitoring.reporting.figures import Figures
-from slurmgpu.monitoring.reporting.gathering import JobReport
-from slurmgpu.monitoring.reporting.micro_batch import MOST_TRIES, Tried, best, next_try
-from slurmgpu.monitoring.reporting.pace import pace_of
-from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
-from slurmgpu.monitoring.reporting.proposals import Part
-from slurmgpu.monitoring.reporting.text import job_lines
-from slurmgpu.monitoring.reporting.training import Training, read_rows, read_training
+from slurmgpu.runs.resume import as_probe, goes_on, left_out
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.submission.probing import as_probe, goes_on, left_out
 from tests.test_report import BEGIN, GIB, figures, metrics, row, sacct, steps, trained
 
 DAY = 86400

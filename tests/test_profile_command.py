@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmGpuError
-from slurmgpu.monitoring.json_rows import rows_in
-from slurmgpu.monitoring.metrics import METRICS_SCHEMA, metrics_rows
-from slurmgpu.monitoring.profiles import of_training
+from slurmgpu.runs.metrics import METRICS_SCHEMA, metrics_rows, rows_in
+from slurmgpu.runs.profiles import of_training
 
 Call = Callable[..., Result]
 

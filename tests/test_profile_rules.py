@@ -24,7 +24,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 from tests.tables import TABLES
 
 # What the message of a refusal matches, by what is refused.

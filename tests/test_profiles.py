@@ -21,18 +21,17 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
-from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition, QosRule
 from slurmgpu.models.job import Job
-from slurmgpu.models.limits import Limits, QosRule
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.site import Source
 from slurmgpu.planning.nodes import gpu_type_matches
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.rules.base import Facts
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.render import render_script
+from slurmgpu.script.rules.base import Facts
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = sorted(path.stem for path in data_folder("clusters").glob("*.yaml"))

@@ -16,9 +16,8 @@ from click.testing import CliRunner, Result
 
 from slurmgpu.cli.cluster import command
 from slurmgpu.errors import InvalidInput, SlurmGpuError
-from slurmgpu.files import packages
-from slurmgpu.files.clusters import choose_cluster
-from slurmgpu.files.fetching import MOST_BYTES, _Redirects, download
+from slurmgpu.files import clusters as packages
+from slurmgpu.files.clusters import MOST_BYTES, _Redirects, choose_cluster, download
 from slurmgpu.files.settings import load_settings
 
 PROFILE = """\
@@ -214,7 +213,7 @@ def test_an_answer_cut_short_or_endless_is_no_profile(site: Site, monkeypatch: p
     site.cut.add("/p.yaml")
     with pytest.raises(InvalidInput, match="ends before its end"):
         download(f"{site.address}/p.yaml")
-    monkeypatch.setattr("slurmgpu.files.fetching.LONGEST", -1.0)
+    monkeypatch.setattr("slurmgpu.files.clusters.LONGEST", -1.0)
     with pytest.raises(InvalidInput, match="not all of it has come"):
         download(f"{site.address}/p.yaml")
 

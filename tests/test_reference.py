@@ -13,8 +13,8 @@ from slurmgpu.cli.group import COMMANDS
 from slurmgpu.models.job import Job
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.rendering.context import VARIABLES
-from slurmgpu.scripts.rules import RULES
+from slurmgpu.script.rules import RULES
+from slurmgpu.script.variables import VARIABLES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.files.regular import read_regular, text_of
-from slurmgpu.files.trust import for_somebody_else, staying_below
+from slurmgpu.files.trust import for_somebody_else, read_regular, staying_below, text_of
 
 
 def test_a_file_of_a_bounded_size_is_read_and_nothing_else(tmp_path: Path) -> None:

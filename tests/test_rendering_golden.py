@@ -19,7 +19,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = {"uva-pytorch": "uva-afton", "uva-conda": "uva-afton"}

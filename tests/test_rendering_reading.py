@@ -23,8 +23,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.batch_script import parse_batch_script
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.render import render_script
 from tests.test_rendering_golden import CASES, GOLDEN, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,31 +16,26 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurmgpu.amounts import percent, short
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.report import command
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.editing import with_values
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.models.limits import Limits
-from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
-from slurmgpu.models.samples import GpuSummary, SampleSummary
+from slurmgpu.jobs.report.advising import HEAD_ROOM, Proposal, advise, memory_text, rounded_up
+from slurmgpu.jobs.report.figures import Figures, Peak, figures_of, together
+from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into
+from slurmgpu.jobs.report.lines import costs, state_of, summed
+from slurmgpu.jobs.report.page import page
+from slurmgpu.jobs.report.text import WIDTH, job_lines, job_table, summary_lines
+from slurmgpu.jobs.report.training import Training, read_training
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
+from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Run, SampleSummary, Submitted
 from slurmgpu.models.site import Carbon, Source
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.monitoring.reporting.advising import advise
-from slurmgpu.monitoring.reporting.figures import Figures, Peak, figures_of, together
-from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, looked_into
-from slurmgpu.monitoring.reporting.lines import costs, state_of
-from slurmgpu.monitoring.reporting.page import page
-from slurmgpu.monitoring.reporting.proposals import HEAD_ROOM, Proposal, memory_text, rounded_up
-from slurmgpu.monitoring.reporting.summing import summed
-from slurmgpu.monitoring.reporting.text import WIDTH, job_lines, job_table, summary_lines
-from slurmgpu.monitoring.reporting.training import Training, read_training
-from slurmgpu.monitoring.reporting.wording import percent, short
 from slurmgpu.slurm import History, Sampling, Slurm, current_user
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.history import parse_histories
-from slurmgpu.slurm.sampling import parse_sampling as parse_sampling
+from slurmgpu.slurm.history import parse_histories, parse_sampling
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 
@@ -795,8 +790,8 @@ def test_samples_of_an_arrays_task_are_the_runs_and_its_metrics_its_own_folders(
 
 
 def test_a_page_shows_what_was_sampled_over_time_and_the_loss(tmp_path: Path) -> None:
-    from slurmgpu.monitoring.reporting.series import read_series
-    from slurmgpu.monitoring.samples import summary
+    from slurmgpu.jobs.report.training import read_series
+    from slurmgpu.runs.samples import summary
 
     sampled(tmp_path)
     lines: list[tuple[int, str, int, dict[str, object]]] = [(0, "start", 0, {"total_steps": 9})]
@@ -1009,12 +1004,12 @@ def test_a_job_without_a_run_cannot_be_applied(tmp_path: Path) -> None:
 
 
 def test_fewer_gpus_keep_their_type_and_0_is_yours(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.monitoring.reporting.gathering.summary", lambda *_: gpus(0.8, 0.0))
+    monkeypatch.setattr("slurmgpu.jobs.report.gathering.summary", lambda *_: gpus(0.8, 0.0))
     assert invoke("7", "--apply", slurm=used()).exit_code == 0
     assert "gpus: a100:1\n" in submitted.read_text()
     assert "memory_per_gpu: 12G" in submitted.read_text()
     submitted.write_text(JOB)
-    monkeypatch.setattr("slurmgpu.monitoring.reporting.gathering.summary", lambda *_: gpus(0.0, 0.0))
+    monkeypatch.setattr("slurmgpu.jobs.report.gathering.summary", lambda *_: gpus(0.0, 0.0))
     result = invoke("7", "--apply", slurm=used())
     assert "gpus: 2 -> 0 is left to you" in result.stderr
     assert "gpus: a100:2\n" in submitted.read_text()
@@ -1040,7 +1035,7 @@ def test_what_follows_from_fewer_cpus_or_gpus_is_kept(
     held = {"ReqMem": "16G", "AllocTRES": "cpu=16,gres/gpu=2,mem=16G,node=1", "TimelimitRaw": "60"}
     now = datetime.now(timezone.utc)
     full = gpus(*busy).model_copy(update={"rss_peak": 13 * GIB})
-    monkeypatch.setattr("slurmgpu.monitoring.reporting.gathering.summary", lambda *_: full)
+    monkeypatch.setattr("slurmgpu.jobs.report.gathering.summary", lambda *_: full)
     asked = slurm([row("7", begin=now, **held), steps("7", begin=now, cpu=cpu)])
     result = invoke("7", "--apply", slurm=asked)
     assert result.exit_code == 0, result.output

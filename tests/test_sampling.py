@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.monitoring.samples import summary
+from slurmgpu.runs.samples import summary
 from slurmgpu.sampling import smi
 from slurmgpu.sampling.gpus import Gpus
 from slurmgpu.sampling.processes import JobProcesses

@@ -11,9 +11,15 @@ from click.testing import CliRunner
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox import programs
-from slurmgpu.sandbox.configuration import Installation, gres_conf, slurm_conf
+from slurmgpu.sandbox.configuration import (
+    Installation,
+    NodeGpus,
+    NodeKind,
+    default_shape,
+    gres_conf,
+    slurm_conf,
+)
 from slurmgpu.sandbox.programs import ProgramsMissing, SandboxFailed
-from slurmgpu.sandbox.shape import NodeGpus, NodeKind, default_shape
 from slurmgpu.sandbox.state import folder_of, locked
 
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)

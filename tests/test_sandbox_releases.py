@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.sandbox.configuration import Installation, plugin_folder, slurm_conf, slurmdbd_conf
-from slurmgpu.sandbox.shape import default_shape
+from slurmgpu.sandbox.configuration import (
+    Installation,
+    default_shape,
+    plugin_folder,
+    slurm_conf,
+    slurmdbd_conf,
+)
 
 SHAPE = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=2, memory_mib=1000)
 PLACE = Installation("sandbox-x", Path("/f"), "me", "localhost", 1, 2, (3,), accounting=True)

@@ -13,8 +13,7 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.sandbox.configuration import Installation, gres_conf, slurm_conf
-from slurmgpu.sandbox.rules import allowed_qos, declared_qos
-from slurmgpu.sandbox.twin import twin_of
+from slurmgpu.sandbox.twin import allowed_qos, declared_qos, twin_of
 
 SHIPPED = sorted(data_folder("clusters").glob("*.yaml"))
 

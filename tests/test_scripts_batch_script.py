@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.shell import read_shell, simple_commands
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.shell import read_shell, simple_commands
 from tests.tables import TABLES
 from tests.test_rendering_golden import CASES
 

@@ -14,12 +14,12 @@ from slurmgpu.cli.resume import command as resume_command
 from slurmgpu.cli.runs import command
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.run_record import read_run, write_atomically, write_run
+from slurmgpu.jobs import settle as settling
+from slurmgpu.jobs.cancel import cancel
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.jobs.settle import settle
 from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
-from slurmgpu.monitoring import settling
-from slurmgpu.monitoring.cancel import cancel
-from slurmgpu.monitoring.select import current_user, select
-from slurmgpu.monitoring.settling import settle
-from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm, sacct, squeue
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

@@ -16,16 +16,15 @@ from slurmgpu.errors import PlanError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.interactive.request import as_session, left_out, step_of
-from slurmgpu.interactive.server import read_server
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.context import SCRIPT_NAME
-from slurmgpu.rendering.render import render_script, render_shell
-from slurmgpu.rendering.shell import ShellValues, shell_plan
+from slurmgpu.script.render import ShellValues, render_script, render_shell, shell_plan
+from slurmgpu.script.variables import SCRIPT_NAME
+from slurmgpu.shell.server import read_server
+from slurmgpu.shell.session import as_session, left_out, step_of
 from slurmgpu.slurm import hear, refusal
 from slurmgpu.slurm.salloc import command
 from tests import ready

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.interactive import ssh
-from slurmgpu.interactive.folder import write_private
-from slurmgpu.interactive.server import Server
-from slurmgpu.rendering.shell import ShellValues
+from slurmgpu.script.render import ShellValues
+from slurmgpu.shell import server as ssh
+from slurmgpu.shell.server import Server, write_private
 from tests.test_shell import environment, home, planned, script_of, shell
 
 __all__ = ["home"]

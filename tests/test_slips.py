@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.cli.group import run
-from slurmgpu.submission.slips.nearby import one_slip_apart
+from slurmgpu.runs.command_checks.command import one_slip_apart
 
 
 class Desk:
@@ -421,7 +421,7 @@ def test_one_slip_is_a_letter_or_two_that_changed_places(word: str, other: str, 
 
 def test_a_search_gets_past_closed_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Path.is_file raises for them, and root, who may run the tests, may look into every folder."""
-    from slurmgpu.submission.slips.nearby import elsewhere
+    from slurmgpu.runs.command_checks.command import elsewhere
 
     (tmp_path / "closed").mkdir()
     (tmp_path / "open").mkdir()

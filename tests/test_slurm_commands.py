@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.slurm import Slurm, commands, scancel
-from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
-from slurmgpu.slurm.commands import call, reading_env, submission_env
+from slurmgpu.slurm import Slurm, commands
+from slurmgpu.slurm import control as scancel
+from slurmgpu.slurm.commands import ask_cluster_name, call, cluster_name_here, reading_env, submission_env
 from tests.recorded import Replay, said
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm import Slurm, sacct, squeue, sstat
+from slurmgpu.slurm import Slurm, sacct, squeue
+from slurmgpu.slurm import squeue as sstat
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 

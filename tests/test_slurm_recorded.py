@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from slurmgpu.slurm import sstat
+from slurmgpu.slurm import squeue as sstat
 from tests.recorded import FOLDER, RELEASES, recorded
 from tests.slurm import releases
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.slurm import Slurm, sbatch
-from slurmgpu.slurm.refusals import advise
+from slurmgpu.slurm.sbatch import advise
 from tests.recorded import RELEASES, Replay, names, recorded, said
 
 SINCE = datetime.now(timezone.utc) - timedelta(hours=1)

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.jobs.look import last_known, status
+from slurmgpu.jobs.select import select
+from slurmgpu.jobs.wait import Onlooker, exit_code, wait_for
 from slurmgpu.models.run import JobState
-from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.status import last_known, status
-from slurmgpu.monitoring.waiting import Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Shelf, Slurm
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.answers import Answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmgpu.slurm.sshare import Balance, parse_balance
+from slurmgpu.slurm.show import Balance, parse_balance
 
 # sshare -n -P -A mygroup -o Account,User,GrpTRESMins,GrpTRESRaw,TRESRunMins (22.05)
 SAID = """mygroup||cpu=100000,gres/gpu=6000|cpu=40,mem=83,energy=0,billing=0,gres/gpu=10|cpu=60,mem=0,gres/gpu=90

@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm.ids import JobId, expand_pattern, first_host
-from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, unread, whole
-from slurmgpu.slurm.tres import gpus_of_job, read_gpus
+from slurmgpu.slurm.text import (
+    SEPARATOR,
+    gpus_of_job,
+    known,
+    moment,
+    read_gpus,
+    rows,
+    seconds,
+    size,
+    unread,
+    whole,
+)
 
 
 def test_of_very_many_rows_that_cannot_be_read_the_first_are_named_and_the_rest_counted() -> None:

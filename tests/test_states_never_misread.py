@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import select
 from slurmgpu.models.run import JobStatus
-from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.answers import Answer
 from slurmgpu.slurm.text import SEPARATOR

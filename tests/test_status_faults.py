@@ -15,10 +15,10 @@ from typing import NamedTuple
 import pytest
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.monitoring import status as status_module
-from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.status import last_known, status
-from slurmgpu.monitoring.waiting import Onlooker, exit_code, wait_for
+from slurmgpu.jobs import look as status_module
+from slurmgpu.jobs.look import last_known, status
+from slurmgpu.jobs.select import select
+from slurmgpu.jobs.wait import Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.answers import Answer

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from slurmgpu.cli.actions.status_text import _pretty, unexplained
 from slurmgpu.cli.group import cli
+from slurmgpu.jobs.arrays import Among
+from slurmgpu.jobs.arrays import lines as lines_of
+from slurmgpu.jobs.table import COLUMNS, in_order, table
 from slurmgpu.models.run import JobState
-from slurmgpu.monitoring.arrays import Among
-from slurmgpu.monitoring.arrays import lines as lines_of
-from slurmgpu.monitoring.table import COLUMNS, in_order, table
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.answers import Answer
@@ -281,7 +281,7 @@ def test_those_who_watch_at_different_moments_soon_look_at_the_same(monkeypatch:
     monkeypatch.setattr(shelf_module, "_now", lambda: now)
     watches = [slurm() for _ in range(10)]
     due = {number: 1000.0 + 2.7 * number for number in range(10)}
-    from slurmgpu.monitoring.status import status
+    from slurmgpu.jobs.look import status
 
     while now < 1000.0 + 600:
         number = min(due, key=lambda one: due[one])

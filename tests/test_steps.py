@@ -16,14 +16,14 @@ from pydantic import ValidationError
 from slurmgpu.doctor.on_nodes import probe_job
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.data import read_templates
-from slurmgpu.interactive.request import as_session
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan, PlannedStep
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import parse_python_script
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
+from slurmgpu.shell.session import as_session
 from tests import ready
 
 NODES = Cluster.model_validate(

@@ -19,8 +19,8 @@ import pytest
 
 from slurmgpu.errors import RunFailed
 from slurmgpu.models.job import Job
-from slurmgpu.submission import submitting
-from slurmgpu.submission.run_directory import new_run_directory
+from slurmgpu.runs import submit as submitting
+from slurmgpu.runs.directory import new_run_directory
 from tests import ready
 from tests.test_rendering_golden import golden_plan
 
@@ -182,7 +182,7 @@ def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_director
 def without_pauses(folder: Path) -> dict[str, str]:
     """Variables with which a lost job is looked for as often, and at once."""
     (folder / "sitecustomize.py").write_text(
-        "from slurmgpu.submission import submitting\nsubmitting._LOOKS = (0.0,) * len(submitting._LOOKS)\n"
+        "from slurmgpu.runs import submitting\nsubmitting._LOOKS = (0.0,) * len(submitting._LOOKS)\n"
     )
     return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 

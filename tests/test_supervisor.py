@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.sandbox import starting, supervisor
-from slurmgpu.sandbox.keeper import Keeper, launch
+from slurmgpu.sandbox.configuration import default_shape
+from slurmgpu.sandbox.processes import Keeper, launch
 from slurmgpu.sandbox.programs import SandboxFailed
-from slurmgpu.sandbox.shape import default_shape
 
 # Its pipe is closed, and TERM comes in the instant before it would be ignored.
 LATE_TERM = """

@@ -11,7 +11,7 @@ import pytest
 
 from slurmgpu.cli.group import run
 from slurmgpu.files.data import read_templates
-from slurmgpu.rendering.context import VARIABLES
+from slurmgpu.script.variables import VARIABLES
 
 Said = tuple[int, str, str]
 Slurmgpu = Callable[..., Said]

@@ -18,14 +18,14 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
 from slurmgpu.cli.actions import top as top_actions
-from slurmgpu.monitoring import status as status_module
-from slurmgpu.monitoring.status import StatusReport
-from slurmgpu.screen.app import Top
-from slurmgpu.screen.charts import chart
-from slurmgpu.screen.jobs import JobsScreen
-from slurmgpu.screen.source import Source
+from slurmgpu.jobs import look as status_module
+from slurmgpu.jobs.details import chart
+from slurmgpu.jobs.live import Source
+from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.answers import Answer
+from slurmgpu.top.app import Top
+from slurmgpu.top.jobs import JobsScreen
 from tests.recorded import said
 from tests.test_monitoring_status import NOW, job
 
@@ -77,9 +77,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
             raise SlurmUnreachable("Slurm's controller does not answer")
         return StatusReport("alpha", NOW, list(made.jobs), [])
 
-    monkeypatch.setattr("slurmgpu.screen.source.status", status)
-    monkeypatch.setattr("slurmgpu.screen.source.last_known", lambda *_, **__: None)
-    monkeypatch.setattr("slurmgpu.monitoring.cancel.status", status)
+    monkeypatch.setattr("slurmgpu.jobs.live.status", status)
+    monkeypatch.setattr("slurmgpu.jobs.live.last_known", lambda *_, **__: None)
+    monkeypatch.setattr("slurmgpu.jobs.cancel.status", status)
     monkeypatch.setattr(status_module, "status", status)
     monkeypatch.setattr(Slurm, "queue", lambda *_, **__: ([], []))
     return made

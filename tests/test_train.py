@@ -24,7 +24,7 @@ from slurmgpu.cli.usage import usage_hint
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.submission.preparing import Prepared
+from slurmgpu.runs.prepare import Prepared
 from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -311,8 +311,8 @@ def test_preparing_runs_once_in_the_jobs_environment_and_leaves_no_run(folder: P
 
 def test_preparing_enters_the_jobs_container_without_its_gpus_and_ranks(folder: Path) -> None:
     from slurmgpu.files.data import read_templates
-    from slurmgpu.rendering.render import render_script
-    from slurmgpu.submission.entrypoint import prepare_plan
+    from slurmgpu.runs.directory import prepare_plan
+    from slurmgpu.script.render import render_script
     from tests.test_rendering_golden import golden_plan
 
     plan = golden_plan("train-in-container")

@@ -770,8 +770,8 @@ STATE = {
 
 def a_state(world: World, pid: int) -> str:
     """A sandbox's state whose supervisor is some process."""
+    from slurmgpu.sandbox.configuration import default_shape
     from slurmgpu.sandbox.processes import identify
-    from slurmgpu.sandbox.shape import default_shape
 
     process = identify(pid)
     assert process is not None

@@ -38,19 +38,25 @@ from slurmgpu.cli.itself import command_of
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
-from slurmgpu.monitoring.status import StatusReport
-from slurmgpu.screen.source import Source
+from slurmgpu.jobs.live import Source
+from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.answers import Answer
-from slurmgpu.web.app import guarded
 from slurmgpu.web.form import FIELDS, choices, in_words_of_the_form, read_form, to_form
-from slurmgpu.web.generator import Generator, Submitted
+from slurmgpu.web.generator import Generator, Submitted, save_job
 from slurmgpu.web.guard import LARGEST, Guard
 from slurmgpu.web.looking import next_piece
 from slurmgpu.web.planned import planned
 from slurmgpu.web.runs import Runs
-from slurmgpu.web.saving import save_job
-from slurmgpu.web.server import _MOST, _Connection, addresses, listen_on_port, listen_on_socket, serve
+from slurmgpu.web.server import (
+    _MOST,
+    _Connection,
+    addresses,
+    guarded,
+    listen_on_port,
+    listen_on_socket,
+    serve,
+)
 from tests.recorded import said
 from tests.tables import TABLES
 from tests.test_monitoring_status import NOW, job
@@ -120,8 +126,8 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     made = Fake()
-    monkeypatch.setattr("slurmgpu.screen.source.status", made.status)
-    monkeypatch.setattr("slurmgpu.monitoring.cancel.status", made.status)
+    monkeypatch.setattr("slurmgpu.jobs.live.status", made.status)
+    monkeypatch.setattr("slurmgpu.jobs.cancel.status", made.status)
     monkeypatch.setattr(Slurm, "queue", lambda *_, **__: ([], []))
     return made
 
@@ -786,7 +792,7 @@ def test_a_job_that_failed_says_what_failed_first(inside: TestClient) -> None:
 
 
 def test_a_log_is_followed_from_where_it_was_left_and_begins_again_where_it_was_cut(tmp_path: Path) -> None:
-    from slurmgpu.monitoring.log_files import Log
+    from slurmgpu.jobs.log_files import Log
 
     path = tmp_path / "12.out"
     log = Log("12", path)
@@ -811,7 +817,7 @@ def test_a_log_or_a_place_in_it_that_is_no_number_is_said(inside: TestClient, nu
 
 
 def test_a_long_log_begins_at_its_end_and_comes_in_pieces(tmp_path: Path) -> None:
-    from slurmgpu.monitoring.log_files import Log
+    from slurmgpu.jobs.log_files import Log
 
     path = tmp_path / "12.out"
     path.write_text("".join(f"line {n}\n" for n in range(100_000)), encoding="utf-8")
@@ -970,7 +976,7 @@ def test_jobs_that_wait_for_one_another_are_drawn_in_their_order(
 ) -> None:
     # 14 has ended: what it waited for is known from its plan alone.
     plan = SimpleNamespace(option={"dependency": "afterok:11"}.get)
-    monkeypatch.setattr("slurmgpu.web.related.read_plan", lambda _: plan)
+    monkeypatch.setattr("slurmgpu.web.looking.read_plan", lambda _: plan)
     fake.runs["14"] = _Found(tmp_path)
     for job_id in ("11", "12", "14"):
         shown = inside.get(f"/run/graph?job={job_id}").text

@@ -29,11 +29,10 @@ from starlette.testclient import TestClient
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
-from slurmgpu.web.app import guarded
 from slurmgpu.web.generator import Generator
 from slurmgpu.web.guard import Behind
 from slurmgpu.web.runs import Runs
-from slurmgpu.web.server import listen_on_port, token_of
+from slurmgpu.web.server import guarded, listen_on_port, token_of
 from tests.browser import chromium, need, text_of, until
 from tests.portal import Portal, portal
 from tests.test_web import TOKEN, Fake, fake, here  # noqa: F401
@@ -243,7 +242,7 @@ wait ${SCRIPT_PID}
 @pytest.fixture
 def session(erb: Any, here: Path, tmp_path: Path) -> Iterator[tuple[Portal, dict[str, str]]]:
     """A session of the app, started as a job would start it, behind a proxy."""
-    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.jobs.select import current_user
 
     folder = tmp_path / "session"
     folder.mkdir()

@@ -19,11 +19,10 @@ pytest.importorskip("httpx2", reason="Starlette's client for tests needs it")
 
 import uvicorn
 
-from slurmgpu.web.app import guarded
 from slurmgpu.web.generator import Generator
 from slurmgpu.web.guard import Guard
 from slurmgpu.web.runs import Runs
-from slurmgpu.web.server import listen_on_port
+from slurmgpu.web.server import guarded, listen_on_port
 from tests.test_web import TOKEN, Fake, a_sweep, fake, here  # noqa: F401
 
 pytestmark = pytest.mark.long

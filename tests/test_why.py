@@ -15,15 +15,13 @@ from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
 from slurmgpu.cli.why import command
-from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.models.samples import GpuSummary, Progress, SampleSummary
-from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.waits import about, waits, word_of
-from slurmgpu.monitoring.why.answer import Why
-from slurmgpu.monitoring.why.estimates import MOST_JOBS, remembered
-from slurmgpu.monitoring.why.explain import explain
-from slurmgpu.monitoring.why.shapes import shapes_of
-from slurmgpu.monitoring.why.words import clock, listed, span
+from slurmgpu.jobs.waits import about, waits, word_of
+from slurmgpu.jobs.why.answer import Why, clock, listed, span
+from slurmgpu.jobs.why.explain import explain
+from slurmgpu.jobs.why.queue_position import MOST_JOBS, remembered
+from slurmgpu.jobs.why.sizes import shapes_of
+from slurmgpu.jobs.words import reason
+from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Progress, SampleSummary
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from tests.present import Recorded, asked_row, jobs_of, queue_row
@@ -160,7 +158,7 @@ def test_a_site_that_hides_others_jobs_makes_the_line_unknown_and_never_0(tmp_pa
 
 def _as_user(name: str, waiting: JobStatus, slurm: Slurm, cache: Path) -> Why:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slurmgpu.slurm.present.asking.current_user", lambda: name)
+        patch.setattr("slurmgpu.slurm.now.current_user", lambda: name)
         return told(waiting, slurm, cache)
 
 

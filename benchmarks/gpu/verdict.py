@@ -89,7 +89,7 @@ def judged(folder: Path, config: dict[str, Any], values: dict[str, Any]) -> dict
     )  # fmt: skip
     if done.returncode:
         return {"failed": done.stderr[-1500:]}
-    from slurmgpu.monitoring.profiles import judge_run
+    from slurmgpu.runs.profiles import judge_run
 
     return dict(judge_run(folder).verdict)
 

@@ -19,18 +19,17 @@ from make import without_fonts  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
 from slurmgpu.diagnosis.facts import Cause  # noqa: E402
+from slurmgpu.jobs.causes import cause_lines, in_one_line  # noqa: E402
+from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row  # noqa: E402
+from slurmgpu.jobs.live import Detail, Seen, Source  # noqa: E402
+from slurmgpu.jobs.log_files import Log  # noqa: E402
+from slurmgpu.jobs.look import StatusReport  # noqa: E402
 from slurmgpu.models.plan import Plan  # noqa: E402
-from slurmgpu.models.run import JobState, JobStatus, Run  # noqa: E402
-from slurmgpu.models.samples import GpuSummary, Progress, SampleSummary  # noqa: E402
+from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Progress, Run, SampleSummary  # noqa: E402  # noqa: E402
 from slurmgpu.models.units import Duration, Memory  # noqa: E402
-from slurmgpu.monitoring.causes import cause_lines, in_one_line  # noqa: E402
-from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row  # noqa: E402
-from slurmgpu.monitoring.log_files import Log  # noqa: E402
-from slurmgpu.monitoring.series import GpuSeries  # noqa: E402
-from slurmgpu.monitoring.status import StatusReport  # noqa: E402
-from slurmgpu.screen.app import Top  # noqa: E402
-from slurmgpu.screen.source import Detail, Seen, Source  # noqa: E402
+from slurmgpu.runs.samples import GpuSeries  # noqa: E402
 from slurmgpu.slurm import Slurm  # noqa: E402
+from slurmgpu.top.app import Top  # noqa: E402
 
 NOW = datetime(2026, 11, 20, 14, 5, 12).astimezone()
 GIB = 1 << 30
@@ -233,8 +232,8 @@ PICTURES: dict[str, tuple[tuple[int, int], tuple[str, ...], Callable[[str], bool
 def draw(folder: Path) -> None:
     """Write all pictures into a folder."""
     moment = NOW.astimezone(timezone.utc)
-    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.screen.jobs.moment", return_value=moment), \
-            mock.patch("slurmgpu.screen.pane.moment", return_value=moment):  # fmt: skip
+    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.moment", return_value=moment), \
+            mock.patch("slurmgpu.top.pane.moment", return_value=moment):  # fmt: skip
         log = Path(made, "log")
         lines = [
             LOG.format(epoch=at // 1000 + 1, step=at, loss=1.9 - (at - 3400) / 6000)

@@ -95,7 +95,7 @@ def _environments(ctx: click.Context) -> Iterable[tuple[str, str]]:
 
 
 def _launchers(_: click.Context) -> Iterable[str]:
-    from slurmgpu.models.kinds import LAUNCHERS
+    from slurmgpu.models.base import LAUNCHERS
 
     _settings()  # they may name own ones
     return ["auto", *LAUNCHERS.names()]
@@ -109,7 +109,7 @@ def _clusters(_: click.Context) -> Iterable[str]:
 
 
 def _examples(_: click.Context) -> Iterable[tuple[str, str]]:
-    from slurmgpu.files.gallery import examples
+    from slurmgpu.files.data import examples
 
     return [(one.name, one.about) for one in examples()]
 
@@ -123,7 +123,7 @@ def _templates(_: click.Context) -> Iterable[tuple[str, str]]:
 
 def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
     """The ids and names of the user's jobs that squeue knows."""
-    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.jobs.select import current_user
     from slurmgpu.slurm import Slurm, shelf_here
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(shelf=shelf_here())
@@ -144,7 +144,7 @@ def _runs(_: click.Context) -> Iterable[str]:
     import os
 
     from slurmgpu.files.settings import runs_folder
-    from slurmgpu.monitoring.runs import run_directories
+    from slurmgpu.jobs.runs import run_directories
 
     folder = runs_folder(_settings().settings.runs, Path.cwd(), os.environ)
     return [path.name for path in run_directories(folder)]

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import find_job_file
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.files.regular import open_regular
 from slurmgpu.files.settings import load_settings
-from slurmgpu.files.trust import Trust, is_confined
+from slurmgpu.files.trust import Trust, is_confined, open_regular
 
 __all__ = ["JOB_FILE", "BatchScript", "Source", "find_source", "refuse_notebook"]
 
@@ -101,7 +100,7 @@ def _is_batch(name: str) -> bool:
         return False
     if path.suffix in _SUFFIXES:
         return True
-    from slurmgpu.files.batch import LARGEST_SCRIPT
+    from slurmgpu.files.yaml import LARGEST_SCRIPT
 
     try:
         with open_regular(path) as file:
@@ -112,15 +111,15 @@ def _is_batch(name: str) -> bool:
         return False
     if "#SBATCH" not in text:
         return False
-    from slurmgpu.scripts.batch_script import parse_batch_script
+    from slurmgpu.script.batch_script import parse_batch_script
 
     read = parse_batch_script(text)
     return bool(read.directives or (path.suffix == ".sh" and read.ignored))
 
 
 def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
-    from slurmgpu.files.batch import read_batch_script
-    from slurmgpu.scripts.importing import import_script
+    from slurmgpu.files.yaml import read_batch_script
+    from slurmgpu.script.importing import import_script
 
     path = Path(name)
     # A request of somebody else names no file on the user's behalf.
@@ -145,7 +144,7 @@ def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) ->
 
 def _with_arguments(name: str, shebang: str | None, script: str, arguments: tuple[str, ...]) -> str:
     """The script's lines, with the arguments that sbatch would hand to it."""
-    from slurmgpu.scripts.batch_script import SHELLS
+    from slurmgpu.script.batch_script import SHELLS
 
     shell = (shebang or "/bin/bash").split()
     if not any(word.rsplit("/", 1)[-1] in SHELLS for word in shell[:2]):

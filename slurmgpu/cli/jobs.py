@@ -16,7 +16,7 @@ from slurmgpu.cli.completing import examples as named_examples
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """List job files to copy from; copy one with the scripts it starts."""
-    from slurmgpu.files.gallery import examples
+    from slurmgpu.files.data import examples
 
     if ctx.invoked_subcommand is not None:
         return
@@ -40,7 +40,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 def copy(name: str, folder: Path | None) -> None:
     """Copy a job file and the scripts it starts into FOLDER (default: here). Nothing is overwritten."""
     from slurmgpu.cli.preparing import note
-    from slurmgpu.files.gallery import copy_example, example_named
+    from slurmgpu.files.data import copy_example, example_named
 
     example = example_named(name)
     new = copy_example(example, folder or Path())

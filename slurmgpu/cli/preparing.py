@@ -30,11 +30,11 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.submission import preparing
-from slurmgpu.submission.preparing import Prepared
+from slurmgpu.runs import prepare as preparing
+from slurmgpu.runs.prepare import Prepared
 
 if TYPE_CHECKING:
-    from slurmgpu.submission.slips.command import Command
+    from slurmgpu.runs.command_checks.command import Command
 
 __all__ = ["check_whose", "load", "note", "plan_given", "prepare", "put_any", "tell_of_image"]
 
@@ -110,7 +110,7 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
 
     PlanError for what cannot work, where the job starts now.
     """
-    from slurmgpu.submission.judging import judge
+    from slurmgpu.runs.request_checks import judge
 
     verdict = judge(prepared, script, cwd)
     force = prepared.around.force
@@ -125,7 +125,7 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
 
 def _judge_templates(prepared: Prepared, script: str, starts: Start | None) -> None:
     """Say which of the user's templates is not used; PlanError where they break the script of a job that starts now."""
-    from slurmgpu.submission.slips.templates import check_shell, unused_templates
+    from slurmgpu.runs.command_checks.judge import check_shell, unused_templates
 
     templates = prepared.templates()
     for slip in unused_templates(templates):
@@ -182,8 +182,8 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
 
 def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> Command:
     """Say what is wrong with the command, and return it; PlanError for what cannot work, where the job starts now."""
-    from slurmgpu.submission.preflight import check_task, command_of, doubts_about_task
-    from slurmgpu.submission.slips.judging import each_slip
+    from slurmgpu.runs.command_checks.judge import each_slip
+    from slurmgpu.runs.preflight import check_task, command_of, doubts_about_task
 
     loaded, plan = prepared.loaded, prepared.plan
     origin = loaded.layered.origin(("command",))
@@ -238,7 +238,7 @@ def _mention_module(prepared: Prepared) -> None:
     """Say which module does not load here, before the job waits in the queue for it."""
     if prepared.plan.environment.modules is None:
         return
-    from slurmgpu.submission.slips.modules import missing_module
+    from slurmgpu.runs.command_checks.environment import missing_module
 
     slip = missing_module(prepared.plan, prepared.templates(), prepared.folder, os.environ)
     if slip is not None:
@@ -249,7 +249,7 @@ def _mention_imports(command: Command) -> None:
     """Say what the script imports and its Python does not have, before the job waits in the queue for it."""
     if not command.words:
         return
-    from slurmgpu.submission.slips.python import missing_imports
+    from slurmgpu.runs.command_checks.python import missing_imports
 
     slip = missing_imports(command)
     if slip is not None:
@@ -258,8 +258,8 @@ def _mention_imports(command: Command) -> None:
 
 def check_whose(run_dir: Path, word: str) -> None:
     """Say so where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
+    from slurmgpu.jobs.select import names_folder
     from slurmgpu.models.run import RUN_FILE
-    from slurmgpu.monitoring.select import names_folder
 
     trust = load_settings(Path.cwd()).trust
     files = (run_dir / name for name in (RUN_FILE, "script.sbatch", "job.yaml", "plan.json"))

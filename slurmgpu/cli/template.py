@@ -85,7 +85,7 @@ def _rendered(name: str, given: dict[str, object]) -> str:
 
     from slurmgpu.cli.preparing import prepare
     from slurmgpu.files.templates import template_named
-    from slurmgpu.rendering.render import render_script
+    from slurmgpu.script.render import render_script
 
     prepared = prepare(given)
     templates = prepared.templates()
@@ -140,7 +140,7 @@ def copy(name: str, layer: str, to: Path | None, force: bool) -> None:
 @command.command("variables")
 def variables() -> None:
     """List what a template may use."""
-    from slurmgpu.rendering.context import VARIABLES
+    from slurmgpu.script.variables import VARIABLES
 
     width = max(map(len, VARIABLES))
     for name, about in VARIABLES.items():

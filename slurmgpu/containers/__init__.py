@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurmgpu.containers._base import Runtime
+from slurmgpu.models.base import RUNTIMES
 from slurmgpu.models.environment import Environment
-from slurmgpu.models.kinds import RUNTIMES
 
 __all__ = ["Runtime", "enters_by_srun", "runtime"]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from slurmgpu.errors import PlanError
+from slurmgpu.models.base import RUNTIMES
 from slurmgpu.models.environment import Container
-from slurmgpu.models.kinds import RUNTIMES
 
 __all__ = ["Runtime", "host_and_inside"]
 

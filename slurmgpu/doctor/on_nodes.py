@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.doctor import disks, gpus, network, probe, share, software
+from slurmgpu.doctor import gpus, probe
+from slurmgpu.doctor import gpus as share
+from slurmgpu.doctor import machine as disks
+from slurmgpu.doctor import machine as network
+from slurmgpu.doctor import machine as software
 from slurmgpu.doctor.lines import Line, Measured, failure, ok
 from slurmgpu.models.job import Job, Launch, Restart
 from slurmgpu.models.plan import Plan

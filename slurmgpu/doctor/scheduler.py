@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from slurmgpu.doctor.lines import Line, failure, ok, unknown, warning
-from slurmgpu.doctor.thresholds import THRESHOLDS, is_older, limit
+from slurmgpu.doctor.lines import THRESHOLDS, Line, failure, is_older, limit, ok, unknown, warning
 
 __all__ = [
     "account",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurmgpu.errors import InvalidInput, nearest
 from slurmgpu.files.data import data_folder, example_names
 from slurmgpu.files.layered import Layered, Origin, dotted
-from slurmgpu.files.regular import read_regular
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
+from slurmgpu.files.trust import read_regular
 from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
 from slurmgpu.lines.command import python_files
 from slurmgpu.models.job import Job
@@ -30,6 +30,7 @@ __all__ = [
     "read_user_script",
     "words_as_spelled",
 ]
+
 
 _VARIABLE = r"\$[A-Za-z_{]"
 """How a path begins that is not against the job file's folder."""

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.regular import open_regular
+from slurmgpu.files.trust import open_regular
 from slurmgpu.models.run import RUN_FILE, Run
 
 __all__ = ["read_run", "write_atomically", "write_run"]

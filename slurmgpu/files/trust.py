@@ -2,6 +2,8 @@
 
 What a settings file or a template says runs as whoever submits. As git has it for repositories (safe.directory), a file
 that somebody else wrote, or may write, counts only where its folder is trusted.
+
+Files in folders of others, or that others may have put there: opened so that nothing waits for them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 
@@ -28,9 +30,12 @@ __all__ = [
     "for_somebody_else",
     "is_confined",
     "link_of_another",
+    "open_regular",
     "opened",
+    "read_regular",
     "refuse_way_out",
     "staying_below",
+    "text_of",
 ]
 
 
@@ -240,3 +245,38 @@ def _group(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+LARGEST = 16 << 20
+"""Bytes: no script and no configuration has as many, and a file of others may have no end."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; OSError where there is none, and for a pipe or a device, which may never come to an end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "a folder, a pipe or a device, which keeps no log", str(path))
+    try:
+        refuse_way_out(path, descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, most: int = LARGEST) -> bytes:
+    """Return the bytes of a file; OSError where it cannot be read, is no regular file, or has more than ``most``."""
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return data
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file; empty where `read_regular` does not read it."""
+    try:
+        return read_regular(path).decode("utf-8", errors="replace")
+    except OSError:
+        return ""

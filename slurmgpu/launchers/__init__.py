@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmgpu.launchers._base import Launcher, whole_command
-from slurmgpu.models.kinds import LAUNCHERS
+from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.models.plan import Plan
 
 __all__ = ["Launcher", "launcher", "whole_command", "world_size"]

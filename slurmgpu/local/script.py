@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..scripts.batch_script import parse_batch_script
-from ..scripts.shell import Command, pieces, read_shell, simple_commands, substitutions
+from ..script.batch_script import parse_batch_script
+from ..script.shell import Command, pieces, read_shell, simple_commands, substitutions
 from .standins.fitting import number
 
 __all__ = ["ScriptReading", "expand", "read_needs"]

@@ -1,16 +1,31 @@
-"""A command as words: what a shell would make of a line, and what only a shell would read."""
+"""A command as words: what a shell would make of a line, and what only a shell would read.
+
+How processes are started.
+"""
+
+from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from slurmgpu.models.base import Hinted, one_line
+from slurmgpu.models.base import LAUNCHERS, Hinted, Model, OneOf, Words, one_line
 
-__all__ = ["OPERATOR", "VARIABLE", "CommandSchema", "check_words", "shell_syntax", "to_words"]
+__all__ = [
+    "LAUNCHER",
+    "OPERATOR",
+    "VARIABLE",
+    "CommandSchema",
+    "Launch",
+    "check_words",
+    "shell_syntax",
+    "to_words",
+]
+
 
 OPERATOR = r"(?:\|\|?|\|&|&&?|;|<<?|&>{1,2}|\d?>{1,2}|\d?>&\d)\Z"
 """A whole word that a shell takes for a pipe, a redirection or an end of a command."""
@@ -131,3 +146,19 @@ class CommandSchema:
     ) -> JsonSchemaValue:
         words = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
         return {"anyOf": [{"type": "string"}, words, {"type": "null"}]}
+
+
+LAUNCHER = OneOf(LAUNCHERS, "auto")
+"""The launchers that a job may name."""
+
+
+class Launch(Model):
+    """How the command's processes are started; in a file the launcher's name alone will do."""
+
+    launcher: Annotated[str, LAUNCHER] = "auto"
+    """torchrun: on each node one agent starts a process per GPU; accelerate, deepspeed: the same with their settings; srun:
+    one task per GPU; mpi: the same for MPI programs; mpirun: MPI's own launcher; ray: a Ray cluster over the nodes, and
+    the command as its driver; plain: the command runs once; auto: what the command and its script need."""
+    srun_options: Words = ()
+    """Further options of srun, one word each, as in `srun_options: [--mpi=none]`; they follow the cluster's and the
+    environment's."""

@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema
 from typing_extensions import Self
 
 from slurmgpu.models.base import (
+    RUNTIMES,
     TEXT,
     Checked,
     EnvName,
@@ -25,12 +26,12 @@ from slurmgpu.models.base import (
     JobPath,
     JobText,
     Model,
+    OneOf,
     OptionValue,
     Text,
     Word,
     Words,
 )
-from slurmgpu.models.kinds import RUNTIMES, OneOf
 
 __all__ = [
     "Activated",

@@ -18,18 +18,13 @@ from typing_extensions import Self
 
 from slurmgpu.lines.slurm import MARKS, read_head
 from slurmgpu.models.base import EnvName, Hinted, JobOption, JobPath, JobText, Model, Text, Word
-from slurmgpu.models.command import CommandSchema, check_words, to_words
+from slurmgpu.models.command import LAUNCHER, CommandSchema, Launch, check_words, to_words
 from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
-from slurmgpu.models.launch import LAUNCHER, Launch
-from slurmgpu.models.notify import Notify
+from slurmgpu.models.job_parts import Notify, Profile, Sample, Stage, Step, StepName, check_steps
 from slurmgpu.models.options import OWN_OPTIONS
-from slurmgpu.models.profile import Profile
 from slurmgpu.models.resources import Component, Positive, Resources, check_options
-from slurmgpu.models.sample import Sample
-from slurmgpu.models.slurm_text import Comment, JobName, LogPattern, MailUser
-from slurmgpu.models.stage import Stage
-from slurmgpu.models.steps import Step, StepName, check_steps
 from slurmgpu.models.train import TrainSettings
+from slurmgpu.models.units import Comment, JobName, LogPattern, MailUser
 
 __all__ = [
     "LARGEST_INDEX",

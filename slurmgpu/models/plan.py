@@ -1,14 +1,14 @@
 """The job resolved on the cluster: every sbatch option, each derived value with its reason."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 
 from slurmgpu.lines.launch_line import Started, started_by
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment, Packed
-from slurmgpu.models.notify import Notify
-from slurmgpu.models.profile import Profile
-from slurmgpu.models.stage import Stage
+from slurmgpu.models.job_parts import Notify, Profile, Stage
 from slurmgpu.models.units import Duration, Memory
 
 __all__ = ["Option", "Plan", "PlannedStep", "Reason"]
@@ -22,7 +22,7 @@ class Option(Model):
     why: str
 
     @classmethod
-    def of(cls, name: str, value: str | None, why: str) -> "Option":
+    def of(cls, name: str, value: str | None, why: str) -> Option:
         """One whose values are known to be text."""
         return cls.model_construct(name=name, value=value, why=why)
 
@@ -38,7 +38,7 @@ class Reason(Model):
     why: str
 
     @classmethod
-    def of(cls, what: str, value: str, why: str) -> "Reason":
+    def of(cls, what: str, value: str, why: str) -> Reason:
         """One whose values are known to be text."""
         return cls.model_construct(what=what, value=value, why=why)
 
@@ -178,7 +178,7 @@ class Plan(Model):
         """The value of an sbatch option, or None when it is not among them."""
         return next((option.value for option in self.options if option.name == name), None)
 
-    def of_step(self, step: PlannedStep) -> "Plan":
+    def of_step(self, step: PlannedStep) -> Plan:
         """One of its steps as a job of its own, as large as its share."""
         same = (
             *(

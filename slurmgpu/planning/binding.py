@@ -9,12 +9,11 @@ from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import PlanError
 from slurmgpu.launchers import launcher
 from slurmgpu.lines.options import Release
-from slurmgpu.models.binding import entries, gpus_of_a_task
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
-from slurmgpu.models.resources import Resources
+from slurmgpu.models.resources import Resources, entries, gpus_of_a_task
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.nodes import gres_type, other_types_beside, release_of
 from slurmgpu.planning.request import count

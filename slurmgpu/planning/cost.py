@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurmgpu.models.cluster import Cluster, NodeGroup
-from slurmgpu.models.limits import Billing
+from slurmgpu.models.cluster import Billing, Cluster, NodeGroup
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.request import count

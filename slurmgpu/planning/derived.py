@@ -18,8 +18,7 @@ from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.nodes import as_spelled, counted_in_cores, gres_type, takes_one_thread
-from slurmgpu.planning.options import Layouted, options_of
-from slurmgpu.planning.passed_options import passed_problems, unjudged
+from slurmgpu.planning.options import Layouted, options_of, passed_problems, unjudged
 from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, restart_remarks, warnings
 from slurmgpu.planning.request import SHARED, Layout, count
 from slurmgpu.planning.settled import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.models.limits import Limits
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.resources import Resources
-from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
+from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates, wants_gpu_type
 from slurmgpu.planning.nodes import (
     Pin,
     cpus_with_each_gpu,
@@ -21,7 +20,6 @@ from slurmgpu.planning.nodes import (
     suits,
 )
 from slurmgpu.planning.request import Ask, Layout, Misfit, Problem, Request, spread
-from slurmgpu.planning.site_rules import wants_gpu_type
 from slurmgpu.planning.sizing import (
     Setting,
     Sized,

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import launcher
-from slurmgpu.models.binding import gpus_of_a_task
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Component, Job, Restart
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Option
-from slurmgpu.models.resources import Resources
+from slurmgpu.models.resources import Resources, gpus_of_a_task
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.binding import Starting, asked_again, binding_words, check_starts
 from slurmgpu.planning.guesses import without_guesses

@@ -9,11 +9,11 @@ from typing import TypeVar
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
+from slurmgpu.planning.accounts import against_the_rules
 from slurmgpu.planning.guesses import without_guesses
 from slurmgpu.planning.nodes import counted_in_cores, cpus_with_each_gpu, takes_one_thread
-from slurmgpu.planning.passed_options import passed_problems
+from slurmgpu.planning.options import passed_problems
 from slurmgpu.planning.request import Ask, Problem
-from slurmgpu.planning.site_rules import against_the_rules
 from slurmgpu.planning.verdict import problems, problems_together
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "not_described",
     "places_of",
 ]
+
 
 _T = TypeVar("_T")
 Options = Mapping[str, "str | None"]

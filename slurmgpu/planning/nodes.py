@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from slurmgpu.lines.constraint import Features, read_constraint
 from slurmgpu.lines.options import Release
-from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
+from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import GpuRequest, Memory
 from slurmgpu.planning.request import SHARED, Ask, Clause, count

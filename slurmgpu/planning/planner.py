@@ -13,8 +13,7 @@ from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.resources import Component
 from slurmgpu.models.units import Memory
 from slurmgpu.planning import derived
-from slurmgpu.planning.sampled import sampled
-from slurmgpu.planning.settled import Settled, Surroundings, plan_of
+from slurmgpu.planning.settled import Settled, Surroundings, plan_of, sampled
 
 if TYPE_CHECKING:
     from slurmgpu.planning.cost import Cost

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.models.limits import Limits
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
+from slurmgpu.planning.accounts import given_by_site
 from slurmgpu.planning.request import Layout, count
-from slurmgpu.planning.site_rules import given_by_site
 
 __all__ = [
     "Setting",

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.limits import Limits
+from slurmgpu.models.cluster import Cluster, Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.choosing import candidates, preferred

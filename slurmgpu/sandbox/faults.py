@@ -14,9 +14,8 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
-from slurmgpu.sandbox.keeper import Keeper
-from slurmgpu.sandbox.ports import reserved_ports
-from slurmgpu.sandbox.processes import end_processes, is_stopped, tasks_on
+from slurmgpu.sandbox.configuration import reserved_ports
+from slurmgpu.sandbox.processes import Keeper, end_processes, is_stopped, tasks_on
 from slurmgpu.sandbox.programs import SandboxFailed, program
 from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env
 from slurmgpu.sandbox.state import State, read_state, write_state

@@ -21,18 +21,17 @@ from slurmgpu.files.data import WITHOUT_GPUS
 from slurmgpu.sandbox.configuration import (
     DATABASE_SQL,
     Installation,
+    Shape,
     gres_conf,
     host_name,
     plugin_folder,
+    reserved_ports,
     slurm_conf,
     slurmdbd_conf,
     task_prolog,
 )
-from slurmgpu.sandbox.keeper import Keeper, launch
-from slurmgpu.sandbox.ports import reserved_ports
-from slurmgpu.sandbox.processes import TOKEN, identify
+from slurmgpu.sandbox.processes import TOKEN, Keeper, identify, launch
 from slurmgpu.sandbox.programs import SandboxFailed, program, scrubbed, slurm_release, slurm_version
-from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.state import State, write_state
 
 __all__ = ["CONTROLLER_CONF", "Started", "client_env", "start"]

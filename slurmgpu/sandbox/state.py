@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
-from slurmgpu.files.state import state_folder
+from slurmgpu.files.settings import state_folder
 from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
+from slurmgpu.sandbox.configuration import Shape
 from slurmgpu.sandbox.processes import Process, is_running
 from slurmgpu.sandbox.programs import SandboxFailed
-from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.supervisor import PARENTS, parents_of
 
 __all__ = ["State", "folder_of", "known_sandboxes", "locked", "note_parents", "read_state", "write_state"]

@@ -7,43 +7,39 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slurmgpu.lines.hostlist import expand
-from slurmgpu.slurm import (
-    cluster,
-    control,
-    health,
-    history,
-    sacct,
-    salloc,
-    sampling,
-    sbatch,
-    scancel,
-    sinfo,
-    squeue,
-    sshare,
-    sstat,
+from slurmgpu.slurm import commands as cluster
+from slurmgpu.slurm import control, health, history, sacct, salloc, sbatch, squeue
+from slurmgpu.slurm import control as scancel
+from slurmgpu.slurm import history as sampling
+from slurmgpu.slurm import show as sinfo
+from slurmgpu.slurm import show as sshare
+from slurmgpu.slurm import squeue as sstat
+from slurmgpu.slurm.commands import (
+    Answer,
+    Commands,
+    Runner,
+    call,
+    cluster_name_here,
+    current_user,
+    submission_env,
 )
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.commands import Answer, Commands, Runner, call, current_user, submission_env
-from slurmgpu.slurm.control import Verb
+from slurmgpu.slurm.control import Said, Verb, check_signal
 from slurmgpu.slurm.health import Health
-from slurmgpu.slurm.history import Histories, History, Start
+from slurmgpu.slurm.history import Histories, History, Sampling, Start
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
-from slurmgpu.slurm.sampling import Sampling
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
-from slurmgpu.slurm.scancel import Said, check_signal
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
-from slurmgpu.slurm.sstat import StepUse
+from slurmgpu.slurm.squeue import StepUse
 from slurmgpu.slurm.text import MORE_UNREAD
 
 if TYPE_CHECKING:
-    from slurmgpu.models.discovered import Discovered, LoginNode
-    from slurmgpu.slurm.present.asking import Present
-    from slurmgpu.slurm.present.limits import Book, Holder, Limit
-    from slurmgpu.slurm.present.nodes import NodeNow
-    from slurmgpu.slurm.present.partitions import PartitionNow
-    from slurmgpu.slurm.present.queue import Asked, QueuedJob
+    from slurmgpu.models.cluster import Discovered, LoginNode
+    from slurmgpu.slurm.limits_now import Book, Holder, Limit
+    from slurmgpu.slurm.nodes_now import NodeNow, PartitionNow
+    from slurmgpu.slurm.now import Present
+    from slurmgpu.slurm.queue import Asked, QueuedJob
 
 __all__ = [
     "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate",
@@ -91,14 +87,14 @@ class Slurm(Commands):
             SlurmUnreachable: Slurm does not answer.
             SlurmRefused: it tells neither its configuration nor its partitions.
         """
-        from slurmgpu.slurm.describing.asking import ask
-        from slurmgpu.slurm.describing.building import build
+        from slurmgpu.slurm.describe import build
+        from slurmgpu.slurm.describe_asking import ask
 
         told = ask(self, user, most=most)
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)
 
     def present(self) -> Present:
         """What the cluster is like at this moment: nodes, queues, limits and their use; each is asked for when it is wanted."""
-        from slurmgpu.slurm.present.asking import Present
+        from slurmgpu.slurm.now import Present
 
         return Present(self)

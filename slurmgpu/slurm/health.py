@@ -9,10 +9,10 @@ import time
 from typing import NamedTuple
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.slurm import sacctmgr, scontrol
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.commands import Answer, Commands, unreachable
-from slurmgpu.slurm.sinfo import idle_nodes
+from slurmgpu.slurm import show as sacctmgr
+from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm.commands import Answer, Commands, cluster_name_here, unreachable
+from slurmgpu.slurm.show import idle_nodes
 
 __all__ = ["COMMANDS", "Health", "read"]
 

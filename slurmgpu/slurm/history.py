@@ -2,6 +2,8 @@
 
 A requeued job keeps its id, and its earlier starts are rows of their own, which sacct shows with ``--duplicates`` only
 (sacct(1)); an id that is used again after some years is another job.
+
+How this Slurm measures jobs: what it samples, and how often (slurm.conf(5), JobAcctGather...).
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm import show as scontrol
 from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.sacct import (
@@ -34,11 +38,15 @@ __all__ = [
     "HISTORY",
     "Histories",
     "History",
+    "Sampling",
     "Start",
     "histories_command",
     "parse_histories",
+    "parse_sampling",
     "read_histories",
+    "read_sampling",
 ]
+
 
 HISTORY = (*FIELDS, *USE, "ReqMem", "AveRSS", "MaxRSSNode", "ConsumedEnergyRaw", "TRESUsageInTot")
 """In every release from 20.11 to 26.05."""
@@ -205,3 +213,49 @@ def _goes_on(before: JobStatus, after: JobStatus) -> bool:
     if before.end is None or after.submit is None:
         return before.submit == after.submit
     return before.submit == after.submit or abs(after.submit - before.end) <= _GAP
+
+
+DEFAULT_SECONDS = 30
+"""JobAcctGatherFrequency where slurm.conf names none."""
+
+
+class Sampling(NamedTuple):
+    """What is known of Slurm's own sampling of tasks."""
+
+    told: bool = False
+    """Whether slurmctld has told its configuration; without, Slurm's default is assumed."""
+    seconds: int = DEFAULT_SECONDS
+    """Between two samples of a task; 0: none but at its end."""
+    gathers: bool = True
+    """Whether tasks are measured at all (JobAcctGatherType)."""
+    release: tuple[int, ...] = ()
+    """Slurm's version as numbers; empty: not told."""
+
+
+def read_sampling(slurm: Commands) -> Sampling:
+    """Ask slurmctld, by one command; what it does not tell is Slurm's default, and `told` says so."""
+    try:
+        answer = slurm.ask(scontrol.CONFIG, timeout=15)
+    except SlurmUnreachable:
+        return Sampling()
+    return parse_sampling(answer.stdout) if answer.ok else Sampling()
+
+
+def parse_sampling(text: str) -> Sampling:
+    """Read what `scontrol show config` prints."""
+    config = scontrol.configuration(text)
+    if not config:
+        return Sampling()
+    # `30`, `task=30`, `task=30,energy=10`.
+    entries: dict[str, str] = dict(
+        re.findall(r"(?:\A|,)(?:(\w+)=)?(\d{1,6})", config.get("JobAcctGatherFrequency", ""))
+    )
+    seconds = entries.get("task") or entries.get("") or str(DEFAULT_SECONDS)
+    kind = config.get("JobAcctGatherType", "")
+    release = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.get("SLURM_VERSION", ""), re.ASCII)
+    return Sampling(
+        told=True,
+        seconds=int(seconds),
+        gathers=not (kind == "(null)" or kind.endswith("/none")),
+        release=tuple(int(part) for part in release.groups()) if release else (),
+    )

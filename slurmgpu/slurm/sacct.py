@@ -14,8 +14,18 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands
 from slurmgpu.slurm.ids import JobId
-from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, size, unread, whole
-from slurmgpu.slurm.tres import read_gpus
+from slurmgpu.slurm.text import (
+    SEPARATOR,
+    each_row,
+    known,
+    moment,
+    often,
+    read_gpus,
+    seconds,
+    size,
+    unread,
+    whole,
+)
 
 __all__ = [
     "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "even",

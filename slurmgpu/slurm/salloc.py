@@ -12,7 +12,7 @@ from slurmgpu.errors import SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.plan import Option
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, start, submission_env, unreachable
-from slurmgpu.slurm.refusals import advise
+from slurmgpu.slurm.sbatch import advise
 
 __all__ = ["NOT_OF_SALLOC", "Heard", "allocate", "command", "hear", "refusal"]
 

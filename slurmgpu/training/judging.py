@@ -19,7 +19,7 @@ __all__ = ["Judge", "is_spent"]
 def is_spent(saved: Optional[Mapping[str, Any]], wanted: Optional[Mapping[str, Any]]) -> bool:
     """Whether the evaluations since the best one, as a manifest has them, use up the patience of the settings.
 
-    The command line judges by the same rule (``is_done`` in ``slurmgpu.monitoring.checkpoints``).
+    The command line judges by the same rule (``is_done`` in ``slurmgpu.runs.checkpoints``).
     """
     return _fits(saved, wanted) and saved["since"] >= wanted["patience"]  # type: ignore[index]
 

@@ -25,12 +25,11 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, load_settings
 from slurmgpu.models.cluster import GENERIC
-from slurmgpu.web.drawing import STATIC, draw
+from slurmgpu.web.drawing import STATIC, answer_values, draw, form_values
 from slurmgpu.web.form import FIELDS
 from slurmgpu.web.inside import sampled
 from slurmgpu.web.parts import find, parts
 from slurmgpu.web.planned import Site, site
-from slurmgpu.web.shown import answer_values, form_values
 
 __all__ = ["Exported", "export"]
 
@@ -41,8 +40,8 @@ _LIBRARIES = (
     "annotated-types", "jinja2", "markupsafe", "pydantic", "ruamel.yaml", "typing-extensions", "typing-inspection",
 )  # fmt: skip
 # What the planner and the renderer never import; of the training, what is read of its tasks.
-_LEFT_OUT = ("assistants", "cli", "diagnosis", "discovery", "doctor", "interactive", "monitoring", "sampling", "sandbox",
-             "screen", "training", "without_gpus")  # fmt: skip
+_LEFT_OUT = ("mcp", "cli", "diagnosis", "clusters", "doctor", "shell", "jobs", "sampling", "sandbox",
+             "top", "training", "without_gpus")  # fmt: skip
 _ALL_THE_SAME = ("training/tasks/options.json", "training/__init__.py", "training/methods.py")
 _OF_WEB = (
     "__init__.py",
@@ -50,7 +49,6 @@ _OF_WEB = (
     "form.py",
     "inside.py",
     "planned.py",
-    "shown.py",
     "templates/answer.html",
 )
 # A browser has no users and no locks of files; who looks for them finds none.

@@ -13,9 +13,9 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.job_text import job_text
 from slurmgpu.files.layered import Layered, dotted
 from slurmgpu.files.yaml import read_yaml
+from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
-from slurmgpu.models.kinds import LAUNCHERS
 from slurmgpu.models.options import ROWS
 
 __all__ = [

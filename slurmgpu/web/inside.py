@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.web.drawing import draw
+from slurmgpu.web.drawing import answer_values, draw, is_begun
 from slurmgpu.web.form import check_form
 from slurmgpu.web.planned import Planned, Problem, planned
-from slurmgpu.web.shown import answer_values, is_begun
 
 __all__ = ["SAMPLES", "answer", "differing", "sampled"]
 

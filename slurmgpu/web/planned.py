@@ -18,10 +18,10 @@ from slurmgpu.files.yaml import read_yaml
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.plan import Plan
-from slurmgpu.submission.judging import judge
-from slurmgpu.submission.preflight import check_task, command_of
-from slurmgpu.submission.preparing import Prepared, prepare_here
-from slurmgpu.submission.slips.judging import each_slip
+from slurmgpu.runs.command_checks.judge import each_slip
+from slurmgpu.runs.preflight import check_task, command_of
+from slurmgpu.runs.prepare import Prepared, prepare_here
+from slurmgpu.runs.request_checks import judge
 from slurmgpu.web.form import JOB_FILE, MORE, command_line, in_words_of_the_form, known_field, read_form
 
 __all__ = ["Line", "Planned", "Problem", "Site", "Way", "planned", "site"]

@@ -15,20 +15,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.jobs.actions import ACTS, Act, perform, question, refusal
+from slurmgpu.jobs.arrays import Line
+from slurmgpu.jobs.details import MOST, How, cell, doing, moment, shown
+from slurmgpu.jobs.live import Seen, Source, said_of
+from slurmgpu.jobs.look import progress_text
+from slurmgpu.jobs.words import reason
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.models.samples import Progress
-from slurmgpu.monitoring.arrays import Line
-from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.seen import progress_text
-from slurmgpu.screen.acting import ACTS, Act, perform, question, refusal
-from slurmgpu.screen.source import Seen, Source, said_of
-from slurmgpu.screen.table import MOST, How, shown
-from slurmgpu.screen.text import cell, doing, moment
-from slurmgpu.web.html import form_of, page, query_of
-from slurmgpu.web.looking import Looker, metrics_of, next_piece
-from slurmgpu.web.once import Questions
-from slurmgpu.web.related import Related
+from slurmgpu.models.run import JobState, JobStatus, Progress
+from slurmgpu.web.answers import Questions, form_of, page, query_of
+from slurmgpu.web.looking import Looker, Related, metrics_of, next_piece
 
 __all__ = ["Runs"]
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.discovery.writing import plain
+from slurmgpu.clusters.writing import plain
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.discovered import Discovered
-from slurmgpu.sandbox.shape import NodeKind, QosShape, Shape
+from slurmgpu.models.cluster import Cluster, Discovered
+from slurmgpu.sandbox.configuration import NodeKind, QosShape, Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 
 ACCOUNTS = ("mygroup", "other", "third")

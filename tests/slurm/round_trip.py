@@ -21,10 +21,10 @@ from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.runs.preflight import check_before_submission
+from slurmgpu.runs.submit import Submission, submit_plan
+from slurmgpu.script.render import render_script
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.preflight import check_before_submission
-from slurmgpu.submission.submitting import Submission, submit_plan
 from tests.hostile import VALUES
 from tests.slurm.throwaway import ThrowawaySlurm
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.monitoring.waits import word_of
-from slurmgpu.sandbox.shape import NodeGpus, NodeKind, PartitionShape, QosShape, Shape
+from slurmgpu.jobs.waits import word_of
+from slurmgpu.sandbox.configuration import NodeGpus, NodeKind, PartitionShape, QosShape, Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 
 SLEEP = "#!/bin/bash\nsleep 3600\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.files.run_record import read_run
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.jobs.wait import Ended, exit_code
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import current_user, select
-from slurmgpu.monitoring.status import status
-from slurmgpu.monitoring.waiting import Ended, exit_code
 from slurmgpu.slurm import Slurm
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm

@@ -13,7 +13,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.script.render import render_script
 from tests.slurm.throwaway import ThrowawaySlurm
 
 pytestmark = pytest.mark.slurm

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.discovery.discover import discover
+from slurmgpu.clusters.discover import discover
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
 from slurmgpu.slurm import Slurm
 from tests.slurm.conftest import need_slurm

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.files.data import example_names
-from slurmgpu.files.gallery import copy_example, example_named
+from slurmgpu.files.data import copy_example, example_named, example_names
 from tests.slurm.test_environments import fake_conda
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import ROOT, Submitted, Tool

@@ -20,11 +20,11 @@ from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.render import render_script
+from slurmgpu.sandbox.configuration import NodeGpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
-from slurmgpu.sandbox.shape import NodeGpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.starting import client_env, start
-from slurmgpu.scripts.importing import import_script
+from slurmgpu.script.importing import import_script
+from slurmgpu.script.render import render_script
 from tests.published import Case, Option, published, script_of
 from tests.slurm.conftest import need_slurm
 

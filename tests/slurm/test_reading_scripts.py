@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.models.units import Duration
-from slurmgpu.scripts.batch_script import Script, parse_batch_script
+from slurmgpu.script.batch_script import Script, parse_batch_script
 from tests.check_examples import EXAMPLES, script
 from tests.slurm.throwaway import ThrowawaySlurm
 

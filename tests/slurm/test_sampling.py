@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.monitoring.samples import summary
+from slurmgpu.runs.samples import summary
 from tests.nvml import compiled
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm

@@ -264,7 +264,7 @@ def test_it_ends_by_itself_when_its_time_is_up(user: User) -> None:
 AS_NOBODY = """
 import encodings.idna, os, subprocess, sys
 from slurmgpu.sandbox import keeper, life
-from slurmgpu.sandbox.shape import default_shape
+from slurmgpu.sandbox.configuration import default_shape
 from slurmgpu.sandbox.state import State
 
 shape = default_shape(2, 2, "a100", 16, 64000)

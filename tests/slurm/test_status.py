@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from slurmgpu.cli.cancel import command as cancel_command
 from slurmgpu.cli.status import command as status_command
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.select import current_user, select
-from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Slurm, sbatch
 from slurmgpu.slurm.commands import Answer, call
 from tests.recorded import said

@@ -73,7 +73,7 @@ def test_a_submission_that_is_killed_right_after_sbatch_leaves_a_job_that_finds_
         raise ConnectionAbortedError("the client is gone")
 
     slurm.wait_until_idle()
-    monkeypatch.setattr("slurmgpu.submission.by_submitit.attach", killed)
+    monkeypatch.setattr("slurmgpu.runs.by_submitit.attach", killed)
     with pytest.raises(ConnectionAbortedError):
         submit(os.getpid, gpus=1, time="0:05:00")
     (run_dir,) = (project / "runs").iterdir()

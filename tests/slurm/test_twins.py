@@ -10,8 +10,7 @@ import pytest
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
-from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
-from slurmgpu.models.limits import Limits
+from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup
 from slurmgpu.models.units import Duration
 from tests.slurm.sandbox_user import User
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from slurmgpu.sandbox.configuration import Shape, default_shape
 from slurmgpu.sandbox.programs import missing_programs, program, scrubbed, slurm_release
-from slurmgpu.sandbox.shape import Shape, default_shape
 from slurmgpu.sandbox.starting import client_env, start
 
 __all__ = ["ThrowawaySlurm", "missing_programs", "scrubbed"]

@@ -120,7 +120,7 @@ def test_a_damaged_folder_is_seen_by_a_start_and_by_verify(tmp_path: Path, name:
         data[len(data) // 2] ^= 1
         victim.write_bytes(data)
     if importlib.util.find_spec("pydantic") is not None:
-        ((one, problems),) = importlib.import_module("slurmgpu.monitoring.checkpoints").read_through(tmp_path)
+        ((one, problems),) = importlib.import_module("slurmgpu.runs.checkpoints").read_through(tmp_path)
         assert one.step == 10
         assert any(f"ranks-0-3/ranks-2-3/{name}" in problem for problem in problems)
     with pytest.raises(checkpoint.TrainingError, match=f"step-10: ranks-0-3/ranks-2-3/{name} "):
@@ -128,9 +128,7 @@ def test_a_damaged_folder_is_seen_by_a_start_and_by_verify(tmp_path: Path, name:
 
 
 def test_verify_and_compare_read_every_file_of_every_folder(tmp_path: Path) -> None:
-    reading = pytest.importorskip(
-        "slurmgpu.monitoring.checkpoints", reason="needs Pydantic", exc_type=ImportError
-    )
+    reading = pytest.importorskip("slurmgpu.runs.checkpoints", reason="needs Pydantic", exc_type=ImportError)
     save(savers(tmp_path / "a"), 10)
     save(savers(tmp_path / "b"), 10)
     save(savers(tmp_path / "c"), 10)

@@ -35,7 +35,7 @@ def named_or_newest(slurm: Slurm, jobs: tuple[str, ...]) -> tuple[str, ...]:
     if jobs:
         return jobs
     from slurmgpu.cli.preparing import note
-    from slurmgpu.monitoring.status import status
+    from slurmgpu.jobs.look import status
 
     known = [job for job in status(slurm, user=current_user()).jobs if job.raw_id is not None]
     if not known:

@@ -13,11 +13,10 @@ import click
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
+from slurmgpu.jobs.log_files import Log, logs_of
+from slurmgpu.jobs.select import Selection, current_user
+from slurmgpu.jobs.wait import Ended, GrowingLogs, Onlooker, exit_code, wait_for
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.following import GrowingLogs
-from slurmgpu.monitoring.log_files import Log, logs_of
-from slurmgpu.monitoring.select import Selection, current_user
-from slurmgpu.monitoring.waiting import Ended, Onlooker, exit_code, wait_for
 from slurmgpu.printable import Harmless
 from slurmgpu.slurm import Slurm
 

@@ -26,14 +26,10 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.models.job import Job
-from slurmgpu.monitoring.benching.gathered import ROWS
-from slurmgpu.monitoring.benching.networks import PUBLISHED
-from slurmgpu.monitoring.benching.results import Results, read
-from slurmgpu.monitoring.benching.smaller import kinds_of
-from slurmgpu.monitoring.benching.verdict import judge, runs
-from slurmgpu.submission.entrypoint import chosen_python
-from slurmgpu.submission.preflight import check_task
-from slurmgpu.submission.run_directory import copy_entrypoint
+from slurmgpu.runs.bench.results import PUBLISHED, ROWS, Results, read
+from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
+from slurmgpu.runs.directory import chosen_python, copy_entrypoint
+from slurmgpu.runs.preflight import check_task
 
 if TYPE_CHECKING:
     from slurmgpu.cli.bench import Described, Jobs, Where

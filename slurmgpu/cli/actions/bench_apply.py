@@ -14,8 +14,8 @@ from slurmgpu.files.editing import Place
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
 from slurmgpu.models.resources import Resources
-from slurmgpu.monitoring.benching.verdict import Verdict
 from slurmgpu.printable import printable
+from slurmgpu.runs.bench.verdict import Verdict
 
 
 def file_to_change(what: str) -> Path:

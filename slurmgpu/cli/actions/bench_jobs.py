@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from slurmgpu.amounts import count
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
 from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
@@ -25,32 +26,20 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnre
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import read_run, write_atomically
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import Selection, belongs, current_user
+from slurmgpu.jobs.wait import PATIENCE
+from slurmgpu.jobs.words import reason
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.benching.gathered import (
-    JOBS,
-    KINDS,
-    ROWS,
-    BenchJob,
-    Part,
-    jobs_in,
-    jobs_text,
-    part_of,
-)
-from slurmgpu.monitoring.benching.results import read
-from slurmgpu.monitoring.benching.smaller import kinds_of
-from slurmgpu.monitoring.benching.verdict import judge, runs
-from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.reporting.wording import count
-from slurmgpu.monitoring.select import Selection, belongs, current_user
-from slurmgpu.monitoring.status import status
-from slurmgpu.monitoring.waiting import PATIENCE
+from slurmgpu.runs import prepare as planning
+from slurmgpu.runs.bench.results import JOBS, KINDS, ROWS, BenchJob, Part, jobs_in, jobs_text, part_of, read
+from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.resume import COMMAND, as_bench, with_training_code
 from slurmgpu.slurm import Slurm, expand
-from slurmgpu.submission import preparing as planning
-from slurmgpu.submission.benching import COMMAND, as_bench, with_training_code
-from slurmgpu.submission.preparing import Prepared
 
 if TYPE_CHECKING:
     from slurmgpu.cli.bench import Jobs

@@ -10,12 +10,12 @@ from pathlib import Path
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.jobs import folder_here, load_job
 from slurmgpu.files.layered import Layered
-from slurmgpu.files.measured import Measured, key_of, recall, remember
+from slurmgpu.files.settings import Measured, key_of, recall, remember
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import Run
-from slurmgpu.monitoring.benching.results import Results
-from slurmgpu.monitoring.benching.verdict import judge, runs
-from slurmgpu.submission.preparing import Prepared
+from slurmgpu.runs.bench.results import Results
+from slurmgpu.runs.bench.verdict import judge, runs
+from slurmgpu.runs.prepare import Prepared
 
 
 def key_of_training(prepared: Prepared, job: Job | None = None) -> str | None:

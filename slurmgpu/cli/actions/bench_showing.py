@@ -10,15 +10,13 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.preparing import note
-from slurmgpu.monitoring.benching import networks, node, tries
-from slurmgpu.monitoring.benching.figures import Figure, figures, write_png
-from slurmgpu.monitoring.benching.gathered import Part, missing, slow
-from slurmgpu.monitoring.benching.page import page, page_of_parts
-from slurmgpu.monitoring.benching.ratios import ratios
-from slurmgpu.monitoring.benching.results import SCHEMA, Results
-from slurmgpu.monitoring.benching.verdict import judge
-from slurmgpu.monitoring.benching.wording import is_busy, machine_line
 from slurmgpu.printable import printable
+from slurmgpu.runs.bench import page as tries
+from slurmgpu.runs.bench import results as networks
+from slurmgpu.runs.bench import results as node
+from slurmgpu.runs.bench.page import Figure, figures, page, page_of_parts, write_png
+from slurmgpu.runs.bench.results import SCHEMA, Part, Results, is_busy, machine_line, missing, slow
+from slurmgpu.runs.bench.verdict import judge, ratios
 
 _NUMBERS_FROM = {"networks": 1, "node": 2, "task": 2}
 _SOURCE = "Shi et al. (2016), arXiv 1608.07249, Torch"

@@ -8,10 +8,10 @@ import click
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
-from slurmgpu.monitoring.cancel import Cancellation, cancel
-from slurmgpu.monitoring.checkpoints import newest_of_tasks
-from slurmgpu.monitoring.select import current_user, run_of, select
+from slurmgpu.jobs.cancel import Cancellation, cancel
+from slurmgpu.jobs.select import current_user, run_of, select
 from slurmgpu.printable import printable
+from slurmgpu.runs.checkpoints import newest_of_tasks
 from slurmgpu.slurm import Slurm
 
 

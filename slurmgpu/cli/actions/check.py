@@ -13,20 +13,20 @@ import click
 
 from slurmgpu.cli.job_source import refuse_notebook
 from slurmgpu.errors import InvalidInput, did_you_mean
-from slurmgpu.files.batch import batch_scripts_in, read_batch_script
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.jobs import read_python
 from slurmgpu.files.settings import load_settings
+from slurmgpu.files.yaml import batch_scripts_in, read_batch_script
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.planning.checklist import CHECKS
 from slurmgpu.planning.python_script import ScriptFacts
 from slurmgpu.printable import printable
-from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import SEVERITIES, Finding, Severity
-from slurmgpu.submission.judging import facts_here
-from slurmgpu.submission.slips.modules import known_modules
+from slurmgpu.runs.command_checks.environment import known_modules
+from slurmgpu.runs.request_checks import facts_here
+from slurmgpu.script.batch_script import parse_batch_script
+from slurmgpu.script.check import check_script
+from slurmgpu.script.rules import RULES
+from slurmgpu.script.rules.base import SEVERITIES, Finding, Severity
 
 _MODULE = re.compile(r"^\s*(?:module|ml)\s", re.MULTILINE)
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}

@@ -14,7 +14,10 @@ import click
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.monitoring.checkpoints import (
+from slurmgpu.jobs.runs import find_run, newest_run
+from slurmgpu.jobs.select import current_user
+from slurmgpu.printable import printable
+from slurmgpu.runs.checkpoints import (
     Checkpoint,
     best_of,
     checkpoint_folders,
@@ -23,11 +26,8 @@ from slurmgpu.monitoring.checkpoints import (
     newest_complete,
     read_through,
 )
-from slurmgpu.monitoring.runs import find_run, newest_run
-from slurmgpu.monitoring.select import current_user
-from slurmgpu.printable import printable
+from slurmgpu.runs.directory import ask_entrypoint, chosen_python
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
 
 _HEADER = ("TASK", "STEP", "EPOCH", "SAVED", "SIZE", "RANKS", "RESTART", "STATE", "NOTE")
 _STATE = _HEADER.index("STATE")

@@ -17,14 +17,22 @@ import click
 
 from slurmgpu.cli.actions.checkpoint import require_one, tasks_of
 from slurmgpu.errors import InvalidInput, RunFailed
-from slurmgpu.monitoring.checkpoints import Checkpoint, damage
-from slurmgpu.monitoring.metrics import MetricsRow
-from slurmgpu.monitoring.replay import Told, first_difference, lines_of_both, starts, told
 from slurmgpu.printable import printable
+from slurmgpu.runs.checkpoints import Checkpoint, damage
+from slurmgpu.runs.directory import ask_entrypoint, chosen_python, read_plan
+from slurmgpu.runs.metrics import MetricsRow
+from slurmgpu.runs.replay import (
+    Again,
+    Told,
+    first_difference,
+    folder_of_job,
+    lay_out,
+    lines_of_both,
+    starts,
+    told,
+    train_again,
+)
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
-from slurmgpu.submission.replaying import Again, folder_of_job, lay_out, train_again
-from slurmgpu.submission.run_directory import read_plan
 
 _CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
 _BAND, _SURE = 3.0, 30.0

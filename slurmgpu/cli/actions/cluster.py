@@ -12,23 +12,21 @@ import click
 
 from slurmgpu.cli.actions.cluster_text import Row, description_lines, listed, matches
 from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
-from slurmgpu.discovery.overlay import overlay
-from slurmgpu.discovery.refreshing import refreshed
-from slurmgpu.discovery.saving import last_discovered, save, write
-from slurmgpu.discovery.writing import profile_text
+from slurmgpu.clusters.discover import last_discovered, save, write
+from slurmgpu.clusters.refreshing import overlay, refreshed
+from slurmgpu.clusters.writing import profile_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import (
     base_of,
     choose_cluster,
     load_cluster,
+    package_folders,
     profile_folders,
     profiles,
     user_profile,
 )
-from slurmgpu.files.packages import package_folders
 from slurmgpu.files.settings import LoadedSettings, load_settings, write_user_setting
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.cluster import Cluster, Discovered
 from slurmgpu.slurm import expand
 
 
@@ -115,7 +113,7 @@ def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) ->
 
 def _json(found: Discovered) -> str:
     data = {
-        "schema": "slurmgpu.discovery/1",
+        "schema": "slurmgpu.clusters/1",
         "calls": found.calls,
         "seconds": round(found.seconds, 3),
         "cluster": found.cluster.model_dump(mode="json"),

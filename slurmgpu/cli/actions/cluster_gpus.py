@@ -10,9 +10,8 @@ from datetime import datetime, timedelta, timezone
 import click
 
 from slurmgpu.cli.actions.asking import ago, shared
-from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row, gpus_now
-from slurmgpu.monitoring.gpus_text import could, kind, notes, place, who
-from slurmgpu.monitoring.select import current_user
+from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row, could, gpus_now, kind, notes, place, who
+from slurmgpu.jobs.select import current_user
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.models.limits import Limits
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.site import Source
 
 

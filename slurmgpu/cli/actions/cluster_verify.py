@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.actions.profiles import discover_here, likely_documented
-from slurmgpu.discovery.verifying import Disagreement, Patch, disagreements, patch_of, unseen
+from slurmgpu.clusters.verifying import Disagreement, Patch, disagreements, patch_of, unseen
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, profiles
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import LoadedSettings, load_settings
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.cluster import Discovered
 
 
 def act(ctx: click.Context, name: str | None, patch: bool, as_json: bool) -> None:

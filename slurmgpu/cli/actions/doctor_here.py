@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmgpu.cli.preparing import note
+from slurmgpu.clusters.discover import look_around
+from slurmgpu.clusters.pytorch import Tried, cannot_be_tried, try_environment
 from slurmgpu.containers import runtime
-from slurmgpu.discovery.login_node import look_around
-from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
-from slurmgpu.doctor import disks, probe, scheduler, software
+from slurmgpu.doctor import machine as disks
+from slurmgpu.doctor import machine as software
+from slurmgpu.doctor import probe, scheduler
 from slurmgpu.doctor.lines import Line, unknown
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster
@@ -27,8 +29,8 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.planning.settled import resolve_environment
+from slurmgpu.runs.preflight import check_image
 from slurmgpu.slurm import Health, Slurm, current_user
-from slurmgpu.submission.preflight import check_image
 
 __all__ = ["environment_of", "lines_here", "needs_torch"]
 

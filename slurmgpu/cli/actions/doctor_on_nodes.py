@@ -13,17 +13,17 @@ from typing import NamedTuple
 from slurmgpu.cli.actions.doctor_here import environment_of, is_sandbox, needs_torch
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
-from slurmgpu.discovery.trying import last_words
+from slurmgpu.clusters.pytorch import last_words
 from slurmgpu.doctor import on_nodes
 from slurmgpu.doctor.lines import Line, Measured, failure, ok
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.jobs import LoadedJob
+from slurmgpu.jobs.select import Selection
+from slurmgpu.jobs.wait import Ended, Onlooker, wait_for
 from slurmgpu.models.run import JobState, Run
-from slurmgpu.monitoring.select import Selection
-from slurmgpu.monitoring.waiting import Ended, Onlooker, wait_for
+from slurmgpu.runs.prepare import Prepared, prepare
+from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Answer, Slurm, current_user
-from slurmgpu.submission.preparing import Prepared, prepare
-from slurmgpu.submission.submitting import Submission, submit_plan
 
 __all__ = ["Probed", "probe_nodes"]
 

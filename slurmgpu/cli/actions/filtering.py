@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.jobs.select import current_user
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.select import current_user
 
 if TYPE_CHECKING:
     from slurmgpu.cli.asked import Reported, Which

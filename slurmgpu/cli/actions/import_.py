@@ -9,9 +9,9 @@ import click
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.batch import read_batch_script
 from slurmgpu.files.job_text import job_text
-from slurmgpu.scripts.importing import import_script
+from slurmgpu.files.yaml import read_batch_script
+from slurmgpu.script.importing import import_script
 
 
 def act(script: Path, to: Path | None, force: bool, as_json: bool) -> None:

@@ -23,14 +23,13 @@ from slurmgpu.cli.actions.init_files import (
 from slurmgpu.cli.actions.init_terminal import Questions, found_lines, say
 from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.cli.preparing import prepare
-from slurmgpu.discovery.refreshing import environment_data
+from slurmgpu.clusters.refreshing import environment_data
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
 from slurmgpu.files.settings import LoadedSettings, load_settings
-from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.jobs.select import current_user
+from slurmgpu.models.cluster import GENERIC, Cluster, Discovered
 from slurmgpu.models.plan import Plan
-from slurmgpu.monitoring.select import current_user
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmgpu.cli.actions.init_terminal import Questions, accounts_here, gpu_partitions, in_short, say
-from slurmgpu.discovery.first_job import has_gpus
-from slurmgpu.discovery.login_node import can_be_made, places_for_runs
-from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
-from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
+from slurmgpu.clusters.discover import can_be_made, places_for_runs
+from slurmgpu.clusters.pytorch import (
+    Candidate,
+    Tried,
+    candidates,
+    cannot_be_tried,
+    chosen_by_name,
+    try_environment,
+)
+from slurmgpu.clusters.writing import has_gpus
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import LoadedSettings, expand_here

@@ -8,18 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmgpu.cli.actions.init_terminal import Questions, say
-from slurmgpu.discovery.first_job import first_job_text
-from slurmgpu.discovery.login_node import can_be_made
-from slurmgpu.discovery.overlay import overlay
-from slurmgpu.discovery.refreshing import add, completed
-from slurmgpu.discovery.saving import last_discovered, save, write
-from slurmgpu.discovery.writing import plain, profile_text
+from slurmgpu.clusters.discover import can_be_made, last_discovered, save, write
+from slurmgpu.clusters.refreshing import add, completed, overlay
+from slurmgpu.clusters.writing import first_job_text, plain, profile_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, user_profile
 from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, write_user_settings
 from slurmgpu.files.yaml import read_file
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.cluster import Cluster, Discovered
 
 Key = tuple[str, ...]
 

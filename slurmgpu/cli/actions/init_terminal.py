@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.cluster import Cluster, Partition
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.cluster import Cluster, Discovered, Partition
 from slurmgpu.slurm import expand
 
 _MOST = 8

@@ -15,10 +15,10 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import world_size
 from slurmgpu.local.gpus import UsableGpus, is_on_a_node
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
+from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.runs.preflight import check_task, is_folder
+from slurmgpu.runs.prepare import Prepared
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.preflight import check_task, is_folder
-from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.run_directory import new_run_directory
 
 _LOGIN_PROCESSES = 2
 LOGIN_NICE = 15

@@ -20,9 +20,7 @@ from slurmgpu.cli.actions.awaiting import wait_at_terminal, written
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.following import GrowingLogs, header, prefixed
-from slurmgpu.monitoring.log_files import (
+from slurmgpu.jobs.log_files import (
     Log,
     Stream,
     last_lines_from,
@@ -32,11 +30,11 @@ from slurmgpu.monitoring.log_files import (
     pieces_of,
     size_of,
 )
-from slurmgpu.monitoring.log_lines import LineFilter, Wanted, time_of
-from slurmgpu.monitoring.logs import find_logs
-from slurmgpu.monitoring.runs import run_of_job
-from slurmgpu.monitoring.select import Selection, current_user, select, since_moment
-from slurmgpu.monitoring.waiting import SLOWEST_POLL
+from slurmgpu.jobs.logs import LineFilter, Wanted, find_logs, time_of
+from slurmgpu.jobs.runs import run_of_job
+from slurmgpu.jobs.select import Selection, current_user, select, since_moment
+from slurmgpu.jobs.wait import SLOWEST_POLL, GrowingLogs, header, prefixed
+from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.assistants.budget import Budget, hours
 from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
 from slurmgpu.errors import SlurmGpuError
+from slurmgpu.mcp.budget import Budget, hours
 from slurmgpu.printable import printable
 
 

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.assistants.budget import Budget, Entry, hours, new_entry
 from slurmgpu.cli.actions import mcp_fields as fields
 from slurmgpu.cli.actions.mcp_allowed import limit_of, require
 from slurmgpu.cli.actions.mcp_reading import Said, heard, job_of
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
 from slurmgpu.files.trust import staying_below
+from slurmgpu.jobs.cancel import cancel as cancel_jobs
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.mcp.budget import Budget, Entry, hours, new_entry
 from slurmgpu.models.plan import Plan
-from slurmgpu.monitoring.cancel import cancel as cancel_jobs
-from slurmgpu.monitoring.select import current_user, select
-from slurmgpu.monitoring.status import status
-from slurmgpu.scripts.batch_script import parse_batch_script
+from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.runs.preflight import check_before_submission, doubts
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.submit import Submission, submit_in
+from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.slurm import JobId, Slurm
-from slurmgpu.submission.preflight import check_before_submission, doubts
-from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.run_directory import new_run_directory
-from slurmgpu.submission.submitting import Submission, submit_in
 
 __all__ = ["cancel", "check_script", "gpu_seconds", "submit"]
 

@@ -18,8 +18,8 @@ from slurmgpu.cli.asked import How, Lines, Reported, Which
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.data import example_names
 from slurmgpu.files.trust import for_somebody_else, staying_below
-from slurmgpu.monitoring.select import current_user, select, since_moment
-from slurmgpu.monitoring.status import status
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import current_user, select, since_moment
 from slurmgpu.slurm import JobId, Slurm
 
 __all__ = [
@@ -184,7 +184,7 @@ def named_profile(name: str | None) -> str | None:
 
 def _check_is_script(file: str, field: str = "file") -> str:
     """The text of a batch script; InvalidInput for a file that is none: its lines would stand in what is said of it."""
-    from slurmgpu.files.batch import read_batch_script
+    from slurmgpu.files.yaml import read_batch_script
 
     text = read_batch_script(Path(file), any_bytes=True)
     if not text.startswith("#!") and "#SBATCH" not in text:
@@ -218,7 +218,7 @@ def render(asked: fields.PlanFields) -> Said:
 def check(asked: fields.CheckFields) -> Said:
     """What is wrong with a batch script."""
     from slurmgpu.cli.actions.check import findings, show
-    from slurmgpu.files.batch import refuse_too_many_lines
+    from slurmgpu.files.yaml import refuse_too_many_lines
 
     with heard() as told, staying_below(Path.cwd()):
         if asked.file is not None:

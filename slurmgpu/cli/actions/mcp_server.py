@@ -27,9 +27,6 @@ from mcp_types import (
 )
 
 from slurmgpu import __version__
-from slurmgpu.assistants.calls import Calls
-from slurmgpu.assistants.secrets import Secrets
-from slurmgpu.assistants.text import marked, plain, shortened
 from slurmgpu.cli.actions import mcp_fields as fields
 from slurmgpu.cli.actions import mcp_jobs as acting
 from slurmgpu.cli.actions import mcp_reading as reading
@@ -37,8 +34,9 @@ from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
 from slurmgpu.cli.actions.mcp_reading import Said
 from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
 from slurmgpu.files.settings import load_settings, runs_by_settings
-from slurmgpu.monitoring.runs import run_directories
-from slurmgpu.submission.preflight import secrets_folder
+from slurmgpu.jobs.runs import run_directories
+from slurmgpu.mcp.text import Calls, Secrets, marked, plain, shortened
+from slurmgpu.runs.preflight import secrets_folder
 
 __all__ = ["make_server", "serve"]
 

@@ -16,7 +16,7 @@ from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
 from slurmgpu.printable import printable
-from slurmgpu.submission.preparing import Prepared
+from slurmgpu.runs.prepare import Prepared
 
 
 def act(given: dict[str, object], when: bool, as_json: bool) -> None:

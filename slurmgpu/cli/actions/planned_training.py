@@ -12,7 +12,7 @@ from slurmgpu.cli.preparing import put_any
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.submission.preparing import Prepared, plan_here
+from slurmgpu.runs.prepare import Prepared, plan_here
 
 __all__ = ["described", "planned"]
 

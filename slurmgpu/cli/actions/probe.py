@@ -13,11 +13,11 @@ from slurmgpu.cli.actions.probe_once import Found, planned, run_it, tell_beforeh
 from slurmgpu.cli.actions.submit import show, with_image
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput
-from slurmgpu.monitoring.causes import cause_lines
+from slurmgpu.jobs.causes import cause_lines
 from slurmgpu.printable import printable
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.resume import left_out
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.probing import left_out
 
 if TYPE_CHECKING:
     from slurmgpu.cli.probe import How
@@ -112,7 +112,7 @@ def _file_to_change(prepared: Prepared) -> Path:
 
 
 def _print(found: Found) -> None:
-    from slurmgpu.monitoring.reporting.text import job_lines
+    from slurmgpu.jobs.report.text import job_lines
 
     carbon = found.probe.prepared.cluster.carbon
     click.echo("\n".join(job_lines(found.report, carbon, bars=False)))
@@ -136,7 +136,7 @@ def _conclude(found: Found, file: Path | None, how: How) -> None:
 
 
 def _document(found: Found) -> dict[str, object]:
-    from slurmgpu.monitoring.reporting.document import job_document
+    from slurmgpu.jobs.report.text import job_document
 
     part, run = found.report.part, found.run
     return {

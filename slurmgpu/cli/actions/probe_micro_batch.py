@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurmgpu.amounts import count, percent
 from slurmgpu.cli.actions.probe_once import Found, Probe, planned, run_it
 from slurmgpu.cli.preparing import note
+from slurmgpu.jobs.report.advising import Proposal
+from slurmgpu.jobs.report.probed import MOST_TRIES, Tried, best, next_try, pace_in
 from slurmgpu.models.run import JobState
-from slurmgpu.monitoring.metrics import folder_of
-from slurmgpu.monitoring.reporting.micro_batch import MOST_TRIES, Tried, best, next_try
-from slurmgpu.monitoring.reporting.probed import pace_in
-from slurmgpu.monitoring.reporting.proposals import Proposal
-from slurmgpu.monitoring.reporting.wording import count, percent
+from slurmgpu.runs.metrics import folder_of
 
 if TYPE_CHECKING:
     from slurmgpu.cli.probe import How

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.cli.actions.bench_memory import told_by_benches
 from slurmgpu.cli.actions.probe_waiting import Wait
 from slurmgpu.cli.actions.submit import submit, with_image
@@ -13,23 +14,17 @@ from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.settings import load_settings
+from slurmgpu.jobs.causes import cause_of
+from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into, report_on_jobs
+from slurmgpu.jobs.report.probed import Probed, ended_well, probed
+from slurmgpu.jobs.select import Selection, current_user
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.causes import cause_of
-from slurmgpu.monitoring.metrics import folder_of
-from slurmgpu.monitoring.reporting.gathering import (
-    JobReport,
-    Reports,
-    looked_into,
-    report_on_jobs,
-)
-from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
-from slurmgpu.monitoring.reporting.wording import count
-from slurmgpu.monitoring.select import Selection, current_user
+from slurmgpu.runs.metrics import folder_of
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.resume import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.slurm import History, Slurm, Start
-from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.probing import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 
 if TYPE_CHECKING:
     from slurmgpu.diagnosis.facts import Cause

@@ -10,15 +10,15 @@ from datetime import datetime, timezone
 
 import click
 
+from slurmgpu.amounts import count
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
+from slurmgpu.jobs.cancel import cancel
+from slurmgpu.jobs.select import Selection, current_user
+from slurmgpu.jobs.wait import Onlooker, wait_for
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.cancel import cancel
-from slurmgpu.monitoring.reporting.wording import count
-from slurmgpu.monitoring.select import Selection, current_user
-from slurmgpu.monitoring.waiting import Onlooker, wait_for
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
@@ -122,7 +122,7 @@ class Wait:
 
     def _why(self) -> str | None:
         """Why it waits, in a sentence; None where that is not known."""
-        from slurmgpu.monitoring.why.explain import explain
+        from slurmgpu.jobs.why.explain import explain
 
         job = self._newest
         if job is None:

@@ -11,10 +11,10 @@ import click
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.preparing import note
 from slurmgpu.files.settings import load_settings, runs_by_settings
-from slurmgpu.monitoring.profiles import Judged, judge_run, judge_trace, verdict_lines
-from slurmgpu.monitoring.runs import find_run, newest_run
-from slurmgpu.monitoring.select import current_user
+from slurmgpu.jobs.runs import find_run, newest_run
+from slurmgpu.jobs.select import current_user
 from slurmgpu.printable import printable
+from slurmgpu.runs.profiles import Judged, judge_run, judge_trace, verdict_lines
 from slurmgpu.slurm import Slurm
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.discovery.discover import discover
-from slurmgpu.discovery.overlay import likely_profiles
+from slurmgpu.clusters.discover import discover
+from slurmgpu.clusters.refreshing import likely_profiles
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import (
     choose_cluster,
@@ -18,8 +18,7 @@ from slurmgpu.files.clusters import (
     user_profile,
 )
 from slurmgpu.files.settings import LoadedSettings
-from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.cluster import GENERIC, Cluster, Discovered
 from slurmgpu.slurm import Slurm
 
 

@@ -19,16 +19,15 @@ from slurmgpu.files.jobs import folder_here, load_job
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import read_run
 from slurmgpu.files.settings import load_settings
+from slurmgpu.jobs.causes import cause_lines, cause_of
 from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
-from slurmgpu.monitoring.causes import cause_lines, cause_of
-from slurmgpu.monitoring.progress import progress_of
+from slurmgpu.runs.directory import SCRIPT, ask_entrypoint, chosen_python, read_plan
+from slurmgpu.runs.metrics import progress_of
+from slurmgpu.runs.replay import Again, as_replay, compared, folder_of_job, submit_again
+from slurmgpu.runs.submit import Submission
 from slurmgpu.slurm import Slurm, cluster_name_here, expand
-from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
-from slurmgpu.submission.replaying import Again, as_replay, compared, folder_of_job, submit_again
-from slurmgpu.submission.run_directory import SCRIPT, read_plan
-from slurmgpu.submission.submitting import Submission
 
 if TYPE_CHECKING:
     from slurmgpu.slurm import NodeNow
@@ -103,7 +102,7 @@ class OnNodes:
         cwd = Path.cwd()
         folder = folder_here(plan.work_dir, cwd)
         templates = read_templates(*load_settings(cwd).template_sources(os.environ))
-        from slurmgpu.rendering.render import render_script  # loads Jinja
+        from slurmgpu.script.render import render_script  # loads Jinja
 
         script = render_script(plan, templates, script_name=SCRIPT, place=templates.place)
         job = load_job(self._folder / "job.yaml", Layered({}, {}), cwd=cwd, environ=os.environ).job

@@ -20,11 +20,11 @@ from slurmgpu.cli.actions.filtering import chosen, named, user_of
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings, runs_by_settings
+from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, Reports, report_on_jobs, report_since
+from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+from slurmgpu.jobs.select import select, since_moment
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.reporting.gathering import DEFAULT_SINCE, Reports, report_on_jobs, report_since
-from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import select, since_moment
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
@@ -148,8 +148,8 @@ def _once(find: Callable[[JobStatus], Run | None]) -> Callable[[JobStatus], Run 
 
 
 def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> None:
-    from slurmgpu.monitoring.reporting import text
-    from slurmgpu.monitoring.reporting.summing import summed
+    from slurmgpu.jobs.report import text
+    from slurmgpu.jobs.report.lines import summed
 
     for note in found.notes:
         click.echo(f"note: {printable(note)}", err=True)
@@ -185,7 +185,7 @@ def _bars() -> bool:
 
 
 def _print_json(found: Reports, cluster: Cluster | None) -> None:
-    from slurmgpu.monitoring.reporting.document import document
+    from slurmgpu.jobs.report.text import document
 
     # Block by block: of ten thousand jobs the whole text would take more memory than all figures.
     pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
@@ -196,7 +196,7 @@ def _print_json(found: Reports, cluster: Cluster | None) -> None:
 
 def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
     from slurmgpu.files.run_record import write_atomically
-    from slurmgpu.monitoring.reporting.page import page
+    from slurmgpu.jobs.report.page import page
 
     for note in found.notes:
         click.echo(f"note: {printable(note)}", err=True)

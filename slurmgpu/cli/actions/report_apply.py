@@ -18,16 +18,16 @@ from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.yaml import read_file, read_text, validate
+from slurmgpu.jobs.report.advising import Proposal, memory_text
+from slurmgpu.jobs.report.figures import Figures
+from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.run import Run
 from slurmgpu.models.units import Duration, GpuRequest
-from slurmgpu.monitoring.reporting.figures import Figures
-from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
-from slurmgpu.monitoring.reporting.proposals import Proposal, memory_text
 from slurmgpu.printable import printable
-from slurmgpu.submission.run_directory import read_plan
+from slurmgpu.runs.directory import read_plan
 
 # What a job is; its resources are what changes, and a name alone makes no other job of it.
 _SAME = ("command", "train", "script", "steps", "array", "exact")

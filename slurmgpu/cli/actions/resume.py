@@ -16,20 +16,19 @@ from slurmgpu.cli.preparing import check_whose, note, prepare
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.files.settings import runs_by_settings
+from slurmgpu.jobs.runs import check_at_rest, completed_tasks, find_run
+from slurmgpu.jobs.select import current_user
+from slurmgpu.jobs.settle import settle
 from slurmgpu.models.job import Array, Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE, SUBMITIT_FOLDER, Run
-from slurmgpu.monitoring.at_rest import check_at_rest, completed_tasks
-from slurmgpu.monitoring.checkpoints import is_done, newest_of_tasks
-from slurmgpu.monitoring.runs import find_run
-from slurmgpu.monitoring.select import current_user
-from slurmgpu.monitoring.settling import settle
+from slurmgpu.runs.checkpoints import is_done, newest_of_tasks
+from slurmgpu.runs.command_checks.judge import each_slip
+from slurmgpu.runs.directory import SCRIPT, read_plan
+from slurmgpu.runs.preflight import command_of, doubts
+from slurmgpu.runs.resume import claimed, resubmit, train_settings
+from slurmgpu.runs.submit import Submission
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.preflight import command_of, doubts
-from slurmgpu.submission.resuming import claimed, resubmit, train_settings
-from slurmgpu.submission.run_directory import SCRIPT, read_plan
-from slurmgpu.submission.slips.judging import each_slip
-from slurmgpu.submission.submitting import Submission
 
 
 def act(

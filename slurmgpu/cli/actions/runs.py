@@ -11,8 +11,8 @@ import click
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.run_record import read_run
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.monitoring.runs import run_directories
-from slurmgpu.monitoring.settling import SettledRun, settle
+from slurmgpu.jobs.runs import run_directories
+from slurmgpu.jobs.settle import SettledRun, settle
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 

@@ -15,29 +15,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.discovery.discover import discover
-from slurmgpu.discovery.writing import profile_text
+from slurmgpu.clusters.discover import discover
+from slurmgpu.clusters.writing import profile_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.units import GpuRequest, Memory
-from slurmgpu.sandbox.configuration import host_name, is_on_loopback
+from slurmgpu.sandbox.configuration import Shape, default_shape, host_name, is_on_loopback
 from slurmgpu.sandbox.faults import cause, heal
-from slurmgpu.sandbox.keeper import tail_of_logs
 from slurmgpu.sandbox.life import (
     Describe,
     bring_down,
     bring_up,
     can_account,
     entering,
+    introduction,
     leaving,
     running_sandbox,
+    status_entry,
+    status_line,
     user_env,
 )
+from slurmgpu.sandbox.processes import tail_of_logs
 from slurmgpu.sandbox.programs import SandboxFailed, require_programs, slurm_release, slurm_version
-from slurmgpu.sandbox.shape import Shape, default_shape
 from slurmgpu.sandbox.state import folder_of, known_sandboxes, read_state
-from slurmgpu.sandbox.telling import introduction, status_entry, status_line
 from slurmgpu.sandbox.twin import twin_of
 from slurmgpu.slurm import Slurm
 

@@ -13,18 +13,17 @@ import click
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, plan_given
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.interactive import jupyter, ssh
-from slurmgpu.interactive.folder import session_folder, write_private
-from slurmgpu.interactive.request import as_session, left_out, step_of
-from slurmgpu.interactive.server import Server
-from slurmgpu.interactive.session import Session
 from slurmgpu.local.gpus import is_on_a_node
 from slurmgpu.quoting import job_path
-from slurmgpu.rendering.context import SCRIPT_NAME
-from slurmgpu.rendering.shell import ShellValues, shell_plan
+from slurmgpu.runs.preflight import check_before_submission
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.script.render import ShellValues, shell_plan
+from slurmgpu.script.variables import SCRIPT_NAME
+from slurmgpu.shell import server as jupyter
+from slurmgpu.shell import server as ssh
+from slurmgpu.shell.server import Server, session_folder, write_private
+from slurmgpu.shell.session import Session, as_session, left_out, step_of
 from slurmgpu.slurm import Slurm, current_user
-from slurmgpu.submission.preflight import check_before_submission
-from slurmgpu.submission.preparing import Prepared
 
 
 class _Wanted(NamedTuple):

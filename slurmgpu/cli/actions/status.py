@@ -20,12 +20,12 @@ from slurmgpu.cli.actions.filtering import chosen, named, user_of
 from slurmgpu.cli.actions.status_text import View, show
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
+from slurmgpu.jobs.arrays import only
+from slurmgpu.jobs.look import Detail, StatusReport, last_known, status
+from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+from slurmgpu.jobs.select import Selection, select, since_moment
+from slurmgpu.jobs.table import COLUMNS, Column, columns_of, in_order
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.arrays import only
-from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import Selection, select, since_moment
-from slurmgpu.monitoring.status import Detail, StatusReport, last_known, status
-from slurmgpu.monitoring.table import COLUMNS, Column, columns_of, in_order
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:

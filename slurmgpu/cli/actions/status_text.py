@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from slurmgpu.amounts import duration
 from slurmgpu.cli.actions.asking import ago
+from slurmgpu.jobs.arrays import Among, Line
+from slurmgpu.jobs.arrays import lines as lines_of
+from slurmgpu.jobs.look import StatusReport
+from slurmgpu.jobs.table import COLUMNS, Column, aligned, table
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.arrays import Among, Line
-from slurmgpu.monitoring.arrays import lines as lines_of
-from slurmgpu.monitoring.reporting.wording import duration
-from slurmgpu.monitoring.status import StatusReport
-from slurmgpu.monitoring.table import COLUMNS, Column, aligned, table
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:

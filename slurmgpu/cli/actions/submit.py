@@ -16,15 +16,15 @@ from slurmgpu.cli.actions.plan import plan_text, terminal_columns
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, PlanError, SlurmGpuError, SlurmUnreachable
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import select
 from slurmgpu.models.job import Dependency
 from slurmgpu.models.run import JobState, Run
-from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.status import status
+from slurmgpu.runs.images import Making
+from slurmgpu.runs.preflight import check_before_submission, doubts
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.images import Making
-from slurmgpu.submission.preflight import check_before_submission, doubts
-from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.submitting import Submission, submit_plan
 
 
 def act(
@@ -41,7 +41,7 @@ def act(
         check_dependency(slurm, prepared.loaded.job.dependency)
     packed = None
     if via == "submitit":
-        from slurmgpu.submission.by_submitit import attach, pack_command
+        from slurmgpu.runs.by_submitit import attach, pack_command
 
         packed = pack_command(prepared.plan)
         prepared = prepared._replace(plan=packed.plan)

@@ -16,9 +16,9 @@ from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.itself import command_of
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.settings import load_settings, runs_by_settings
+from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+from slurmgpu.jobs.select import current_user, since_moment
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import current_user, since_moment
 from slurmgpu.slurm import Slurm
 
 # A folder of runs is not read more often than so, seconds.
@@ -38,8 +38,8 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
             "top needs Textual, which is not installed here",
             hint="pip install 'slurmgpu[top]', or use: slurmgpu status --watch",
         )
-    from slurmgpu.screen.app import Top
-    from slurmgpu.screen.source import Source
+    from slurmgpu.jobs.live import Source
+    from slurmgpu.top.app import Top
 
     settings = load_settings(Path.cwd(), os.environ).settings
     runs = KnownRuns()

@@ -18,9 +18,9 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.layered import Layered
 from slurmgpu.models.plan import Plan
-from slurmgpu.submission.entrypoint import chosen_python, estimate_here, prepare_here, prepare_plan
-from slurmgpu.submission.preflight import check_task, is_folder
-from slurmgpu.submission.preparing import Prepared
+from slurmgpu.runs.directory import chosen_python, estimate_here, prepare_here, prepare_plan
+from slurmgpu.runs.preflight import check_task, is_folder
+from slurmgpu.runs.prepare import Prepared
 
 if TYPE_CHECKING:
     from slurmgpu.cli.train import Instead, Machine, Training

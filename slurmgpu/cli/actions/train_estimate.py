@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from slurmgpu.jobs.table import aligned
 from slurmgpu.models.cluster import Cluster
-from slurmgpu.monitoring.benching.smaller import Kind, kinds_of
-from slurmgpu.monitoring.table import aligned
+from slurmgpu.runs.bench.verdict import Kind, kinds_of
 
 __all__ = ["ESTIMATED", "fits", "print_estimate"]
 

@@ -22,13 +22,13 @@ from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
+from slurmgpu.jobs.select import current_user, select, since_moment
 from slurmgpu.models.run import JobStatus
-from slurmgpu.monitoring.select import current_user, select, since_moment
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
     from slurmgpu.cli.web import Where
-    from slurmgpu.screen.source import Source
+    from slurmgpu.jobs.live import Source
     from slurmgpu.web.generator import Submitted
     from slurmgpu.web.guard import Behind, Guard
 
@@ -95,16 +95,16 @@ def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch:
 
 def made(source: Source, folder: Path, token: str, behind: Behind | None = None) -> Guard:
     """The pages for a folder."""
-    from slurmgpu.web.app import guarded
     from slurmgpu.web.generator import Generator
     from slurmgpu.web.runs import Runs
+    from slurmgpu.web.server import guarded
 
     return guarded(Generator(folder, submit), Runs(source, lambda job: report(source, job)), token, behind)
 
 
 def source(since: str | None, slurm: Slurm | None = None) -> Source:
     """What `top` looks at, too."""
-    from slurmgpu.screen.source import Source
+    from slurmgpu.jobs.live import Source
 
     runs = KnownRuns()
     return Source(
@@ -140,8 +140,8 @@ def submit(path: Path, cluster: str) -> Submitted:
 
 def report(source: Source, job: JobStatus) -> list[str]:
     """The lines of ``slurmgpu report JOB``."""
-    from slurmgpu.monitoring.reporting import text
-    from slurmgpu.monitoring.reporting.gathering import report_on_jobs
+    from slurmgpu.jobs.report import text
+    from slurmgpu.jobs.report.gathering import report_on_jobs
 
     try:
         cluster = choose_cluster(None, load_settings(Path.cwd()), os.environ)[0]

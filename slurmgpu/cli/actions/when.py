@@ -7,9 +7,8 @@ from typing import Any
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.planning.cost import figure
+from slurmgpu.runs.prepare import MOST_ASKED, Prepared, When, estimates
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.estimating import MOST_ASKED, When, estimates
-from slurmgpu.submission.preparing import Prepared
 
 
 def asked(prepared: Prepared) -> dict[str, object]:

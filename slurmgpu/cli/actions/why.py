@@ -17,17 +17,16 @@ from slurmgpu.cli.actions.asking import ago, named_or_newest, shared
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.settings import load_settings, runs_by_settings
+from slurmgpu.jobs.cause_files import orderly_stop
+from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
+from slurmgpu.jobs.look import StatusReport, status
+from slurmgpu.jobs.runs import run_of_job
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.jobs.why.answer import Mend, Shape, Start, Why, clock, document, listed, span
+from slurmgpu.jobs.why.explain import explain
+from slurmgpu.jobs.why.sizes import shapes_of
+from slurmgpu.jobs.words import STOPPED
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.cause_files import orderly_stop
-from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
-from slurmgpu.monitoring.reasons import STOPPED
-from slurmgpu.monitoring.runs import run_of_job
-from slurmgpu.monitoring.select import current_user, select
-from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.monitoring.why.answer import Mend, Shape, Start, Why, document
-from slurmgpu.monitoring.why.explain import explain
-from slurmgpu.monitoring.why.shapes import shapes_of
-from slurmgpu.monitoring.why.words import clock, listed, span
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 

@@ -15,7 +15,8 @@ import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from slurmgpu.slurm import Slurm, sacct, squeue, sstat
+from slurmgpu.slurm import Slurm, sacct, squeue
+from slurmgpu.slurm import squeue as sstat
 from slurmgpu.slurm.commands import Answer, submission_env
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH

@@ -13,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurmgpu.slurm import sacctmgr, scontrol
+from slurmgpu.slurm import show as sacctmgr
+from slurmgpu.slurm import show as scontrol
 from slurmgpu.slurm.commands import reading_env
 from tests.slurm.declared import DeclaredSlurm, declared_slurm, reserve
 from tests.slurm.releases import first_on_path, root_for

@@ -11,10 +11,11 @@ import re
 import sys
 from pathlib import Path
 
-from slurmgpu.slurm import sacctmgr, scontrol
+from slurmgpu.slurm import show as sacctmgr
+from slurmgpu.slurm import show as scontrol
 from slurmgpu.slurm.commands import reading_env
-from slurmgpu.slurm.present.limits import book_command
-from slurmgpu.slurm.present.queue import asked_command, queue_command
+from slurmgpu.slurm.limits_now import book_command
+from slurmgpu.slurm.queue import asked_command, queue_command
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH
 from tests.slurm.releases import first_on_path, root_for

@@ -1,1 +1,0 @@
-"""Slurm's own answers, and what a login node shows -> a described cluster."""

@@ -1,1 +1,0 @@
-"""A shell, a notebook or an ssh server on a GPU node, as long as somebody waits for it."""

@@ -1,0 +1,161 @@
+"""Cancelling jobs, and seeing in the queue that they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.jobs.look import StatusReport, status
+from slurmgpu.jobs.select import Selection
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm import JobId, Said, Slurm, check_signal
+
+__all__ = ["Cancellation", "cancel"]
+
+
+POLL = 1.0
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """What became of one job that was to be cancelled."""
+
+    job: str
+    outcome: Literal["cancelled", "ending", "signalled", "finished", "missing", "refused", "unknown"]
+    message: str
+    jobs: tuple[JobStatus, ...] = ()
+    """What was cancelled, as it was before."""
+
+
+def cancel(
+    slurm: Slurm,
+    selections: Sequence[Selection],
+    *,
+    user: str | None,
+    signal: str | None = None,
+    wait: float = 10.0,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[Cancellation]:
+    """End the selected jobs, or with `signal` only signal their steps.
+
+    Looks at the queue for up to `wait` seconds until none of them runs any more, at most once a second.
+    Raises SlurmUnreachable when Slurm does not answer and nothing was cancelled, InvalidInput for a signal that is none.
+    """
+    check_signal(signal)  # A wrong signal is refused before anything is asked.
+    try:
+        report = status(slurm, user=user, selections=selections)
+        if report.no_answer is not None:
+            # Accounting alone does not tell: a job of that id may wait again, or be another one by now.
+            raise report.no_answer
+    except SlurmUnreachable as error:
+        raise SlurmUnreachable(f"nothing was cancelled. {error.message}", hint=error.hint) from None
+    results: list[Cancellation] = []
+    targets: dict[str, list[JobStatus]] = {}
+    for selection in selections:
+        jobs = [
+            job for job in report.jobs if job.source not in ("none", "run.json") and selection.matches(job)
+        ]
+        live = [job for job in jobs if not job.state.is_final and job.state is not JobState.UNKNOWN]
+        if not live:
+            results.append(_nothing_to_do(selection, jobs, report))
+        for job in live:
+            targets.setdefault(_target(selection, job), []).append(job)
+    if not targets:
+        return results
+    said = slurm.cancel(list(targets), signal)
+    if signal is not None:
+        return results + [_signalled(target, signal, said) for target in targets]
+    everybody = any(job.user != user for jobs in targets.values() for job in jobs)
+    after = _watch(slurm, list(targets), None if everybody else user, wait, pause)
+    return results + [
+        _ended(target, before, None if after is None else after[target], said)
+        for target, before in targets.items()
+    ]
+
+
+def _target(selection: Selection, job: JobStatus) -> str:
+    """The id to give to scancel: what the user wrote, or the whole array or heterogeneous job."""
+    if selection.job_id is not None:
+        return selection.text.split("%")[0] + ("]" if "%" in selection.text else "")
+    job_id = JobId.parse(job.job_id)
+    return job.job_id if job_id is None else str(job_id.number)
+
+
+def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusReport) -> Cancellation:
+    name = f"job {'named ' if selection.name is not None else ''}{selection.text}"
+    if selection.run is not None and selection.run.job_id is not None:
+        name = f"job {selection.run.job_id}"
+    if selection.text in report.unasked:
+        told = "is not in the queue, and whether it has ended is not known"
+        return Cancellation(selection.text, "unknown", f"{name} {told}: {report.silence}")
+    if not jobs:
+        return Cancellation(selection.text, "missing", f"there is no {name}")
+    if any(job.state is JobState.UNKNOWN for job in jobs):
+        return Cancellation(selection.text, "unknown", f"{name}: Slurm does not know its state")
+    return Cancellation(selection.text, "finished", f"{name} has already finished: {_states(jobs)}")
+
+
+def _watch(
+    slurm: Slurm, targets: list[str], user: str | None, wait: float, pause: Callable[[float], None]
+) -> dict[str, list[JobStatus]] | None:
+    """The targets' records in the queue, once none runs any more or the time is over; None where it does not answer."""
+    polls = max(1, round(wait / POLL))
+    after: dict[str, list[JobStatus]] | None = None
+    for poll in range(polls):
+        if poll:
+            pause(POLL)
+        try:
+            queued, _ = slurm.queue(user)
+        except SlurmUnreachable:
+            continue
+        after = {target: _covered(target, queued) for target in targets}
+        if all(job.state.is_final for jobs in after.values() for job in jobs):
+            break
+    return after
+
+
+def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
+    wanted = JobId.parse(target)
+    ids = [(job, JobId.parse(job.job_id)) for job in jobs]
+    return [job for job, job_id in ids if wanted and job_id and wanted.covers(job_id)]
+
+
+def _signalled(target: str, signal: str, said: Said) -> Cancellation:
+    if said.lost:
+        told = f"whether {signal.upper()} was sent to its steps is not known; scancel said: {said.text}"
+        return Cancellation(target, "unknown", f"job {target}: {told}")
+    if said.text:
+        return Cancellation(target, "refused", f"job {target}: scancel said: {said.text}")
+    return Cancellation(target, "signalled", f"job {target}: {signal.upper()} was sent to its steps")
+
+
+def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, said: Said) -> Cancellation:
+    was, told = _states(before), f"; scancel said: {said.text}" if said.text else ""
+    asked = f"job {target} was asked to end"
+    if after is None:
+        silent = "the queue does not answer since: whether it does is not known"
+        return Cancellation(target, "unknown", f"{asked}, and {silent} (it was {was}{told})")
+    left = [job for job in after if not job.state.is_final]
+    if after and all(job.state is JobState.COMPLETED for job in after):
+        return Cancellation(
+            target, "finished", f"job {target} completed before it could be cancelled (was {was})"
+        )
+    if not left:
+        now = f", is {_states(after)}" if after else ""
+        return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})", tuple(before))
+    if all(job.state is JobState.COMPLETING for job in left):
+        ending = f"job {target} is ending: COMPLETING, its last processes still run (was {was})"
+        return Cancellation(target, "ending", ending, tuple(before))
+    now = _states(left)
+    if said.text and not said.lost:
+        refused = f"job {target} is not cancelled (it is {now}): scancel said: {said.text}"
+        return Cancellation(target, "refused", refused)
+    shown = f"{asked}, but the queue still shows it (it is {now}, was {was}{told})"
+    return Cancellation(target, "unknown", shown)
+
+
+def _states(jobs: Iterable[JobStatus]) -> str:
+    return ", ".join(sorted({job.state.value for job in jobs}))

@@ -1,0 +1,290 @@
+"""GPUs by type and partition at this moment: how many there are, are used, are free, and could be had by a job of mine.
+
+What is said of a cluster's GPUs, by the command and by the screen alike; names that Slurm gave are made harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slurmgpu.models.gpu_models import names_a_slice
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Book, Holder, NodeNow, PartitionNow, Present
+
+__all__ = ["GpusNow", "Mine", "Row", "could", "gpus_now", "kind", "notes", "place", "who"]
+
+
+_AWAY = ("down", "drained", "reserved", "planned")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The GPUs of a type, in a partition or in all."""
+
+    type: str
+    partition: str | None
+    """None: the whole cluster, each node once."""
+    slices: bool
+    """They are slices of GPUs (MIG)."""
+    nodes: int
+    total: int
+    used: int
+    free: int
+    """On nodes that take jobs, and have a CPU and memory left."""
+    block: int
+    """The most of these on one node."""
+    whole_nodes: int
+    """Nodes on which all GPUs of the type are free."""
+    stranded: int
+    """GPUs without a job on nodes whose CPUs or memory are used up: no job can have them."""
+    stranded_for: tuple[str, ...] = ()
+    """``CPUs``, ``memory``."""
+    away: Mapping[str, int] = field(default_factory=dict)
+    """GPUs without a job on nodes that take none now: down, drained, reserved, or planned for a waiting job."""
+    shards: int = 0
+    shards_free: int = 0
+
+
+@dataclass(frozen=True)
+class Mine:
+    """What one job of mine could get this minute, in a partition, by what is free and by the limits that are known."""
+
+    partition: str
+    type: str
+    gpus: int | None
+    """None: not known."""
+    why: str
+    """What bounds it: ``free``, or a limit in words."""
+    known: bool = True
+    """Whether the limits of account and QOS were known, too."""
+
+
+@dataclass(frozen=True)
+class GpusNow:
+    """The whole answer."""
+
+    cluster: str | None
+    types: tuple[Row, ...]
+    partitions: tuple[Row, ...]
+    mine: tuple[Mine, ...]
+    account: str | None
+    qos: str | None
+    unknown: Mapping[str, str]
+
+
+def gpus_now(present: Present, user: str) -> GpusNow:
+    """Ask for nodes and partitions, and for the user's account, QOS and what they use: 5 commands.
+
+    Raises SlurmUnreachable where the controller does not answer.
+    """
+    present.config  # noqa: B018 (it says first whether anybody answers)
+    nodes = [node for node in present.nodes or () if node.gpus or node.shards]
+    partitions = present.partitions or {}
+    types = list(dict.fromkeys(name for node in nodes for name in node.gpus))
+    by_name = {node.name: node for node in nodes}
+    in_all = [_row(name, None, nodes) for name in types]
+    rows = []
+    for one in partitions.values():
+        here = [by_name[host] for host in sorted(one.hosts) if host in by_name]
+        rows += [_row(name, one.name, here) for name in types if any(name in node.gpus for node in here)]
+    limits = _Limits(present, user)
+    mine = [limits.mine(partitions[row.partition], row, nodes) for row in rows if row.partition in partitions]
+    return GpusNow(
+        present.cluster,
+        tuple(in_all),
+        tuple(rows),
+        tuple(mine),
+        limits.account,
+        limits.qos,
+        dict(present.unknown),
+    )
+
+
+def _lacks(node: NodeNow) -> list[str]:
+    """What a node has none left of that every job needs."""
+    return (["CPUs"] if not node.cpus_free else []) + (["memory"] if node.memory_free == 0 else [])
+
+
+def _row(name: str, partition: str | None, nodes: Iterable[NodeNow]) -> Row:
+    mine = [node for node in nodes if name in node.gpus]
+    there = [node for node in mine if not node.away]
+    able = [node for node in there if not _lacks(node)]
+    stranded = [node for node in there if _lacks(node) and node.free(name)]
+    away = {why: sum(node.free(name) for node in mine if node.away == why) for why in _AWAY}
+    lacking = dict.fromkeys(what for node in stranded for what in _lacks(node))
+    return Row(
+        type=name,
+        partition=partition,
+        slices=names_a_slice(name),
+        nodes=len(mine),
+        total=sum(node.gpus[name] for node in mine),
+        used=sum(min(node.gpus[name], node.gpus_used.get(name, 0)) for node in mine),
+        free=sum(node.free(name) for node in able),
+        block=max((node.free(name) for node in able), default=0),
+        whole_nodes=sum(node.free(name) == node.gpus[name] for node in able),
+        stranded=sum(node.free(name) for node in stranded),
+        stranded_for=tuple(lacking),
+        away={why: count for why, count in away.items() if count},
+        shards=sum(node.shards for node in mine),
+        shards_free=sum(max(0, node.shards - node.shards_used) for node in able),
+    )
+
+
+class _Limits:
+    """What the user's account and QOS let a job have."""
+
+    def __init__(self, present: Present, user: str) -> None:
+        self.user, self.present = user, present
+        told = (
+            present.associations(user)
+            if "slurmdbd" in present.config.get("AccountingStorageType", "")
+            else None
+        )
+        associations, self.account = told or ((), None)
+        own = next(
+            (one for one in associations if one.account == self.account and one.partition is None), None
+        )
+        # A job of an account without a default one gets the QOS normal.
+        normal = "normal" if own and "normal" in own.qos else None
+        self.qos = (own.default_qos if own else None) or normal
+        of_partitions = {one.rules.own_qos for one in (present.partitions or {}).values()}
+        qos = tuple(sorted(name for name in {self.qos, *of_partitions} if name))
+        self.book: Book | None = present.book(user, self.account, qos) if self.account else None
+        self.rules = (present.qos_rules() if self.book else None) or {}
+
+    def mine(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> Mine:
+        """The most GPUs of a type that a job could have there now."""
+        closed = self._closed(partition)
+        if closed:
+            return Mine(partition.name, row.type, 0, closed)
+        bounds = [(self._free(partition, row, nodes), "free")]
+        bounds += self._of_book(row.type, partition)
+        least = min(bounds, key=lambda one: one[0])
+        known = self.book is not None or "slurmdbd" not in self.present.config.get(
+            "AccountingStorageType", ""
+        )
+        return Mine(partition.name, row.type, least[0], least[1], known)
+
+    def _closed(self, partition: PartitionNow) -> str:
+        rules = partition.rules
+        if partition.state != "UP":
+            return f"the partition is {partition.state}"
+        if rules.by_name:
+            return "only for jobs in a reservation"
+        if self.account and not rules.takes_account(self.account):
+            return f"{'not open' if rules.accounts else 'closed'} to account {self.account}"
+        if self.qos and not rules.takes_qos(self.qos):
+            return f"{'not open' if rules.qos else 'closed'} to QOS {self.qos}"
+        return ""
+
+    def _free(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> int:
+        free = sorted(
+            (
+                node.free(row.type)
+                for node in nodes
+                if node.name in partition.hosts and not node.away and not _lacks(node)
+            ),
+            reverse=True,
+        )
+        if partition.rules.whole_nodes:
+            free = [
+                node.free(row.type)
+                for node in nodes
+                if node.name in partition.hosts and not node.away and not node.cpus_used
+            ]
+        most = partition.rules.limits.max_nodes
+        return sum(free if most is None else free[:most])
+
+    def _of_book(self, gpu_type: str, partition: PartitionNow) -> Iterator[tuple[int, str]]:
+        """What each limit leaves to one more job, and the limit in words."""
+        qos = {name for name in (self.qos, partition.rules.own_qos) if name}
+        holders = self.book.holders if self.book else ()
+        # An association of this partition stands in the place of the user's general one.
+        there = any(one.kind == "user" and one.partition == partition.name for one in holders)
+        for holder in holders:
+            if not _is_mine(holder, self.user, self.account or "", qos):
+                continue
+            if holder.kind == "user" and holder.partition != (partition.name if there else ""):
+                continue
+            for key, limit in holder.limits.items():
+                name, _, tres = key.partition("/")
+                if limit.most is None or tres not in ("gres/gpu", f"gres/gpu:{gpu_type}"):
+                    continue
+                whose = _whose(holder)
+                if name in _TOGETHER and limit.used is not None:
+                    yield (
+                        max(0, limit.most - limit.used),
+                        f"{whose}: {limit.used} of {limit.most} used ({name})",
+                    )
+                elif name in ("MaxTRESPJ", "MaxTRES"):
+                    yield limit.most, f"{whose}: {limit.most} a job ({name})"
+        yield from self._unused(gpu_type, qos)
+
+    def _unused(self, gpu_type: str, qos: set[str]) -> Iterator[tuple[int, str]]:
+        """QOS of which the user has nothing yet: the controller's book does not say then what they may have."""
+        if self.book is None:
+            return
+        for name in sorted(qos):
+            rule = self.rules.get(name)
+            if rule is None or self.book.find("qos user", name=name, user=self.user):
+                continue
+            each = rule.limits.per_user
+            for most in (each.gpus, each.gpus_by_type.get(gpu_type)):
+                if most is not None:
+                    yield most, f"QOS {name}: 0 of {most} used (MaxTRESPU)"
+
+
+_TOGETHER = frozenset({"GrpTRES", "MaxTRESPU", "MaxTRESPA"})
+
+
+def _is_mine(holder: Holder, user: str, account: str, qos: set[str]) -> bool:
+    """Whether a holder's limits count for a job of the user, with this account, in these QOS."""
+    if holder.kind.startswith("qos"):
+        return holder.name in qos and holder.user in ("", user) and holder.account in ("", account)
+    return holder.account == account and holder.user in ("", user)
+
+
+def _whose(holder: Holder) -> str:
+    return {"account": f"account {holder.name}", "user": "you"}.get(holder.kind, f"QOS {holder.name}")
+
+
+def kind(row: Row) -> str:
+    """The type of GPU."""
+    return printable(row.type) + (" (slice)" if row.slices else "")
+
+
+def place(row: Row) -> str:
+    """The partition, or `all` for the whole cluster."""
+    return printable(row.partition) if row.partition else "all"
+
+
+def could(mine: Mine | None) -> str:
+    """How many one job of mine could get; empty where that was not asked."""
+    if mine is None:
+        return ""
+    return ("unknown" if mine.gpus is None else str(mine.gpus)) + ("" if mine.known else "?")
+
+
+def notes(row: Row) -> list[str]:
+    """What a row of figures cannot say: GPUs that nobody can have, and shards."""
+    name, found = printable(row.type), []
+    if row.stranded:
+        what = " and ".join(row.stranded_for)
+        found.append(f"{row.stranded} more {name} without a job, but 0 {what} left on those nodes: not free")
+    if row.shards:
+        found.append(f"shards of {name}: {row.shards_free} of {row.shards} free")
+    return found
+
+
+def who(found: GpusNow) -> str:
+    """Whose job the figures of `Mine` are for, and how sure they are."""
+    if found.account is None:
+        return "one job of yours: by what is free alone; no account of yours is known here"
+    whose = f"account {printable(found.account)}" + (f" and QOS {printable(found.qos)}" if found.qos else "")
+    if any(not one.known for one in found.mine):
+        return f"one job of yours: by what is free; the limits of {whose} are not known (?)"
+    return f"one job of yours: with {whose}; jobs that wait may come first"

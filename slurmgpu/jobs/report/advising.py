@@ -1,0 +1,475 @@
+"""What is proposed: an amount for the next request with its reason, and the roundest way to say it.
+
+The next request: what a job should ask for, by rules that say their head room, and never from what is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from slurmgpu.amounts import amount, clock, percent, short
+from slurmgpu.jobs.report.figures import LEAST_SECONDS, Figures
+from slurmgpu.models.run import JobState
+from slurmgpu.models.units import Duration, Memory
+
+if TYPE_CHECKING:
+    from slurmgpu.models.cluster import Cluster
+
+__all__ = [
+    "HEAD_ROOM",
+    "MEMORY_STEPS",
+    "TIME_STEPS",
+    "Advice",
+    "Part",
+    "Proposal",
+    "advise",
+    "memory_text",
+    "rounded_up",
+]
+
+
+HEAD_ROOM = 1.2
+"""Above a peak, and above the time that the job took."""
+MEMORY_STEPS = [step << 20 for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)] + [
+    step << 30 for step in (1, 2, 4, 8, 16, 32, 64)
+]
+TIME_STEPS = (60, 300, 600, 900, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 12 * 3600, 86400)
+
+Field = Literal["memory", "cpus", "gpus", "time", "workers", "accumulate"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One line of the next request."""
+
+    field: Field
+    asked: int | None
+    """Bytes on each node, CPUs in all, GPUs in all, seconds, loader workers of a process, micro-batches; None: no limit."""
+    proposed: int
+    why: str
+    gpus: tuple[int, int] = (0, 0)
+    """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
+    unsaid: bool = False
+    """Whether the job says nothing of it, so that the site's default holds."""
+
+    @property
+    def key(self) -> str:
+        """What it is called in a job file."""
+        return self.field if self.field != "cpus" else "cpus_per_gpu" if all(self.gpus) else "cpus"
+
+    @property
+    def change(self) -> tuple[str, str]:
+        """Both amounts as a job file has them, what it was and what it is to be."""
+        if self.key != "cpus_per_gpu":
+            return "not given" if self.unsaid else self.spelled(self.asked), self.spelled(self.proposed)
+        before = (self.asked or 0) / self.gpus[0]
+        return f"{before:g}", str(math.ceil(self.proposed / self.gpus[1]))
+
+    @property
+    def more(self) -> bool:
+        """Whether it asks for more than before."""
+        return self.asked is not None and self.proposed > self.asked
+
+    def spelled(self, amount: int | None) -> str:
+        """An amount as a job file has it."""
+        if self.field == "memory":
+            return "not known" if amount is None else memory_text(amount)
+        if self.field == "time":
+            return str(Duration(amount))
+        return "not known" if amount is None else str(amount)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to ask for next time, and why nothing is proposed where nothing is."""
+
+    proposals: tuple[Proposal, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What should be looked at, where no request would mend it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is known of the rest of a job of which a probe ran a part, and stopped it on purpose."""
+
+    seconds: float | None
+    """That the whole takes; None: not known."""
+    how: str
+    """How that is known, or why it is not."""
+    cpus: float | None = None
+    """In use in the second half of what ran: a start that reads and compiles tells little of the rest."""
+    grows: bool = False
+    """Whether its memory was still growing when it was stopped."""
+    starts_again: bool = False
+    """Whether the job goes on in another start at its time limit."""
+    begun: bool = True
+    """False: it is a training that had not begun yet, so that what was in use tells nothing of it."""
+    unseen: tuple[str, ...] = ()
+    """What the job will do, and has not done in this part."""
+
+
+def memory_text(size: int) -> str:
+    """Bytes as sbatch takes them: whole M or G."""
+    return str(Memory(math.ceil(size / 2**20)))
+
+
+def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 0.05) -> int:
+    """The roundest amount that is no less, and no more than this share above it; steps rise."""
+    rounded = (math.ceil(amount / step) * step for step in reversed(steps))
+    return next(
+        (one for one in rounded if one <= amount * (1 + most)), math.ceil(amount / steps[0]) * steps[0]
+    )
+
+
+CPU_HEAD_ROOM = 1.5
+"""Above the mean of the CPUs in use: a mean hides bursts."""
+MORE = 1.5
+"""What a job that was ended at a limit gets of it next time: how much it would have needed is not known."""
+WORTH_IT = 0.8
+"""A smaller request is proposed from this share of the present one on down."""
+NEAR = 0.95
+"""A job that came so close to a limit gets head room."""
+WAITS = 0.1
+"""A training whose loader waits for this share of a step is held up by it."""
+FEW_SMS = 0.25
+"""Kernels that keep fewer SMs busy than this are too small for the GPU."""
+LEAST_MEMORY = 256 << 20
+LEAST_TIME = 300
+"""Seconds: a node that starts slowly takes some of them."""
+LEAST_OF_A_PART = 30
+"""Seconds: so long a job must have run before a part of it tells of the whole."""
+
+
+def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = None) -> Advice:
+    """What follows from a job's figures. ``cluster`` tells how much there is at all.
+
+    ``part``: the job was stopped on purpose, and this is known of its rest.
+    """
+    job = found.job
+    if job.state is JobState.OUT_OF_MEMORY:
+        return _after_out_of_memory(found, cluster)
+    if job.state is JobState.TIMEOUT and part is None:
+        return _after_timeout(found, cluster)
+    reason = _says_nothing(found) if part is None else _is_too_short(found, part)
+    if reason:
+        more = [] if part is not None or not job.state.is_final else [*_memory_of_more(found, cluster)]
+        return _advice([*more, reason.replace("no request", "nothing else") if more else reason])
+    said = [*_gpus(found), *_memory(found, cluster, part is not None and part.grows)]
+    gpus = next(
+        (one.proposed for one in said if isinstance(one, Proposal) and one.field == "gpus"),
+        found.job.gpus or 0,
+    )
+    late = None if part is None else part.cpus
+    busy = max((one for one in (found.cpus_busy, late) if one is not None), default=None)
+    said += [*_cpus(found, gpus, busy)]
+    said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
+    said = [*_with_what_the_site_takes(_with_room_for_workers(said), cluster)]
+    said += [*_memory_that_follows(found, said)]
+    return _advice(said)
+
+
+def _advice(said: list[Proposal | str]) -> Advice:
+    return Advice(
+        tuple(one for one in said if isinstance(one, Proposal)),
+        tuple(one for one in said if isinstance(one, str)),
+    )
+
+
+def _says_nothing(found: Figures) -> str | None:
+    """Why the run tells nothing of the next one."""
+    job = found.job
+    if not job.state.is_final:
+        return (
+            "it has not ended: what it needs in the end is not known yet"
+            if job.elapsed
+            else "it has not started"
+        )
+    if job.state is not JobState.COMPLETED:
+        return f"no smaller request is proposed: the job ended as {job.state.value}, so what a whole run needs is not known"
+    if (job.elapsed or 0) < LEAST_SECONDS:
+        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little about the next one"
+    return None
+
+
+def _is_too_short(found: Figures, part: Part) -> str | None:
+    """Why the part that ran tells nothing of the whole."""
+    elapsed = found.job.elapsed or 0
+    if elapsed < LEAST_OF_A_PART:
+        return f"no request is proposed: {elapsed} s tell too little of the whole job"
+    if not part.begun:
+        return f"no request is proposed: {part.how}"
+    return None
+
+
+def _memory_of_more(found: Figures, cluster: Cluster | None) -> Iterator[Proposal | str]:
+    """What a job that used more than it asked for needs at least, however it ended and however coarsely it was sampled."""
+    peak, asked = found.peak, found.memory
+    if peak is None or asked is None or not found.over_memory:
+        return
+    why = f"it had {short(peak.amount)} in use, more than it asked for, and may need more in the end"
+    largest = _most_memory(found, cluster)
+    if largest is not None and largest <= peak.amount:
+        yield f"{why}; no node of {found.job.partition} has more: use more nodes, or a smaller batch"
+        return
+    wanted = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS)
+    wanted = wanted if largest is None else min(wanted, largest)
+    yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
+
+
+def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Proposal | str]:
+    """``grows``: the peak is that of a part, and was not the last one."""
+    peak, asked = found.peak, found.memory
+    if found.over_memory and not grows:
+        yield from _memory_of_more(found, cluster)
+        return
+    if peak is None or not peak.trusted or asked is None:
+        return
+    if grows:
+        yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
+        return
+    wanted = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS)
+    room = "and 20 % on top" if wanted >= LEAST_MEMORY else f"and {short(LEAST_MEMORY)} is the least proposed"
+    wanted = max(LEAST_MEMORY, wanted)
+    most = "" if peak.exact else "at most "
+    if wanted <= WORTH_IT * asked:
+        yield Proposal("memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, {room}")
+    elif peak.exact and peak.amount > NEAR * asked:
+        largest = _most_memory(found, cluster)
+        wanted = wanted if largest is None else min(wanted, largest)
+        why = f"the peak of {short(peak.amount)} came close to it"
+        if wanted > asked:
+            yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
+        else:
+            yield f"memory: {why}, and no node of {found.job.partition} has more"
+
+
+def _gpus(found: Figures) -> Iterator[Proposal | str]:
+    gpus, idle = found.job.gpus or 0, len(found.idle_gpus)
+    if not gpus or found.gpu_busy is None or (found.sampled_seconds or 0) < LEAST_SECONDS:
+        return
+    if idle == gpus:
+        yield Proposal("gpus", gpus, 0, f"none of them did anything in {clock(found.job.elapsed)}")
+    elif idle:
+        named = ", ".join(found.idle_gpus[:4]) + (", ..." if idle > 4 else "")
+        yield Proposal("gpus", gpus, gpus - idle, f"{idle} did nothing: {named}")
+    elif found.gpu_busy < 0.3:
+        wait = found.training.loader_wait if found.training else None
+        held = "" if wait is None or wait < WAITS else f"; the loader waits {percent(wait)} of each step"
+        yield f"the GPUs were busy {percent(found.gpu_busy)} of the time{held}"
+    elif found.sm_activity is not None and found.sm_activity < FEW_SMS:
+        yield (
+            f"a kernel ran {percent(found.gpu_busy)} of the time, on {percent(found.sm_activity)} of the SMs: larger batches, "
+            "or fused kernels (torch.compile), would use more of each GPU"
+        )
+    memory, total = found.gpu_memory_peak, found.gpu_memory_total
+    if memory and total and idle < gpus and memory < 0.3 * total:
+        yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"
+
+
+def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | str]:
+    """``gpus``: those of the next request, of which each gets as many CPUs; ``busy``: the CPUs that were in use."""
+    cpus, before = found.job.cpus, found.job.gpus or 0
+    if busy is None or not cpus:
+        return
+    wait = found.training.loader_wait if found.training else None
+    if wait is not None and wait >= WAITS:
+        if busy >= 0.7 * cpus:
+            wanted = _whole_shares(cpus / (1 - min(wait, 0.75)) * HEAD_ROOM, gpus)
+            why = (
+                f"the loader waits {percent(wait)} of each step, with {percent(busy / cpus)} of the CPUs busy"
+            )
+            yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+        else:
+            workers = _workers(found, wait)
+            yield workers or (
+                f"the loader waits {percent(wait)} of each step while {percent(1 - busy / cpus)} of the CPUs are idle: "
+                "more workers (num_workers), or faster storage, not more CPUs"
+            )
+        return
+    wanted = _whole_shares(max(busy * CPU_HEAD_ROOM, 1, gpus), gpus)
+    if wanted <= WORTH_IT * cpus:
+        why = f"{amount(busy)} in use on average, and half as many on top for bursts"
+        yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+    elif 0 < gpus < before:  # fewer GPUs would bring fewer CPUs
+        why = f"{amount(busy)} in use on average: the GPUs that are left need the CPUs of all"
+        yield Proposal("cpus", cpus, min(wanted, _whole_shares(cpus, gpus)), why, (before, gpus))
+
+
+def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
+    """Each worker takes memory that nobody has measured yet: with more of them, no less memory is proposed."""
+    proposals = {one.field: one for one in said if isinstance(one, Proposal)}
+    memory = proposals.get("memory")
+    if memory is None or memory.more or "workers" not in proposals:
+        return said
+    used = memory.why.partition(",")[0]
+    kept = f"memory stays as it is ({used}): more workers take more of it; look again once they run"
+    return [kept if one is memory else one for one in said]
+
+
+def _with_what_the_site_takes(
+    said: list[Proposal | str], cluster: Cluster | None
+) -> Iterator[Proposal | str]:
+    """A site that gives memory or CPUs by itself refuses a request for them."""
+    dialect = cluster.dialect if cluster is not None else None
+    for one in said:
+        name = one.field if isinstance(one, Proposal) else ""
+        if dialect is not None and (
+            (name == "memory" and dialect.memory == "none") or (name == "cpus" and dialect.cpus == "none")
+        ):
+            continue
+        yield one
+
+
+def _memory_that_follows(found: Figures, said: list[Proposal | str]) -> Iterator[str]:
+    """Memory that was asked for by CPU or GPU, or not at all, becomes less with them."""
+    proposed = {one.field: one for one in said if isinstance(one, Proposal)}
+    fewer = any(not proposed[name].more for name in ("cpus", "gpus") if name in proposed)
+    if fewer and found.memory is not None and "memory" not in proposed:
+        yield (
+            f"keep {memory_text(found.memory)} of memory on a node: where it is asked for by CPU or GPU, or not at all, "
+            "fewer of these bring less"
+        )
+
+
+def _workers(found: Figures, wait: float) -> Proposal | None:
+    """More loader workers, of a training that says how many it has; as many as it has CPUs at most."""
+    training = found.training
+    if training is None or training.workers is None or not training.world_size or not found.job.cpus:
+        return None
+    # Beside the step one of n workers must have loaded a batch: without any, a step loads, then computes.
+    load = wait / (1 - min(wait, 0.95)) if training.workers == 0 else training.workers / (1 - min(wait, 0.75))
+    wanted = min(math.ceil(load * HEAD_ROOM), max(1, found.job.cpus // training.world_size))
+    if wanted <= training.workers:
+        return None
+    why = f"the loader waits {percent(wait)} of each step, and CPUs are idle"
+    return Proposal("workers", training.workers, wanted, why)
+
+
+def _whole_shares(cpus: float, gpus: int) -> int:
+    """CPUs, as many for each GPU."""
+    return math.ceil(cpus / gpus) * gpus if gpus else math.ceil(cpus)
+
+
+def _time(found: Figures) -> Iterator[Proposal | str]:
+    elapsed, limit = found.job.elapsed or 0, found.job.limit
+    if limit is None or found.starts > found.tasks:
+        return  # of a job in several starts no single one tells how long the whole takes
+    wanted, room = _with_time_to_spare(elapsed)
+    if limit == "UNLIMITED":
+        yield Proposal(
+            "time", None, wanted, f"it took {clock(elapsed)}, {room}; a limit lets it start sooner"
+        )
+    elif wanted <= WORTH_IT * limit:
+        yield Proposal("time", limit, wanted, f"it took {clock(elapsed)}, {room}; shorter jobs start sooner")
+    elif elapsed > NEAR * limit and wanted > limit:
+        yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
+
+
+def _with_time_to_spare(seconds: float) -> tuple[int, str]:
+    """Seconds to ask for, for so many that are needed, and what was added in words."""
+    wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
+    if wanted < LEAST_TIME:
+        return LEAST_TIME, f"and {clock(LEAST_TIME)} is the least proposed"
+    return wanted, "and 20 % on top"
+
+
+def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterator[Proposal | str]:
+    limit, seconds = found.job.limit, part.seconds
+    if seconds is None:
+        yield f"time: unknown: {part.how}"
+        return
+    wanted, room = _with_time_to_spare(seconds)
+    why = f"{clock(seconds)} in all ({part.how}), {room}"
+    most = _longest(found, cluster)
+    if limit is None or limit == "UNLIMITED":
+        wanted = wanted if most is None else min(wanted, most)
+        yield Proposal("time", None, wanted, why, unsaid=limit is None)
+    elif wanted <= WORTH_IT * limit:
+        yield Proposal("time", limit, wanted, f"{why}; shorter jobs start sooner")
+    elif seconds > NEAR * limit and part.starts_again:
+        yield f"time: {why}: more than its limit of {clock(limit)}, after which it goes on in another start"
+    elif seconds > NEAR * limit and most is not None and limit >= most:
+        yield (
+            f"time: {why}: more than the {clock(most)} that are the longest in {found.job.partition}: save checkpoints, and "
+            "let it go on in another start (restart: {on: [timeout]})"
+        )
+    elif seconds > NEAR * limit:
+        yield Proposal("time", limit, wanted if most is None else min(wanted, most), why)
+
+
+def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:
+    if found.memory is None:
+        return Advice(
+            (), ("it ran out of memory; how much it had is not known, so ask for more than you did",)
+        )
+    wanted = rounded_up(found.memory * MORE, MEMORY_STEPS)
+    if found.over_memory and found.peak is not None and found.peak.amount * HEAD_ROOM > wanted:
+        return _advice([*_memory_of_more(found, cluster)])
+    most = _most_memory(found, cluster)
+    if most is not None and found.memory >= most:
+        return Advice((), (
+            f"it ran out of memory with {memory_text(found.memory)}, and no node of {found.job.partition} has more: "
+            "use more nodes, fewer workers or a smaller batch",
+        ))  # fmt: skip
+    why = f"it was ended with {memory_text(found.memory)} on a node; how much it needs is not known, so half as much again"
+    wanted = wanted if most is None else min(wanted, most)
+    return Advice((Proposal("memory", found.memory, wanted, why),))
+
+
+def _most_memory(found: Figures, cluster: Cluster | None) -> int | None:
+    """Bytes of the largest node of the partition, where the profile says; 0 of one whose memory is not stated."""
+    partition = cluster.partitions.get(found.job.partition or "") if cluster else None
+    sizes = [kind.memory for kind in partition.kinds] if partition else []
+    return max(size.mib for size in sizes if size) << 20 if sizes and all(sizes) else None
+
+
+def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
+    limit = found.job.limit
+    if not isinstance(limit, int):
+        return Advice((), ("it ran into a time limit that is not known; ask for more than you did",))
+    training = found.training
+    left = _steps_left(found)
+    if left is not None and training is not None:
+        seconds, steps = left
+        wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
+        in_all = clock(round(seconds))
+        why = (
+            f"{steps} of {training.total_steps} steps were left; at its pace {in_all} in all, and 20 % on top"
+        )
+    else:
+        wanted = rounded_up(limit * MORE, TIME_STEPS, 0.1)
+        why = "it was ended at its limit; how long it takes is not known, so half as long again"
+    most = _longest(found, cluster)
+    resumes = "; from checkpoints it goes on: slurmgpu resume" if training is not None else ""
+    if most is not None and limit >= most:
+        return Advice((), (
+            f"it ran into its time limit of {clock(limit)}, the longest in {found.job.partition}: save checkpoints, and let "
+            "it go on in another start (restart: {on: [timeout]})",
+        ))  # fmt: skip
+    wanted = wanted if most is None else min(wanted, most)
+    return Advice((Proposal("time", limit, wanted, why + resumes),) if wanted > limit else ())
+
+
+def _steps_left(found: Figures) -> tuple[float, int] | None:
+    """How long the whole training takes at the pace of its last start, and how many steps were left."""
+    one = found.training
+    if (
+        one is None
+        or not one.total_steps
+        or not one.steps_of_last_start
+        or one.steps is None
+        or not found.job.elapsed
+    ):
+        return None
+    if one.steps >= one.total_steps:
+        return None
+    return found.job.elapsed / one.steps_of_last_start * one.total_steps, one.total_steps - one.steps
+
+
+def _longest(found: Figures, cluster: Cluster | None) -> int | None:
+    partition = cluster.partitions.get(found.job.partition or "") if cluster else None
+    longest = partition.limits.max_time if partition else None
+    return longest.seconds if longest else None

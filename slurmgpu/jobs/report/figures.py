@@ -1,0 +1,373 @@
+"""What a job asked for and what it used, from accounting and from its samples; None is "not known", never zero."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from slurmgpu.jobs.report.training import Training
+from slurmgpu.jobs.words import STOPPED
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm import History, Sampling, Start, Step
+
+if TYPE_CHECKING:
+    from slurmgpu.models.run import GpuSummary, SampleSummary
+
+__all__ = ["LEAST_SAMPLES", "LEAST_SECONDS", "LOST", "Figures", "Peak", "figures_of", "together"]
+
+
+EXTERN = "extern"
+LEAST_SECONDS = 60
+"""A run that is shorter tells little of the next one."""
+LEAST_SAMPLES = 10
+"""So many samples of Slurm's must have been taken before its peak counts."""
+IDLE = 0.02
+"""A GPU of which no more than this share was busy did nothing."""
+CONTEXT_BYTES = 600 << 20
+"""More than CUDA itself holds on a GPU that does nothing."""
+
+# The first GPU counts alone were counted before it (Slurm's changelog, 24.05.1).
+GPU_USE_FROM = (24, 5, 1)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most memory in use on one node, bytes."""
+
+    amount: int
+    exact: bool
+    """False: at most this much, since several tasks shared a node and each one's peak alone is known."""
+    source: str
+    """`samples` or `sacct`."""
+    node: str | None = None
+    trusted: bool = True
+    """Whether it was sampled often enough to say that there was no higher one."""
+
+
+@dataclass
+class Figures:
+    """One job's request and use; of a requeued one, the use of its last start.
+
+    `figures_of` and `together` fill it in, and nobody changes it afterwards.
+    """
+
+    job: JobStatus
+    starts: int = 1
+    seconds_before: int = 0
+    """Elapsed time of the starts before the last one."""
+    held_seconds: int = 0
+    """Elapsed time of all starts; of an array, of all its tasks."""
+    wasted_gpu_hours: float = 0.0
+    """What is known to have come to nothing: failed starts, repeated steps, and GPUs that did nothing."""
+    tasks: int = 1
+    """Tasks of an array that these figures stand for: the largest of each, and the sum of hours."""
+    ends: tuple[tuple[JobState, int], ...] = ()
+    """Of an array: how many of its tasks are in which state."""
+    # asked for, and given
+    memory: int | None = None
+    """On each node, bytes."""
+    # used
+    cpu_seconds: float | None = None
+    peak: Peak | None = None
+    gpu_busy: float | None = None
+    """Share of the time, the mean over all its GPUs, 0 to 1."""
+    sm_activity: float | None = None
+    """Share of its GPUs' SMs that were busy, the mean over time, 0 to 1."""
+    gpu_busiest: float | None = None
+    """Slurm's highest sample, where it is worth something."""
+    gpu_memory_peak: int | None = None
+    """The most in any of its GPUs, bytes."""
+    gpu_memory_total: int | None = None
+    """Of that GPU, bytes."""
+    gpus_sampled: int = 0
+    idle_gpus: tuple[str, ...] = ()
+    """Those that did nothing at all: host:index."""
+    energy: float | None = None
+    """Joules."""
+    energy_of: str = ""
+    """What they are of: `nodes` or `GPUs`."""
+    sampled_seconds: float | None = None
+    training: Training | None = None
+    steps: int = 0
+    """Steps that accounting has of it."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How Slurm measured it."""
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What cannot be known, and why."""
+        return tuple(_doubts(self))
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Of all starts: the GPUs that it held, busy or not."""
+        return None if self.job.gpus is None else self.job.gpus * self.held_seconds / 3600
+
+    @property
+    def cpu_hours(self) -> float | None:
+        """Of all starts: the CPUs that it held."""
+        return None if self.job.cpus is None else self.job.cpus * self.held_seconds / 3600
+
+    @property
+    def cpus_busy(self) -> float | None:
+        """CPUs in use, the mean over the last start."""
+        return (
+            self.cpu_seconds / self.job.elapsed if self.cpu_seconds is not None and self.job.elapsed else None
+        )
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Of the CPUs that it had, 0 to 1."""
+        return self.cpus_busy / self.job.cpus if self.cpus_busy is not None and self.job.cpus else None
+
+    @property
+    def memory_share(self) -> float | None:
+        """Of the memory that it had on the fullest node."""
+        return self.peak.amount / self.memory if self.peak is not None and self.memory else None
+
+    @property
+    def over_memory(self) -> bool:
+        """Whether more than it asked for is known to have been in use: Slurm may have ended it for that, in any state."""
+        peak = self.peak
+        return peak is not None and peak.exact and self.memory is not None and peak.amount > self.memory
+
+    @property
+    def time_share(self) -> float | None:
+        """Of the time limit."""
+        limit, elapsed = self.job.limit, self.job.elapsed
+        return elapsed / limit if isinstance(limit, int) and limit and elapsed is not None else None
+
+    @property
+    def goodput(self) -> float | None:
+        """Time of the steps that were kept, of all the time that it held its nodes; of trainings of slurmgpu's own."""
+        kept = None if self.training is None or not self.training.whole else self.training.kept_seconds
+        return min(1.0, kept / self.held_seconds) if kept is not None and self.held_seconds else None
+
+
+LOST = frozenset({
+    JobState.FAILED, JobState.OUT_OF_MEMORY, JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.DEADLINE,
+})  # fmt: skip
+"""Ends of which nothing is left, as far as Slurm knows; a job at its time limit may go on from a checkpoint."""
+
+
+def figures_of(
+    history: History,
+    sampling: Sampling,
+    samples: SampleSummary | None = None,
+    training: Training | None = None,
+) -> Figures:
+    """Add up what is known of a job."""
+    start, job = history.last, history.job
+    nodes = job.nodes or 1
+    before = sum(one.job.elapsed or 0 for one in history.starts[:-1])
+    found = Figures(
+        job,
+        starts=sum(one.job.start is not None for one in history.starts) or 1,
+        seconds_before=before,
+        held_seconds=before + (job.elapsed or 0),
+        memory=None if start.memory is None else start.memory // nodes,
+        cpu_seconds=start.cpu_seconds,
+        peak=_peak_by_slurm(start, sampling),
+        energy=_energy(history),
+        energy_of="nodes",
+        training=training,
+        steps=len(start.steps),
+        sampling=sampling,
+    )
+    if job.gpus and sampling.told and (not sampling.release or sampling.release >= GPU_USE_FROM):
+        found.gpu_busiest = max(
+            (one.gpu_busiest for one in start.steps if one.gpu_busiest is not None), default=None
+        )
+        found.gpu_memory_peak = max(
+            (one.gpu_memory for one in start.steps if one.gpu_memory is not None), default=None
+        )
+    if samples is not None:
+        _add_samples(found, samples)
+    found.wasted_gpu_hours = _wasted(found)
+    return found
+
+
+def _wasted(found: Figures) -> float:
+    """GPU-hours; a job at its time limit, or one that was cancelled, may have left what it was for."""
+    gpus, elapsed, training = found.job.gpus or 0, found.job.elapsed or 0, found.training
+    stopped = found.job.exit_code == STOPPED or (training is not None and training.stopped)
+    if found.job.state in LOST and not stopped:
+        kept = 0.0 if training is None else training.saved_seconds
+        return gpus * max(0.0, found.held_seconds - kept) / 3600
+    lost = found.seconds_before if training is None else training.repeated_seconds
+    return (gpus * lost + len(found.idle_gpus) * elapsed) / 3600
+
+
+def _energy(history: History) -> float | None:
+    known = [start.energy for start in history.starts if start.job.elapsed]
+    return float(sum(e for e in known if e is not None)) if known and None not in known else None
+
+
+def _peak_by_slurm(start: Start, sampling: Sampling) -> Peak | None:
+    """The most that the steps that ran at one time can have held on a node.
+
+    Slurm keeps the largest task of each step: with several tasks on a node, their sum is at most so many times that.
+    """
+    steps = [step for step in start.steps if step.max_rss is not None]
+    if not steps:
+        return None
+    fullest = _at_the_fullest(steps)
+    shared = any(_tasks_on_a_node(one) > 1 for one in fullest)
+    several = len([step for step in steps if step.step != EXTERN]) > 1
+    return Peak(
+        sum(map(_on_a_node, fullest)),
+        not shared and not (several and (start.job.nodes or 1) > 1),
+        "sacct",
+        max(fullest, key=_on_a_node).max_rss_node,
+        sampling.seconds > 0 and (start.job.elapsed or 0) >= LEAST_SAMPLES * sampling.seconds,
+    )
+
+
+def _at_the_fullest(steps: list[Step]) -> list[Step]:
+    """The steps that ran at the moment when those that ran could hold most; in time that grows as n log n."""
+    if len(steps) == 1:
+        return steps
+    known = [one for one in steps if one.start is not None]
+    always = [one for one in steps if one.start is None]
+    events = [(one.start, 1, _on_a_node(one)) for one in known]
+    events += [
+        (one.end, 0, -_on_a_node(one)) for one in known if one.end is not None and one.end != one.start
+    ]
+    now = most = 0
+    when = None
+    for moment, begins, amount in sorted(events, key=lambda event: event[:2]):
+        now += amount
+        if begins and now > most:
+            most, when = now, moment
+    return always + [one for one in known if when is None or _runs_at(one, when)]
+
+
+def _runs_at(step: Step, moment: datetime) -> bool:
+    if step.start is None or step.start > moment:
+        return False
+    return step.end is None or moment < step.end or step.end == step.start == moment
+
+
+def _tasks_on_a_node(step: Step) -> int:
+    return math.ceil((step.tasks or 1) / (step.nodes or 1))
+
+
+def _on_a_node(step: Step) -> int:
+    return (step.max_rss or 0) * _tasks_on_a_node(step)
+
+
+def _add_samples(found: Figures, samples: SampleSummary) -> None:
+    """The samples' word counts where they have one: they are ours, and finer than Slurm's."""
+    gpus, asked = samples.gpus, found.job.gpus or 0
+    covers = samples.seconds >= 0.9 * found.held_seconds - LEAST_SECONDS
+    busy = [gpu.utilisation_mean for gpu in gpus if gpu.utilisation_mean is not None]
+    found.sampled_seconds, found.gpus_sampled = samples.seconds, len(busy)
+    if busy and covers and len(busy) == len(gpus) == asked:
+        found.gpu_busy = sum(busy) / len(busy)
+        found.sm_activity = samples.sm_activity
+        found.idle_gpus = tuple(f"{gpu.host}:{gpu.index}" for gpu in gpus if _is_idle(gpu))
+    fullest = max(gpus, key=lambda gpu: gpu.memory_peak or 0, default=None)
+    if fullest is not None and fullest.memory_peak is not None:
+        found.gpu_memory_peak, found.gpu_memory_total = fullest.memory_peak, fullest.memory_total
+    if found.energy is None and samples.energy is not None and len(gpus) == asked:
+        found.energy, found.energy_of = samples.energy, "GPUs"
+    if samples.rss_peak and samples.hosts >= (found.job.nodes or 1):
+        known = found.peak.amount if found.peak is not None and found.peak.exact else 0
+        found.peak = Peak(max(samples.rss_peak, known), True, "samples", None, covers)
+
+
+def _is_idle(gpu: GpuSummary) -> bool:
+    busy, memory = gpu.utilisation_mean, gpu.memory_peak
+    return busy is not None and busy <= IDLE and (memory is None or memory <= CONTEXT_BYTES)
+
+
+def _doubts(found: Figures) -> Iterator[str]:
+    """What is not known of a job that has run, and why."""
+    job, sampling = found.job, found.sampling
+    if not job.elapsed:
+        return
+    if found.peak is None:
+        yield f"memory: {_unmeasured(found)}"
+    elif not found.peak.trusted:
+        every = f"every {sampling.seconds} s" if sampling.seconds else "at a task's end only"
+        told = "" if sampling.told else " (its default; slurmctld was not asked)"
+        yield (
+            f"memory: the true peak may be higher: Slurm samples {every}{told}, and the job ran for {job.elapsed} s"
+            if found.peak.source == "sacct"
+            else "memory: the true peak may be higher: not all of the run was sampled"
+        )
+    elif not found.peak.exact:
+        yield "memory: at most this much on a node: of tasks that share one, Slurm keeps the largest alone"
+    if found.cpu_seconds is None:
+        yield f"CPUs: {_unmeasured(found)}"
+    if job.gpus and found.gpu_busy is None:
+        slurm = "" if found.gpu_busiest is None else "; Slurm keeps the highest sample, and no mean"
+        yield f"GPU use: {_unsampled(found)}{slurm}"
+    if found.energy is None:
+        yield "energy: neither the nodes nor the samples measured it"
+
+
+def _unsampled(found: Figures) -> str:
+    """Why the samples do not tell how busy the GPUs were."""
+    if found.sampled_seconds is None:
+        return "the job took no samples"
+    if not found.gpus_sampled:
+        return "its samples saw no GPU: neither NVML nor a vendor's tool told of one"
+    if found.gpus_sampled != found.job.gpus:
+        return f"{found.gpus_sampled} of {found.job.gpus} GPUs were sampled"
+    return f"{round(found.sampled_seconds)} s of the run were sampled"
+
+
+def _unmeasured(found: Figures) -> str:
+    if found.sampling.told and not found.sampling.gathers:
+        return "this Slurm measures no tasks (JobAcctGatherType)"
+    if found.job.source == "squeue" or not found.steps:
+        return "accounting has no steps of it"
+    if not found.job.state.is_final:
+        return "accounting hears of it only when a step has ended"
+    return "Slurm measured nothing of its steps"
+
+
+def together(tasks: Sequence[Figures]) -> Figures:
+    """Tasks of an array as one: the largest of what they used, so that what fits it fits each of them."""
+    first = tasks[0]
+    if len(tasks) == 1:
+        return first
+    # An array is asked for as a whole: the tasks that ended well say what each needs.
+    good = [one for one in tasks if one.job.state is JobState.COMPLETED] or list(tasks)
+    longest = max(good, key=lambda one: one.job.elapsed or 0)
+    # What was ended for its memory says what the others' request is too small for.
+    full = [*good, *(one for one in tasks if one.over_memory)]
+    fullest = max(full, key=lambda one: one.peak.amount if one.peak else 0)
+    busiest = max(good, key=lambda one: one.cpus_busy or 0.0)
+    energies = [one.energy for one in tasks if one.energy is not None]
+    trusted = all(one.peak is not None and one.peak.trusted for one in good)
+    ends = Counter(one.job.state for one in tasks)
+    update = {"job_id": str(first.job.array_job_id or first.job.job_id), "state": _state_of_all(ends)}
+    return replace(
+        longest,
+        job=longest.job.model_copy(update=update),
+        tasks=len(tasks),
+        ends=tuple(ends.most_common()),
+        starts=sum(one.starts for one in tasks),
+        held_seconds=sum(one.held_seconds for one in tasks),
+        wasted_gpu_hours=sum(one.wasted_gpu_hours for one in tasks),
+        cpu_seconds=None if busiest.cpus_busy is None else busiest.cpus_busy * (longest.job.elapsed or 0),
+        peak=None if fullest.peak is None else replace(fullest.peak, trusted=trusted),
+        energy=sum(energies) if len(energies) == len(tasks) else None,
+    )
+
+
+# What its next request follows from: a task that needed more, then one that has not ended, then those that ended well.
+_COUNTS_FIRST = (
+    JobState.OUT_OF_MEMORY, JobState.TIMEOUT, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING,
+    JobState.PENDING, JobState.REQUEUED, JobState.COMPLETED,
+)  # fmt: skip
+
+
+def _state_of_all(ends: Counter[JobState]) -> JobState:
+    return next((state for state in _COUNTS_FIRST if ends[state]), next(iter(ends)))

@@ -1,0 +1,246 @@
+"""What a training of slurmgpu's own says of itself in metrics.jsonl: its losses, its loader's waits, the steps it kept.
+
+A job's samples over time, for plots: busy GPUs, their memory, CPUs, memory of the fullest node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurmgpu.jobs.cause_files import ORDERLY
+from slurmgpu.runs.metrics import (
+    FILE,
+    METRICS_SCHEMA,
+    MetricsRow,
+    Row,
+    metrics_rows,
+    number,
+    opened,
+    part,
+    positive,
+    rows_at_end,
+    rows_in,
+    whole,
+)
+from slurmgpu.runs.samples import SAMPLE_SCHEMA, busy_since, gpus_by_index, grown, host_of, sample_files
+
+__all__ = ["Line", "Series", "Training", "read_rows", "read_series", "read_training", "training_of"]
+
+
+LARGEST = 64 << 20
+"""Bytes that are read; of a longer file the end, where what counts stands."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training by its metrics; None is "not measured"."""
+
+    steps: int | None = None
+    """The newest step."""
+    total_steps: int | None = None
+    losses: tuple[tuple[int, float], ...] = ()
+    """Step and loss of each line that counts, in the order of the steps."""
+    loader_wait: float | None = None
+    """Part of the step time spent waiting for a batch, 0 to 1, over all steps that count."""
+    kept_seconds: float | None = None
+    """Time of the steps that count: those that no later start repeated."""
+    repeated_seconds: float = 0.0
+    """Time of the steps that a later start repeated."""
+    steps_of_last_start: int | None = None
+    seconds_of_last_start: float | None = None
+    """From its first line to its newest."""
+    world_size: int | None = None
+    workers: int | None = None
+    """Loader workers of each process, where the settings name a number."""
+    finished: bool = False
+    """Whether it has come to its own end."""
+    stopped: bool = False
+    """Whether it stopped in good order, with everything saved."""
+    saved_seconds: float = 0.0
+    """Time of the steps that count and that the newest checkpoint has."""
+    whole: bool = True
+    """Whether all of it was read, and is the job's alone."""
+
+
+def read_training(run_dir: Path) -> Training | None:
+    """The training in a run directory; None where there is none."""
+    found = read_rows(run_dir)
+    return None if found is None else training_of(found[0], whole_file=found[1])
+
+
+def read_rows(run_dir: Path) -> tuple[Iterator[MetricsRow], bool] | None:
+    """The rows of a run directory's metrics, and whether they are all; None where there is no such file."""
+    try:
+        with opened(run_dir / FILE, METRICS_SCHEMA) as file:
+            text, all_of_it = file.end(LARGEST), file.size <= LARGEST
+    except OSError:
+        return None
+    return metrics_rows(rows_in(text, METRICS_SCHEMA)), all_of_it
+
+
+@dataclass
+class _Interval:
+    """The steps of one train line."""
+
+    first: int
+    last: int
+    restart: int
+    seconds: float
+    waited: float | None
+    loss: float | None
+
+    @property
+    def steps(self) -> int:
+        return self.last - self.first
+
+    def share_up_to(self, step: int) -> float:
+        """Return which part of its steps a checkpoint of this step has."""
+        return min(max(step - self.first, 0), self.steps) / self.steps
+
+
+def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Training | None:
+    """Add the rows up."""
+    intervals: list[_Interval] = []
+    total: int | None = None
+    finished = stopped = False
+    restart, at, saved = -1, 0, 0
+    first_time = last_time = None
+    resumed = 0
+    begun: Row = {}
+    for row in rows:
+        if row.restart > restart:
+            restart, first_time, resumed, at = row.restart, row.time, row.step, row.step
+        last_time, finished, stopped = row.time, False, False
+        if row.kind == "start":
+            at, resumed, begun = row.step, row.step, row.values
+            total = whole(row.values.get("total_steps")) or total
+        elif row.kind == "train" and row.step > at:
+            intervals.append(_interval(at, row.step, row.restart, row.values))
+            at = row.step
+        elif row.kind == "end":
+            finished = row.values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
+            stopped = row.values.get("reason") in ORDERLY
+        elif row.kind == "checkpoint":
+            saved = row.step
+    if restart < 0:
+        return None
+    kept = _kept(intervals)
+    known = [one for one in kept if one.waited is not None and one.seconds > 0]
+    seconds = sum(one.seconds for one in known)
+    return Training(
+        steps=at,
+        total_steps=total,
+        losses=tuple((one.last, one.loss) for one in kept if one.loss is not None),
+        loader_wait=sum(one.waited or 0.0 for one in known) / seconds if seconds else None,
+        kept_seconds=sum(one.seconds for one in kept) if kept else None,
+        repeated_seconds=sum(one.seconds for one in intervals) - sum(one.seconds for one in kept),
+        steps_of_last_start=at - resumed,
+        seconds_of_last_start=last_time - first_time
+        if last_time is not None and first_time is not None
+        else None,
+        world_size=whole(begun.get("world_size")),
+        workers=whole(part(begun, "settings").get("workers")),
+        finished=finished,
+        stopped=stopped,
+        saved_seconds=sum(one.seconds * one.share_up_to(saved) for one in kept),
+        whole=whole_file,
+    )
+
+
+def _interval(first: int, last: int, restart: int, values: Row) -> _Interval:
+    seconds, waited = number(values.get("step_seconds")), number(values.get("data_wait_seconds"))
+    steps = last - first
+    return _Interval(
+        first,
+        last,
+        restart,
+        max(0.0, seconds or 0.0) * steps,
+        None if waited is None else max(0.0, waited) * steps,
+        number(values.get("loss")),
+    )
+
+
+def _kept(intervals: list[_Interval]) -> list[_Interval]:
+    """Those steps that no later start repeated; an interval that one begins within counts in part."""
+    kept: list[_Interval] = []
+    floor: int | None = None  # the first step of all later starts
+    for one in reversed(intervals):
+        if floor is not None and one.first >= floor:
+            continue
+        if floor is not None and one.last > floor:
+            share = (floor - one.first) / one.steps
+            waited = None if one.waited is None else one.waited * share
+            one = _Interval(one.first, floor, one.restart, one.seconds * share, waited, None)
+        kept.append(one)
+        floor = one.first if floor is None else min(floor, one.first)
+    return kept[::-1]
+
+
+Line = list[tuple[float, float]]
+"""Seconds since the first sample, and a value."""
+
+_LARGEST = 8 << 20
+_MOST_FILES = 64
+_MOST_GPUS = 16
+
+
+@dataclass
+class Series:
+    """What was sampled, by what it is of: `node1:0` of a GPU, `node1` of a node."""
+
+    gpu_busy: dict[str, Line] = field(default_factory=dict)
+    """Share of the time, 0 to 1."""
+    gpu_memory: dict[str, Line] = field(default_factory=dict)
+    """Bytes."""
+    cpus: dict[str, Line] = field(default_factory=dict)
+    """CPUs in use."""
+    memory: dict[str, Line] = field(default_factory=dict)
+    """Bytes of the job's processes."""
+
+    def __bool__(self) -> bool:
+        return any((self.gpu_busy, self.gpu_memory, self.cpus, self.memory))
+
+
+def read_series(run_dir: Path, job_id: int) -> Series:
+    """Read the samples of a job; of many nodes the first, of a long file the end."""
+    found = Series()
+    files = [
+        (path, rows) for path in sample_files(run_dir, job_id)[:_MOST_FILES] if (rows := list(_rows(path)))
+    ]
+    times = [time for _, rows in files if (time := positive(rows[0].get("time"))) is not None]
+    begin = min(times, default=0.0)
+    for path, rows in files:
+        host = host_of(path)
+        before: Row | None = None
+        for row in rows:
+            time = positive(row.get("time"))
+            if time is not None:
+                _add(found, host, time - begin, row, before)
+            before = row
+    return found
+
+
+def _add(found: Series, host: str, at: float, row: Row, before: Row | None) -> None:
+    """One sample's values; those that are totals as what was added since the sample before."""
+    before = before or {}
+    job, passed = part(row, "job"), grown(before, row, "seconds")
+    if (rss := positive(job.get("rss"))) is not None:
+        found.memory.setdefault(host, []).append((at, rss))
+    cpu = grown(part(before, "job"), job, "cpu_seconds")
+    if cpu is not None and passed:
+        found.cpus.setdefault(host, []).append((at, cpu / passed))
+    old = gpus_by_index(before)
+    for index, gpu in gpus_by_index(row).items():
+        name = f"{host}:{index}"
+        if name not in found.gpu_busy and len(found.gpu_busy) >= _MOST_GPUS:
+            continue
+        if (busy := busy_since(old.get(index, {}), gpu)) is not None:
+            found.gpu_busy.setdefault(name, []).append((at, busy))
+        if (memory := positive(gpu.get("memory"))) is not None:
+            found.gpu_memory.setdefault(name, []).append((at, memory))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    return (row for row in rows_at_end(path, SAMPLE_SCHEMA, _LARGEST) if row.get("kind") == "sample")

@@ -1,1 +1,0 @@
-"""What `slurmgpu bench` found: read, and shown as tables, CSV and pages."""

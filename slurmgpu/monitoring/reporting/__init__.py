@@ -1,1 +1,0 @@
-"""What jobs asked for against what they used, and what to ask for next time."""

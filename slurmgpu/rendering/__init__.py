@@ -1,1 +1,0 @@
-"""Plan -> script text: pure."""

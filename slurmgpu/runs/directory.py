@@ -1,0 +1,358 @@
+"""One submission's folder: what a person can look into, archive and repeat.
+
+Runs the training entrypoint outside a job: a module of it, or the preparing of a task.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+import slurmgpu
+from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
+from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.job_text import job_text
+from slurmgpu.files.trust import open_regular
+from slurmgpu.files.run_record import write_atomically
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.run import RUN_FILE
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+from slurmgpu.local.site import python_with_torch
+from slurmgpu.models.environment import Environment, PythonEnvironment
+from slurmgpu.script.variables import SCRIPT_NAME
+
+__all__ = ["EarlierDirectory", "NOTIFY_FILE", "RunDirectory", "SCRIPT", "ask_entrypoint", "chosen_python", "contents", "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan"]
+
+
+SCRIPT = "script.sbatch"
+NOTIFY_FILE = "code/notify.json"
+"""Beside at_end.sh, which looks for it there."""
+_PLAN_SCHEMA = "slurmgpu.plan/1"
+_LARGEST_PLAN = 16 << 20  # bytes
+
+
+class RunDirectory:
+    """A new run directory; ``remove`` takes back what was made for it."""
+
+    def __init__(self, path: Path, token: str, made: list[Path]) -> None:
+        self.path = path
+        self.token = token
+        self._made = made
+
+    def keep_folder(self, folder: Path) -> None:
+        """Make a folder outside (for log files) and remember it, so that ``remove`` takes it back when empty."""
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFailed(f"log folder {str(folder)!r} cannot be made: {error.strerror}") from None
+        self._made += missing
+
+    def remove(self) -> None:
+        """Take everything back: a rejected submission leaves nothing to confuse anybody."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._remove_made()
+
+    def clear(self, ours: Callable[[str], bool]) -> bool:
+        """Take back what has such a name, and the directory where nothing else is in it; whether it is gone."""
+        for path in self.path.iterdir():
+            if not ours(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        self._made.insert(0, self.path)
+        self._remove_made()
+        return not self.path.exists()
+
+    def _remove_made(self) -> None:
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # someone put something there meanwhile
+
+
+class EarlierDirectory(RunDirectory):
+    """A run directory that is used again; ``remove`` makes everything in it as it was."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        super().__init__(path, token, [])
+        self._before: dict[Path, str | None] = {}
+        self._remember(path / RUN_FILE)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file in it anew."""
+        self._remember(path)
+        write_atomically(path, text)
+
+    def _remember(self, path: Path) -> None:
+        if path not in self._before:
+            there = path.exists() or path.name == RUN_FILE  # without a record it is no run
+            self._before[path] = path.read_text(encoding="utf-8") if there else None
+
+    def remove(self) -> None:
+        """Put back every file that was written, and take back the folders that were made outside."""
+        for path, text in self._before.items():
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomically(path, text)
+        self._remove_made()
+
+
+def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirectory:
+    """Make ``<runs>/<name>-<UTC time>-<token>/`` with job.yaml, plan.json, the script and, for training, code/.
+
+    RunFailed when it cannot be made; nothing is left then.
+    """
+    if re.search(r"[%\\]", str(runs)):
+        raise InvalidInput(
+            f"runs: {str(runs)!r} contains % or a backslash, which Slurm expands in the names of log files; use another folder"
+        )
+    token = secrets.token_hex(4)
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    path = runs / f"{plan.slug}-{now}-{token}"
+    made = [one for one in (runs, *runs.parents) if not one.exists()]
+    directory = RunDirectory(path, token, made)
+    try:
+        (path / "logs").mkdir(parents=True)
+        _fill(path, plan, job, script)
+    except OSError as error:
+        directory.remove()
+        raise RunFailed(
+            f"run directory {str(path)!r} cannot be made: {error.strerror}",
+            hint="set runs: in the settings to a folder that you can write (scratch, not home, at most sites)",
+        ) from None
+    except BaseException:
+        directory.remove()
+        raise
+    return directory
+
+
+def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
+    for name, text in contents(plan, job, script).items():
+        (path / name).write_text(text, encoding="utf-8")
+    if plan.train is not None:
+        copy_entrypoint(path / "code")
+    elif plan.own_loop is not None:
+        copy_own_loop(path / "code")
+    if plan.script is None:
+        _pack_diagnosis(path / "code")
+        if plan.notify is not None:
+            (path / NOTIFY_FILE).write_text(notify_text(plan), encoding="utf-8")
+    if plan.sample is not None:
+        copy_sampler(path / "code")
+
+
+def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
+    """The text of the files that say what is submitted, by their names.
+
+    The job means the same wherever it lies: its work folder is written out.
+    """
+    # In an exact job a default that is written counts, and one that is not does not.
+    data = job.model_dump(mode="json", by_alias=True, exclude_unset=job.exact, exclude_defaults=not job.exact)
+    document = {"schema": _PLAN_SCHEMA, **plan.model_dump(mode="json", by_alias=True)}
+    return {
+        "job.yaml": job_text({**data, "work_dir": plan.work_dir}),
+        "plan.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n",
+        SCRIPT: script,
+    }
+
+
+def notify_text(plan: Plan) -> str:
+    """What the script's end reads of the webhook, without its address; empty where it is to write to none."""
+    if plan.notify is None or plan.script is not None:
+        return ""
+    return json.dumps({"schema": NOTIFY_SCHEMA, **plan.notify.model_dump(mode="json")}) + "\n"
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a run directory; InvalidInput when it is missing or cannot be read by this version."""
+    file = path / "plan.json"
+    try:
+        with open_regular(file) as opened:
+            document = json.loads(opened.read(_LARGEST_PLAN))
+        document.pop("schema", None)
+        return Plan.model_validate_json(json.dumps(document))  # strict: of JSON it takes lists as tuples
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError) as error:
+        first = str(error).splitlines()[:3]
+        raise InvalidInput(f"{file} is not the plan of a run: {' '.join(first)}") from None
+
+
+def copy_entrypoint(code: Path) -> None:
+    """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
+    _copy("training", code / "slurmgpu_training")
+
+
+# What else is installed of slurmgpu is found as before: a script may submit jobs, too.
+_FOUND_AS_BEFORE = """
+import pkgutil
+
+__path__ = pkgutil.extend_path(__path__, __name__)
+"""
+
+
+def copy_sampler(code: Path) -> None:
+    """Copy the sampler as ``slurmgpu_sampling``, and note the Python here: that of a node may be too old for it."""
+    target = code / "slurmgpu_sampling"
+    _copy("sampling", target)
+    (target / "python").write_text(f"{sys.executable}\n", encoding="utf-8")
+
+
+def copy_own_loop(code: Path) -> None:
+    """Copy it as ``slurmgpu.training``, as scripts import it; an installed one has lower precedence than the copy."""
+    package = code / "slurmgpu"
+    _copy("training", package / "training")
+    text = Path(slurmgpu.__file__).read_text(encoding="utf-8")
+    (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
+
+
+def _pack_diagnosis(code: Path) -> None:
+    """Pack the reader of logs, which looks for the first cause at the job's end: one file, for there are many runs."""
+    source = Path(slurmgpu.__file__).resolve().parent / "diagnosis"
+    code.mkdir(exist_ok=True)
+    shutil.copyfile(source / "at_end.sh", code / "at_end.sh")
+    with zipfile.ZipFile(
+        code / "slurmgpu_diagnosis.zip", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False
+    ) as packed:
+        for file in sorted(source.rglob("*.py")):
+            packed.write(file, f"slurmgpu_diagnosis/{file.relative_to(source).as_posix()}")
+
+
+def _copy(package: str, target: Path) -> None:
+    """Copy a package's files, as readable by others as the umask says."""
+    source = Path(slurmgpu.__file__).resolve().parent / package
+    for path in sorted(source.rglob("*")):
+        if path.is_dir() or path.suffix == ".pyc":
+            continue
+        there = target / path.relative_to(source)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, there)
+
+
+def chosen_python(named: str | None, environment: Mapping[str, str]) -> str:
+    """The interpreter that was named, by path or by name, else the one here that has torch.
+
+    Raises:
+        InvalidInput: there is no such program.
+    """
+    if named is None:
+        return python_with_torch(environment)
+    found = shutil.which(os.path.expanduser(named), path=environment.get("PATH"))  # noqa: PTH111
+    if found is None:
+        raise InvalidInput(
+            f"--python {named}: there is no such program", hint="give the path of a Python that has torch"
+        )
+    return str(Path(found).absolute())
+
+
+def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a module of the entrypoint to its end; what it printed.
+
+    It is copied first, as for a job: slurmgpu's own folder on PYTHONPATH would bring all that is installed beside it.
+    And it runs in that folder: Python would import from the current one, which may be somebody else's. So paths among
+    the arguments are absolute.
+
+    Raises:
+        RunFailed: in the words of the module.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as folder:
+        copy_entrypoint(Path(folder))
+        command = [python, "-m", f"slurmgpu_training.{module}", *arguments]
+        path = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env={**environment, "PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except OSError as error:
+            raise RunFailed(f"{python} cannot be started: {error.strerror}") from None
+    if done.returncode:
+        words = done.stderr.strip() or f"{python} ended with code {done.returncode}"
+        hint = None
+        if words.endswith("has no torch"):
+            hint = "load the module or activate the environment that has torch, or name its Python: --python PATH"
+        raise RunFailed(words, hint=hint)
+    return done.stdout
+
+
+def prepare_plan(plan: Plan, python: Path | None) -> Plan:
+    """The plan of a script that prepares the task in one process, in the job's environment or by a Python of this machine."""
+    environment = plan.environment
+    if python is not None:
+        environment = Environment(python=PythonEnvironment(interpreter=str(python)))
+    return plan.model_copy(
+        update={
+            "prepare_only": True,
+            "tended": False,
+            "launcher": "plain",
+            "nodes": 1,
+            "gpus_per_node": 0,
+            "tasks_per_node": 1,
+            "processes_per_node": 1,
+            "cpus_per_task": None,
+            "options": (),
+            "restart_limit": None,
+            "sample": None,
+            "notify": None,
+            "environment": environment,
+        }
+    )
+
+
+def prepare_here(plan: Plan, script: str, folder: Path, *, nice: int) -> int:
+    """Run a script of ``prepare_plan`` in the work folder, at a low priority if ``nice``; its exit code.
+
+    What it needs beside the task lies in a temporary folder, which is gone afterwards.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        return _run_in(Path(temporary), plan, script, folder, nice=nice, variables={})
+
+
+def estimate_here(
+    plan: Plan, script: str, folder: Path, *, nice: int, gpus: Sequence[int]
+) -> dict[str, Any] | None:
+    """Run it to work out the memory that the training takes on so many GPUs; None where it failed, and has said why."""
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        counts = {"SLURMGPU_ESTIMATE": ",".join(map(str, gpus))}
+        _run_in(Path(temporary), plan, script, folder, nice=nice, variables=counts)
+        try:
+            found: dict[str, Any] = json.loads(Path(temporary, "estimate.json").read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        return found
+
+
+def _run_in(
+    temporary: Path, plan: Plan, script: str, folder: Path, *, nice: int, variables: Mapping[str, str]
+) -> int:
+    copy_entrypoint(temporary / "code")
+    path = temporary / SCRIPT_NAME
+    path.write_text(script, encoding="utf-8")
+    command = ["bash", *(["-l"] if plan.login_shell else []), str(path)]
+    if nice:
+        command = ["nice", "-n", str(nice), *command]
+    variables = {**variables, "SLURMGPU_RUN_DIR": str(temporary), "SLURM_SUBMIT_DIR": str(folder)}
+    try:
+        return subprocess.run(command, cwd=folder, env={**os.environ, **variables}, check=False).returncode
+    except OSError as error:
+        raise RunFailed(f"{command[0]} cannot be started: {error.strerror}") from None

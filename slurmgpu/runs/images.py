@@ -1,0 +1,299 @@
+"""What a container image's file is, by its first bytes.
+
+What is made once for all submissions, and is there whole or not at all.
+
+Images that are made before a job is submitted: pulled once from a registry, or built from a definition file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+import fcntl
+import glob
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+import hashlib
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+from slurmgpu.containers import runtime
+from slurmgpu.errors import PlanError
+from slurmgpu.models.environment import Container
+from slurmgpu.models.plan import Plan
+from slurmgpu.runs.command_checks.command import near_file
+
+__all__ = ["Making", "alone", "image_folder", "image_format", "image_to_make", "made_once", "make_image", "with_pulled_image"]
+
+
+# Where each mark stands: apptainer's pkg/image (sif.go, squashfs.go, ext3.go) looks for the same ones.
+_MARKS = (
+    ("SIF", 32, b"SIF_MAGIC"),
+    ("SquashFS", 0, b"hsqs"),
+    ("ext3", 1080, b"\x53\xef"),
+)
+_LAUNCH = b"#!/usr/bin/env run-singularity\n"
+"""The line before the file system in images of Singularity 2; a SIF begins with it, too."""
+
+
+def image_format(path: Path) -> str | None:
+    """SIF, SquashFS or ext3; ``folder`` for one; ``""`` for any other file; None where this machine cannot read it."""
+    try:
+        if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir() raises for a name too long for the disk
+            return "folder"
+        if not os.path.isfile(path):  # noqa: PTH113 - the same; a pipe is not waited for
+            return None
+        with path.open("rb") as file:
+            head = file.read(2048)
+    except OSError:
+        return None
+    bodies = (head, head[len(_LAUNCH) :] if head.startswith(_LAUNCH) else b"")
+    return next((name for name, at, mark in _MARKS for body in bodies if body.startswith(mark, at)), "")
+
+Told = Callable[[str], None]
+
+
+def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -> bool:
+    """Whether the file is there in the end: made beside it, then renamed; who comes second waits, and finds it.
+
+    ``make`` writes the file whose path it is given, and says whether that worked; ``what`` is made, in words. Raises
+    OSError where the folder cannot be written.
+    """
+    # Another machine or, where locks do not work, another process may be at it too: each has its own.
+    partial = file.with_name(f".{file.name}.{socket.gethostname()}-{os.getpid()}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with alone(file.with_name(f".{file.name}.lock"), told, what):
+        if file.exists():
+            return True
+        _sweep(partial)
+        try:
+            done = make(partial)
+            if done:
+                partial.replace(file)
+            return done
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _sweep(partial: Path) -> None:
+    """Remove what processes of this machine were at when they were killed."""
+    stem = partial.name.rpartition("-")[0]
+    for old in partial.parent.glob(f"{glob.escape(stem)}-*"):
+        number = old.name.rpartition("-")[2]
+        if number.isdecimal() and not Path("/proc", number).exists():
+            old.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(lock: Path, told: Told, what: str) -> Iterator[None]:
+    """Hold a lock file, which is gone afterwards; on a file system without locks, go on without."""
+    waits = False
+    while True:
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waits:
+                    told(f"another submission is {what}; waiting for it")
+                waits = True
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                pass  # ENOLCK, ENOSYS: some NFS and Lustre mounts
+            if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                continue  # who had it has taken the file away
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+class Making(NamedTuple):
+    """How the job's image becomes a file, on this machine or in a job."""
+
+    field: str
+    """What of the container asks for it: ``image`` (an address) or ``build`` (a definition file)."""
+    source: str
+    """The address, or the definition file's path."""
+    file: Path
+    """The image's file that is made."""
+    words: Callable[[Path], list[str]]
+    """The runtime's command that makes a file of that path."""
+    folder: Path | None
+    """Where it runs: paths in a definition file are against the work folder."""
+    job: list[str]
+    """What comes before that command to run it in a job: ``srun`` with the job's own account and partition."""
+
+    @property
+    def verb(self) -> str:
+        """What is done, in one word."""
+        return "pull" if self.field == "image" else "build"
+
+    @property
+    def here(self) -> bool:
+        """Whether this machine has the runtime."""
+        return shutil.which(self.words(self.file)[0]) is not None
+
+    @property
+    def command(self) -> str:
+        """The command as a user types it."""
+        return shlex.join(self.words(self.file))
+
+    @property
+    def in_a_job(self) -> str:
+        """The same, in a job of its own."""
+        return shlex.join([*self.job, *self.words(self.file)])
+
+    @property
+    def told_before(self) -> str:
+        """What ``submit`` would do, for the commands that only show."""
+        command = self.command if self.here else self.in_a_job
+        where = "" if self.here else f" ({self.words(self.file)[0]} is not on this machine)"
+        return f"the image is not there yet: `slurmgpu submit` {self.verb}s it first{where}: {command}"
+
+
+def image_folder(named: Path | None) -> Path:
+    """Where pulled images are kept: as the settings name it, else in the user's cache folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (named or cache / "slurmgpu" / "images").absolute()
+
+
+def with_pulled_image(plan: Plan, images: Path) -> Plan:
+    """The plan with the image's file in place of its address, where it has been pulled."""
+    container = plan.environment.container
+    file = _pulled(container, images) if container is not None else None
+    if container is None or file is None or not file.exists():
+        return plan
+    container = container.model_copy(update={"image": str(file)})
+    return plan.model_copy(
+        update={"environment": plan.environment.model_copy(update={"container": container})}
+    )
+
+
+def image_to_make(plan: Plan, images: Path, folder: Path | None, told: Told) -> Making | None:
+    """What has to be made before the job; None where the image is there, or the job finds it by itself.
+
+    ``folder`` is the work folder, if this machine knows it. ``told`` hears of an image that is older than its
+    definition file. PlanError where there is no such file.
+    """
+    container = plan.environment.container
+    if container is None:
+        return None
+    asked = [f"--{name}={value}" for name in ("account", "partition", "qos") if (value := plan.option(name))]
+    job = ["srun", *asked, "--time=60"]
+    file = _pulled(container, images)
+    if file is not None:
+        return None if file.exists() else _making(container, "image", container.image, file, folder, job)
+    if not container.build or folder is None or "$" in container.image + container.build:
+        return None
+    definition, image = (folder / Path(name).expanduser() for name in (container.build, container.image))
+    if not definition.is_file():
+        raise PlanError(
+            f"environment.container.build: {container.build!r} is not there (looked for {definition})",
+            hint=(f"did you mean {near}? " if (near := near_file(definition)) else "")
+            + "give the definition file's path, against the work folder",
+        )
+    if not image.exists():
+        return _making(container, "build", str(definition), image, folder, job)
+    if image.stat().st_mtime < definition.stat().st_mtime:
+        told(
+            f"warning: {image} is older than {definition}, and is used as it is; to build it anew: "
+            f"rm {shlex.quote(str(image))}, and submit again"
+        )
+    return None
+
+
+def make_image(making: Making, told: Told) -> None:
+    """Pull or build the image; PlanError where that does not work.
+
+    Where the runtime is not on this machine, an address is left to the nodes, and ``told`` says so.
+    """
+    program = making.words(making.file)[0]
+    if not making.here and making.field == "image":
+        told(
+            f"warning: environment.container.image: {program} is not on this machine, so each node pulls {making.source} "
+            f"when the job starts; to pull it once, in a job: {making.in_a_job}"
+        )
+        return
+    if not making.here:
+        raise PlanError(
+            f"environment.container.image: {making.file} is not there, and {program}, which builds it from "
+            f"{making.source}, is not on this machine",
+            hint=f"build it in a job, then submit again: {making.in_a_job}",
+        )
+    told(f"{making.verb}ing {making.source} to {making.file}")
+    if _made(making, told):
+        return
+    if making.field == "image":
+        raise PlanError(
+            f"environment.container.image: {making.source}: {program} pull failed; what it said is above",
+            hint=f"correct the address; where only nodes reach it: {making.in_a_job}; --no-pull leaves it to the nodes",
+        )
+    raise PlanError(
+        f"environment.container.build: {program} could not build {making.source}; what it said is above",
+        hint=f"correct the file; where only nodes may build, in a job: {making.in_a_job}",
+    )
+
+
+def _making(
+    container: Container, field: str, source: str, file: Path, folder: Path | None, job: list[str]
+) -> Making:
+    given = container.model_copy(update={field: source})
+
+    def words(target: Path) -> list[str]:
+        found = runtime(container.runtime).making(given, str(target))
+        assert found is not None
+        return found
+
+    return Making(field, source, file, words, folder, job)
+
+
+def _pulled(container: Container, images: Path) -> Path | None:
+    """The file that an address is pulled to; None where nothing is pulled."""
+    if container.build or "$" in container.image:
+        return None
+    if runtime(container.runtime).making(container, "") is None:
+        return None
+    name = re.sub(r"[^\w.-]+", "-", container.image.partition(":")[2]).strip("-")
+    key = hashlib.sha256(container.image.encode()).hexdigest()[:12]
+    return images / f"{name[-80:]}-{key}.sif"
+
+
+def _made(making: Making, told: Told) -> bool:
+    """Whether the image's file is there in the end."""
+    file = making.file
+    try:
+        return made_once(
+            file,
+            lambda partial: _run(making.words(partial), making.folder) == 0,
+            told,
+            "making this image",
+        )
+    except OSError as error:
+        pulled = making.field == "image"
+        what = "the setting images" if pulled else "environment.container.image"
+        raise PlanError(
+            f"{what}: {file.parent} cannot be written: {error.strerror}",
+            hint="set images: in the settings to another folder that the nodes see, or leave the pull to the nodes: --no-pull"
+            if pulled
+            else "name as image a file in a folder of yours that the nodes see",
+        ) from None
+
+
+def _run(words: list[str], folder: Path | None) -> int:
+    """Run a command that prints to stderr; its exit code. One that is interrupted may clean up."""
+    import subprocess
+
+    with subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=2) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise

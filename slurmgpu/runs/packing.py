@@ -1,0 +1,461 @@
+"""What an environment consists of: the files that are packed of it, their key, and what stays where it is.
+
+Environments for the nodes' own disks: packed once for the same files, before the job is submitted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+import errno
+import io
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, NamedTuple
+from slurmgpu.errors import PlanError
+from slurmgpu.models.environment import Packed, PythonEnvironment
+from slurmgpu.models.plan import Plan, Reason
+from slurmgpu.runs.images import made_once
+from slurmgpu.runs.command_checks.environment import environment_here
+
+__all__ = ["BASE", "Contents", "ENV", "Entry", "LIB", "Packing", "Place", "contents_of", "pack_environment", "place_of", "with_packed_environment"]
+
+
+ENV, BASE, LIB = "env", "base", "lib"
+"""Folders in the archive: the environment, the interpreter that it was made from, and that one's own library."""
+
+_FORMAT = "1"  # another one makes another archive of the same files
+_AT_ONCE = 16  # a call to a parallel file system takes milliseconds, which mostly pass in waiting
+_OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/")
+_BLOCK = 4096
+
+
+class Place(NamedTuple):
+    """An environment as it lies on this machine, and the interpreter that a virtual one was made from."""
+
+    kind: str
+    """conda, venv, uv or pixi."""
+    prefix: Path
+    """Its folder, without links."""
+    base: Path | None
+    """The folder of that interpreter, where it is packed, too; None: it comes with every node, or with the environment."""
+    version: str
+    """Python's version of a virtual environment, such as 3.12; empty for others."""
+    system_packages: bool = False
+    """Whether the interpreter's own packages are seen in the environment."""
+
+
+class Entry(NamedTuple):
+    """A file, or a link, that is packed."""
+
+    name: str
+    """Its path in the archive."""
+    path: str
+    """Its path on this machine."""
+    link: str | None
+    """What it is a link to; None for a file."""
+    size: int
+    mtime_ns: int
+    mode: int
+
+
+class Contents(NamedTuple):
+    """All that is packed of an environment."""
+
+    place: Place
+    entries: tuple[Entry, ...]
+    key: str
+    """The same for the same files."""
+    elsewhere: tuple[str, ...]
+    """Folders that it reads besides, and that stay where they are, as `NAME (FOLDER)` of what is installed from there."""
+
+    @property
+    def paths(self) -> set[str]:
+        """The files on this machine."""
+        return {entry.path for entry in self.entries}
+
+    @property
+    def mib(self) -> int:
+        """What it takes on a disk."""
+        blocks = sum(-(-entry.size // _BLOCK) or 1 for entry in self.entries)
+        return blocks * _BLOCK // 2**20 + 1
+
+
+def place_of(kind: str, folder: Path) -> Place:
+    """Where the environment lies, and what it was made from."""
+    prefix = Path(os.path.realpath(folder))
+    config = prefix / "pyvenv.cfg"
+    if kind not in ("venv", "uv") or not config.is_file():
+        return Place(kind, prefix, None, "")
+    text = config.read_text(encoding="utf-8", errors="replace").lower()
+    values = dict(re.findall(r"^([\w-]+) *= *(.*?) *$", text, re.MULTILINE))
+    found = re.match(r"\d+\.\d+", values.get("version_info") or values.get("version") or "")
+    version = found[0] if found else ""
+    system = values.get("include-system-site-packages") == "true"
+    base = Path(os.path.realpath(prefix / "bin" / "python3")).parent.parent
+    # What comes with the node's own system is on its disk already.
+    packed = not f"{base}/".startswith(_OF_THE_SYSTEM) and (base / f"lib/python{version}/os.py").is_file()
+    return Place(kind, prefix, base if packed and not base.is_relative_to(prefix) else None, version, system)
+
+
+def contents_of(place: Place) -> Contents:
+    """Look at all files of an environment, without reading them; OSError where one cannot be looked at."""
+    found = {entry.name: entry for entry in _walked(place)}
+    entries = tuple(found[name] for name in sorted(found))
+    # Compiled files are left out of the key: each import may write some, and the program stays the same.
+    facts = (
+        f"{one.name}\0{one.link}\0{one.size}\0{one.mtime_ns}\0{one.mode}\n"
+        for one in entries
+        if "/__pycache__/" not in one.name
+    )
+    key = hashlib.sha256(f"{_FORMAT}\0{place.kind}\n".encode())
+    for fact in facts:
+        key.update(fact.encode("utf-8", "surrogateescape"))
+    return Contents(place, entries, key.hexdigest()[:16], tuple(_elsewhere(place, entries)))
+
+
+class _Folder(NamedTuple):
+    """A folder that is packed."""
+
+    name: str
+    path: str
+    takes: str = ""
+    """A pattern that the names of its files match; empty: it is packed with all below it."""
+
+
+def _walked(place: Place) -> Iterator[Entry]:
+    waiting = [_Folder(ENV, str(place.prefix)), *_of_base(place)]
+    followed: set[str] = set()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        while waiting:
+            further: list[_Folder] = []
+            for entries, folders in pool.map(partial(_read, place), waiting):
+                yield from entries
+                further += folders
+            waiting = []
+            for folder in further:
+                real = os.path.realpath(folder.path) if Path(folder.path).is_symlink() else ""
+                if real not in followed:
+                    waiting.append(folder)
+                followed |= {real} if real else set()
+
+
+def _of_base(place: Place) -> Iterator[_Folder]:
+    """What an interpreter needs of its own folder; conda's has the libraries of its modules beside it."""
+    if place.base is None:
+        return
+    base, python = place.base, f"python{place.version}"
+    yield _Folder(f"{BASE}/bin", f"{base}/bin", rf"python{re.escape(place.version)}\Z")
+    yield _Folder(LIB, f"{base}/lib", rf"libpython{re.escape(place.version)}.*\.so[\d.]*\Z")
+    for below in (f"lib/{python}", f"lib64/{python}", f"include/{python}"):
+        if (base / below).is_dir():
+            yield _Folder(f"{BASE}/{below}", f"{base}/{below}")
+    if (base / "conda-meta").is_dir():
+        yield _Folder(f"{BASE}/lib", f"{base}/lib", r".*\.so[\d.]*\Z")
+
+
+def _read(place: Place, folder: _Folder) -> tuple[list[Entry], list[_Folder]]:
+    entries: list[Entry] = []
+    folders: list[_Folder] = []
+    with os.scandir(folder.path) as listed:
+        for one in listed:
+            name = f"{folder.name}/{one.name}"
+            if folder.takes and not re.match(folder.takes, one.name):
+                continue
+            if one.is_symlink():
+                _read_link(place, name, one.path, entries, folders)
+            elif one.is_dir():
+                if not folder.takes and not _left_out(place, name):
+                    folders.append(_Folder(name, one.path))
+            elif one.is_file():
+                entries.append(_file(name, one.path, one.stat()))
+    return entries, folders
+
+
+def _left_out(place: Place, name: str) -> bool:
+    """What is beside an environment in its folder (conda's base has all others), or of no use to it."""
+    if name in (f"{ENV}/pkgs", f"{ENV}/envs"):
+        return place.kind == "conda"
+    if not name.startswith(f"{BASE}/lib"):
+        return False
+    below = name.partition(f"/python{place.version}/")[2]
+    return (
+        below == "test"
+        or below.startswith("config-")
+        or (below == "site-packages" and not place.system_packages)
+    )
+
+
+def _read_link(place: Place, name: str, path: str, entries: list[Entry], folders: list[_Folder]) -> None:
+    """A link within what is packed stays one; one that leads out of it is followed where packages are."""
+    real, target = Path(os.path.realpath(path)), str(Path(path).readlink())
+    inside = _name_of(place, str(real))
+    if inside is not None:
+        if target.startswith("/") or ("/" in target and not inside.startswith(f"{name.split('/')[0]}/")):
+            target = posixpath.relpath(inside, posixpath.dirname(name))
+    elif "/site-packages/" in name and real.exists() and not str(real).startswith(_OF_THE_SYSTEM):
+        if real.is_dir():
+            folders.append(_Folder(name, path))
+        else:
+            entries.append(_file(name, str(real), real.stat()))
+        return
+    entries.append(Entry(name, path, target, 0, 0, 0o777))
+
+
+def _name_of(place: Place, real: str) -> str | None:
+    """Its name in the archive."""
+    for folder, name in ((place.prefix, ENV), (place.base, BASE)):
+        if folder is not None and real.startswith(f"{folder}/"):
+            return f"{name}/{real[len(str(folder)) + 1 :]}"
+    return None
+
+
+def _file(name: str, path: str, found: os.stat_result) -> Entry:
+    return Entry(name, path, None, found.st_size, found.st_mtime_ns, stat.S_IMODE(found.st_mode))
+
+
+def _elsewhere(place: Place, entries: Iterable[Entry]) -> Iterator[str]:
+    """What is installed in editable mode, and folders that .pth files add."""
+    for entry in entries:
+        if entry.name.endswith(".dist-info/direct_url.json"):
+            yield from _editable(entry)
+        elif entry.name.endswith(".pth") and "/site-packages/" in entry.name and entry.size < 2**16:
+            yield from _added(place, entry)
+
+
+def _editable(entry: Entry) -> Iterator[str]:
+    try:
+        about = json.loads(Path(entry.path).read_text(encoding="utf-8"))
+        if about.get("dir_info", {}).get("editable"):
+            name = entry.name.split("/")[-2].removesuffix(".dist-info").rpartition("-")[0]
+            yield f"{name} ({str(about.get('url', '')).removeprefix('file://')})"
+    except (ValueError, AttributeError):
+        return
+
+
+def _added(place: Place, entry: Entry) -> Iterator[str]:
+    name = entry.name.rpartition("/")[2]
+    if name.startswith("__editable__"):
+        return  # named already
+    for line in Path(entry.path).read_text(encoding="utf-8", errors="replace").splitlines():
+        folder = line.strip()
+        if (
+            folder.startswith("/")
+            and _name_of(place, os.path.realpath(folder)) is None
+            and Path(folder).is_dir()
+        ):
+            yield f"{name} ({folder})"
+
+Told = Callable[[str], None]
+
+_STAGE = "environment.python.stage: node"
+
+
+class Packing(NamedTuple):
+    """An environment that the job unpacks, and that is packed before it."""
+
+    archive: Path
+    contents: Contents
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is packed already."""
+        return self.archive.exists()
+
+    @property
+    def size(self) -> str:
+        """How much there is of it, in words."""
+        return f"{len(self.contents.entries):,} files, {self.contents.mib:,} MiB"
+
+    @property
+    def told_before(self) -> str:
+        """What ``submit`` would do, for the commands that only show."""
+        place = self.contents.place
+        return f"the environment is not packed yet: `slurmgpu submit` packs {place.prefix} ({self.size}) to {self.archive} first"
+
+
+def with_packed_environment(
+    plan: Plan, archives: Path, folder: Path | None, environ: Mapping[str, str]
+) -> tuple[Plan, Packing | None]:
+    """The plan with the file that its environment is packed in; and what there is to pack.
+
+    ``archives`` is the folder of such files, ``folder`` the work folder, if this machine knows it. PlanError where the
+    environment cannot be packed.
+    """
+    python = plan.environment.python
+    if python.stage is None:
+        return plan, None
+    found = python.activated
+    assert found is not None
+    try:
+        contents = contents_of(place_of(found.kind, _folder_of(python, folder, environ)))
+    except OSError as error:
+        raise _cannot(f"{error.filename}: {error.strerror}", "make it readable, or leave stage out") from None
+    place = contents.place
+    named = re.sub(r"[^\w.-]+", "-", "-".join(place.prefix.parts[-2:])).strip("-.")[-60:]
+    endings = [".tar.zst", ".tar"] if shutil.which("zstd", path=environ.get("PATH")) else [".tar", ".tar.zst"]
+    files = [archives / f"{named}-{contents.key}{ending}" for ending in endings]
+    packing = Packing(next((file for file in files if file.exists()), files[0]), contents)
+    packed = Packed.model_construct(
+        kind=place.kind,
+        prefix=str(place.prefix),
+        archive=str(packing.archive),
+        mib=contents.mib,
+        base=str(place.base) if place.base else None,
+    )
+    return plan.model_copy(update={"packed": packed, **_said(plan, packing)}), packing
+
+
+def _said(plan: Plan, packing: Packing) -> dict[str, object]:
+    """What the plan says of it."""
+    place = packing.contents.place
+    base = f" with its interpreter's {place.base}" if place.base else ""
+    why = f"stage: node: {place.prefix}{base} ({packing.size}) comes as one file, {packing.archive}"
+    cache = "as TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR; kept in the run directory for its next start"
+    reasons = (
+        Reason.of("Python", "unpacked on each node", why),
+        Reason.of("compiled kernels", "on each node", cache),
+    )
+    elsewhere = packing.contents.elsewhere
+    warnings = (
+        f"{_STAGE}: what is installed in editable mode or added by a .pth file is still read from where it is: "
+        f"{', '.join(elsewhere)}; install it into the environment to have it packed",
+    )
+    return {
+        "reasons": (*plan.reasons, *reasons),
+        "warnings": (*plan.warnings, *(warnings if elsewhere else ())),
+    }
+
+
+def _folder_of(python: PythonEnvironment, folder: Path | None, environ: Mapping[str, str]) -> Path:
+    """The environment's folder on this machine; PlanError where it is not to be found, or is none."""
+    found = python.activated
+    assert found is not None
+    path, slip = environment_here(python, folder or Path("/nowhere"), environ)
+    if path is None or (folder is None and not path.is_absolute()):
+        what = f"{found.where!r} is not known on this machine, where it is packed"
+        raise _cannot(what, "give its folder, as in python: {venv: /scratch/me/venv, stage: node}")
+    if slip is not None and slip.sure:
+        raise PlanError(slip.message, hint=slip.hint)
+    if not path.is_dir():
+        raise _cannot(f"{path} is not there", "give the folder of an environment")
+    return path
+
+
+def _cannot(what: str, hint: str) -> PlanError:
+    return PlanError(f"{_STAGE}: the environment cannot be packed: {what}", hint=hint)
+
+
+def pack_environment(packing: Packing, told: Told) -> None:
+    """Pack it, if no other submission has; PlanError where that does not work."""
+    archive, place = packing.archive, packing.contents.place
+    changed = _cannot(
+        f"{place.prefix} changed meanwhile", "submit again when nothing is being installed there"
+    )
+
+    def made(file: Path) -> bool:
+        told(f"packing {place.prefix} ({packing.size}) to {archive}")
+        _write(packing.contents, file)
+        if contents_of(place).key != packing.contents.key:
+            raise changed
+        return True
+
+    try:
+        made_once(archive, made, told, "packing this environment")
+    except OSError as error:
+        if error.errno is None or (
+            error.errno == errno.ENOENT and str(error.filename) in packing.contents.paths
+        ):
+            raise changed from None  # tarfile's, of a file that has become shorter; or one that has gone
+        ours = error.filename is None or str(error.filename).startswith(f"{archive.parent}")
+        if not ours and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise _cannot(
+                f"{error.filename}: {error.strerror}", "make it readable, or leave stage out"
+            ) from None
+        raise PlanError(
+            f"the setting packed: {archive.parent} cannot be written: {error.strerror}",
+            hint=f"set packed: in the settings to another folder that the nodes see, with {packing.contents.mib:,} MiB free",
+        ) from None
+
+
+def _write(contents: Contents, file: Path) -> None:
+    """Write the archive, in the order of its names."""
+    old = [os.fsencode(path) for path in _old_prefixes(contents)]
+    with (
+        _compressed(file) as out,
+        tarfile.open(
+            fileobj=out, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**20, errors="surrogateescape"
+        ) as archive,
+    ):
+        for entry in contents.entries:
+            info = tarfile.TarInfo(entry.name)
+            info.mode, info.mtime = entry.mode | 0o200, entry.mtime_ns // 10**9
+            if entry.link is not None:
+                info.type, info.linkname = tarfile.SYMTYPE, entry.link
+                archive.addfile(info)
+                continue
+            with Path(entry.path).open("rb") as source:
+                text = _relocated(entry, source, old)
+                info.size = entry.size if text is None else len(text)
+                archive.addfile(info, source if text is None else io.BytesIO(text))
+
+
+@contextmanager
+def _compressed(file: Path) -> Iterator[IO[bytes]]:
+    with file.open("wb") as out:
+        if not file.name.partition(".tar")[2].startswith(".zst"):
+            yield out
+            return
+        # Quick rather than small: it is read once by each job, and unpacked on many nodes.
+        with subprocess.Popen(["zstd", "-q", "-1", "-T0"], stdin=subprocess.PIPE, stdout=out) as process:
+            assert process.stdin is not None
+            yield process.stdin
+            process.stdin.close()
+            if process.wait() != 0:
+                raise PlanError(f"{_STAGE}: zstd could not write {file.parent}", hint="what it said is above")
+
+
+def _old_prefixes(contents: Contents) -> Iterator[str]:
+    """The environment's folder in all spellings that its scripts may have."""
+    place = contents.place
+    yield str(place.prefix)
+    if place.base:
+        yield str(place.base)
+    for name in (f"{ENV}/bin/activate", f"{ENV}/bin/pip"):
+        entry = next((one for one in contents.entries if one.name == name and one.link is None), None)
+        text = Path(entry.path).read_text(encoding="utf-8", errors="replace") if entry else ""
+        found = re.search(r"^(?:#!|VIRTUAL_ENV=)[\"']?(/[^\"'\n]+)", text, re.MULTILINE)
+        if found:
+            yield found[1].removesuffix(f"/bin/{Path(found[1]).name}")
+
+
+_LONG = rb"#!/bin/sh\n'''exec' [\"']?(?P<path>/[^\n]+?)[\"']? \"\$0\" \"\$@\"\n' '''\n"
+"""What pip writes where a path is too long for a first line, or has blanks."""
+_FOUND = b"""#!/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")/%s" "$0" "$@"
+' '''
+"""
+
+
+def _relocated(entry: Entry, source: IO[bytes], old: list[bytes]) -> bytes | None:
+    """The text of a script in bin/ that finds its interpreter beside itself; None for any other file."""
+    if posixpath.dirname(entry.name) != f"{ENV}/bin" or source.read(2) != b"#!":
+        source.seek(0)
+        return None
+    text = b"#!" + source.read()
+    found = re.match(_LONG, text) or re.match(rb"#! *(?P<path>/[^\n]+?/bin/[^\s/]+)[^\n]*\n", text)
+    if found is None or not any(found["path"].startswith(prefix + b"/") for prefix in old):
+        return text
+    return _FOUND % posixpath.basename(found["path"]) + text[found.end() :]

@@ -1,0 +1,99 @@
+"""The verdict on the profile that a training left in its run directory, and on traces from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.trust import open_regular
+from slurmgpu.runs.metrics import positive
+from slurmgpu.runs.metrics import MetricsRow, metrics_at_end
+from slurmgpu.training.verdict.events import Unreadable
+from slurmgpu.training.verdict.judging import judge
+from slurmgpu.training.verdict.reading import measured_in, measured_trace
+from slurmgpu.training.verdict.telling import lines as verdict_lines
+
+__all__ = ["Judged", "judge_run", "judge_trace", "of_training", "verdict_lines"]
+
+
+FOLDER = "profile"
+_METRICS = 1 << 24
+"""Bytes from the end of metrics.jsonl: some ten thousand lines."""
+_SETTINGS = 1 << 20
+
+
+class Judged(NamedTuple):
+    """What was judged, the verdict, and what could not be read."""
+
+    path: Path
+    verdict: Mapping[str, Any]
+    notes: list[str]
+
+
+def judge_run(run_dir: Path) -> Judged:
+    """The verdict on a run.
+
+    Raises:
+        SlurmGpuError: it has no profile, or none that can be read.
+    """
+    folder = run_dir / FOLDER
+    ranks, notes = measured_in(folder)
+    if not ranks:
+        told = "; ".join(notes) or "a training leaves one where it has profile: true"
+        raise SlurmGpuError(
+            f"there is no profile to read in {folder}: {told}",
+            hint="set profile: true under train: (--set train.profile=true) and submit it again, or name a trace",
+        )
+    whole = of_training(metrics_at_end(run_dir, _METRICS))
+    try:
+        return Judged(folder, judge(ranks, _settings(run_dir), whole), notes)
+    except (LookupError, TypeError, ValueError):
+        raise SlurmGpuError(
+            f"what the ranks left in {folder} is not as this version writes it",
+            hint=f"remove rank-*.parts.json there, and it is read from the traces; or name one: {folder}/rank-0.trace.json.gz",
+        ) from None
+
+
+def judge_trace(path: Path) -> Judged:
+    """The verdict on a single trace of torch's profiler.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        measured = measured_trace(path)
+    except Unreadable as error:
+        raise InvalidInput(
+            f"{path} cannot be read as a trace of torch's profiler: {error}",
+            hint="name a run, or a file that export_chrome_trace or tensorboard_trace_handler wrote",
+        ) from None
+    return Judged(path, judge({0: measured}, {}), [])
+
+
+def of_training(rows: Iterable[MetricsRow]) -> dict[str, float]:
+    """The shares of evaluating and saving of the time of all steps in these rows; empty where they tell of none."""
+    whole = {"evaluating": 0.0, "saving": 0.0}
+    stepping = 0.0
+    before: dict[int, int] = {}  # the step of the row before, by restart
+    for row in rows:
+        if row.kind == "eval":
+            whole["evaluating"] += positive(row.values.get("seconds")) or 0.0
+        elif row.kind == "train" and row.restart in before:
+            steps = max(0, row.step - before[row.restart])
+            stepping += steps * (positive(row.values.get("step_seconds")) or 0.0)
+            whole["saving"] += steps * (positive(row.values.get("checkpoint_seconds")) or 0.0)
+        if row.kind in ("start", "train"):
+            before[row.restart] = row.step
+    seconds = stepping + whole["evaluating"]
+    return {name: each / seconds for name, each in whole.items()} if stepping else {}
+
+
+def _settings(run_dir: Path) -> Mapping[str, Any]:
+    try:
+        with open_regular(run_dir / "train.json") as file:
+            document = json.loads(file.read(_SETTINGS))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,1 +1,0 @@
-"""Any sbatch script, ours or not: read, check, import; pure."""

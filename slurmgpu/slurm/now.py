@@ -1,0 +1,187 @@
+"""What is asked of the controller about this moment: each thing once, and only when it is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TypeVar
+
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
+from slurmgpu.models.cluster import Association, QosRule
+from slurmgpu.slurm import show as sacctmgr
+from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm.answers import meaning_of
+from slurmgpu.slurm.commands import Answer, Commands, current_user, unreachable
+from slurmgpu.slurm.describe_accounting import associations_of, qos_rule, words
+from slurmgpu.slurm.describe_asking import TIMEOUT, clean, said
+from slurmgpu.slurm.limits_now import Book, book_command, parse_book
+from slurmgpu.slurm.nodes_now import (
+    KEYS,
+    License,
+    NodeNow,
+    PartitionNow,
+    ReservationNow,
+    licenses_of,
+    nodes_of,
+    partitions_of,
+    reservations_of,
+)
+from slurmgpu.slurm.queue import Asked, QueuedJob, asked_command, parse_asked, parse_queue, queue_command
+from slurmgpu.slurm.text import known
+
+__all__ = ["Present"]
+
+
+T = TypeVar("T")
+_MOST_PARENTS = 5
+# 24.11 has no field Exclusive, and 26.05 has one; with releases between the two it is tried.
+_FIRST_WITH_EXCLUSIVE = 25
+
+
+def _missing_parent(book: Book, account: str) -> str | None:
+    """The first account above another that the book does not have."""
+    seen = set[str]()
+    while account and account not in seen:
+        seen.add(account)
+        found = book.find("account", account=account)
+        if found is None:
+            return account
+        account = found.parent
+    return None
+
+
+class Present:
+    """The cluster at this moment. What could not be had is None, and named with the reason in ``unknown``.
+
+    Each property is one command, asked when it is first wanted, and remembered. Raises SlurmUnreachable where the
+    controller does not answer at all.
+    """
+
+    def __init__(self, slurm: Commands) -> None:
+        self._slurm = slurm
+        self.unknown: dict[str, str] = {}
+
+    @cached_property
+    def config(self) -> dict[str, str]:
+        """slurm.conf as the controller has it; {} where it does not tell."""
+        answer = self._slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
+        if meaning_of(answer) in {"no answer", "lost"}:
+            raise unreachable(answer)
+        found = scontrol.configuration(clean(answer.stdout))
+        if not found:
+            self.unknown["configuration"] = f"`scontrol show config` said: {said(answer)}"
+        return found
+
+    @cached_property
+    def cluster(self) -> str | None:
+        """The cluster's name."""
+        return known(self.config.get("ClusterName", ""))
+
+    def hides(self, what: str) -> bool:
+        """Whether users do not see others' ``jobs``, ``usage``, ``reservations`` or ``nodes`` here (PrivateData).
+
+        Slurm's own user and root see all; where the configuration is not told, everything may be hidden.
+        """
+        if not self.config:
+            return True
+        mighty = {"root", self.config.get("SlurmUser", "").partition("(")[0]}
+        return what in words(self.config.get("PrivateData", "")) and current_user() not in mighty
+
+    @cached_property
+    def nodes(self) -> list[NodeNow] | None:
+        """All nodes that the user may see, with what is given out of them."""
+        return self._read(
+            "nodes",
+            scontrol.NODES_IN_DETAIL,
+            lambda text: nodes_of(scontrol.records(text, KEYS), self.config),
+        )
+
+    @cached_property
+    def partitions(self) -> dict[str, PartitionNow] | None:
+        """All partitions."""
+        return self._read(
+            "partitions", scontrol.PARTITIONS, lambda text: partitions_of(scontrol.records(text), self.config)
+        )
+
+    @cached_property
+    def reservations(self) -> dict[str, ReservationNow] | None:
+        """All reservations that the user may see."""
+        return self._read(
+            "reservations", scontrol.RESERVATIONS, lambda text: reservations_of(scontrol.records(text))
+        )
+
+    @cached_property
+    def licenses(self) -> dict[str, License] | None:
+        """All licences."""
+        return self._read("licenses", scontrol.LICENSES, lambda text: licenses_of(scontrol.records(text)))
+
+    def queue(self, partitions: Sequence[str]) -> list[QueuedJob] | None:
+        """Everybody's unfinished jobs in some partitions, as far as the user may see them."""
+        return self._read("queue", queue_command(partitions), parse_queue)
+
+    def asked(self, number: int) -> list[Asked]:
+        """What a job asks for, by its plain number: a row for each task of an array that is by itself."""
+        if self._has_exclusive:
+            command = asked_command(number, exclusive=True)
+            found = self._read("request", command, partial(parse_asked, exclusive=True), clean_it=False)
+            if found is not None:
+                return found
+            self.unknown.pop("request", None)  # an older squeue, or one in between, that has no such field
+        return self._read("request", asked_command(number), parse_asked, clean_it=False) or []
+
+    @property
+    def _has_exclusive(self) -> bool:
+        release = re.match(r"(\d{1,4})\.", self.config.get("SLURM_VERSION", ""), re.ASCII)
+        return release is not None and int(release[1]) >= _FIRST_WITH_EXCLUSIVE
+
+    def book(self, user: str, account: str, qos: Sequence[str]) -> Book | None:
+        """The limits of a user, an account and some QOS, with what is used of them."""
+        if self.hides("usage") or self.hides("users"):
+            self.unknown["limits"] = "this site does not show its users what others use (PrivateData)"
+            return None
+        return self._read("limits", book_command(user, account, qos), parse_book)
+
+    def with_parents(self, book: Book, user: str, account: str) -> Book:
+        """The book with the accounts above an account: a command for each of these, five at most."""
+        for _ in range(_MOST_PARENTS):
+            above = _missing_parent(book, account)
+            more = self._read("limits", book_command(user, above, ()), parse_book) if above else None
+            if more is None:
+                break
+            book = Book(
+                (*book.holders, *(one for one in more.holders if one.kind == "account")), book.default_account
+            )
+        return book
+
+    def associations(self, user: str) -> tuple[tuple[Association, ...], str | None] | None:
+        """The user's accounts with their QOS and limits, from accounting, and the default account."""
+        found = self._read(
+            "associations",
+            sacctmgr.user_command(user, self.cluster or ""),
+            lambda text: sacctmgr.rows(text, sacctmgr.USER_FIELDS),
+        )
+        return None if found is None else associations_of(found, ())
+
+    def qos_rules(self) -> dict[str, QosRule] | None:
+        """The limits of all QOS, from accounting."""
+        found = self._read(
+            "qos", sacctmgr.qos_command(), lambda text: sacctmgr.rows(text, sacctmgr.QOS_FIELDS)
+        )
+        return None if found is None else {one["name"]: qos_rule(one, preemptible=False) for one in found}
+
+    def _read(
+        self, what: str, argv: Sequence[str], parse: Callable[[str], T], *, clean_it: bool = True
+    ) -> T | None:
+        answer = self._ask(argv)
+        if not answer.ok:
+            command = " ".join(word for word in argv if len(word) < 60)
+            self.unknown[what] = f"`{command}` said: {said(answer)}"
+            return None
+        return parse(clean(answer.stdout) if clean_it and argv[0] != "squeue" else answer.stdout)
+
+    def _ask(self, argv: Sequence[str]) -> Answer:
+        try:
+            return self._slurm.ask(argv, timeout=TIMEOUT)
+        except (SlurmRefused, SlurmUnreachable) as error:
+            return Answer(tuple(argv), None, "", error.message)

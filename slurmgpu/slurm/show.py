@@ -1,0 +1,200 @@
+"""What `scontrol show` says of a cluster: its configuration, partitions, nodes, reservations, licences.
+
+The commands and the keys read here are the same from 20.11 to 26.05, unless a comment says otherwise.
+
+Which nodes are free at this moment, by sinfo.
+
+What accounting knows: QOS with their limits, and the accounts of a user. Same fields from 20.11 to 26.05.
+
+What an account has left, by sshare: limits of TRES-minutes less what was used and what runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from slurmgpu.slurm.commands import Commands
+from slurmgpu.slurm.text import whole
+
+__all__ = [
+    "ACCOUNT_FIELDS",
+    "COMMAND",
+    "CONFIG",
+    "LICENSES",
+    "NODES",
+    "NODES_IN_DETAIL",
+    "PARTITIONS",
+    "QOS_FIELDS",
+    "RESERVATIONS",
+    "USER_FIELDS",
+    "Balance",
+    "account_command",
+    "balance_command",
+    "configuration",
+    "idle_nodes",
+    "parse_balance",
+    "parse_free_nodes",
+    "qos_command",
+    "read_balance",
+    "records",
+    "rows",
+    "user_command",
+]
+
+
+CONFIG = ("scontrol", "show", "config")
+# -a: hidden partitions, too; some of them may be the user's.
+PARTITIONS = ("scontrol", "-a", "-o", "show", "partition")
+# One call whatever the number of nodes: 0.6 kB for each. sinfo asks the controller the same, and has no
+# MemSpecLimit and no specialised CPUs.
+NODES = ("scontrol", "-a", "-o", "show", "node")
+# -d: GresUsed, too.
+NODES_IN_DETAIL = ("scontrol", "-d", "-a", "-o", "show", "node")
+RESERVATIONS = ("scontrol", "-o", "show", "reservation")
+LICENSES = ("scontrol", "-o", "show", "licenses")
+
+_SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*= ?(.*)$", re.MULTILINE)
+
+
+def configuration(text: str) -> dict[str, str]:
+    """Read `scontrol show config`: the settings of slurm.conf by name."""
+    return {name: value.strip() for name, value in _SETTING.findall(text)}
+
+
+_FIRST_KEYS = ("PartitionName", "NodeName", "ReservationName", "LicenseName")
+_PAIR = re.compile(r"(?:^| )([A-Z]\w*)=(\S*)")
+
+
+def records(text: str, keys: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Read one record a line, `Key=value Key=value ...`; with `keys` only those, which saves time with many nodes.
+
+    Values with a blank (a reason, a comment) are cut at it: none of them is of use here. They come last in a
+    line, and the first of two equal keys counts.
+    """
+    wanted = "|".join(map(re.escape, keys))
+    pattern = re.compile(rf"(?:^| )({wanted})=(\S*)") if wanted else _PAIR
+    found: list[dict[str, str]] = []
+    for line in text.split("\n"):
+        if line.startswith(_FIRST_KEYS):
+            record: dict[str, str] = {}
+            for key, value in pattern.findall(line):
+                record.setdefault(key, value)
+            if record.get(line.partition("=")[0]):
+                found.append(record)
+    return found
+
+
+# %R: the partition's bare name; %t: the state in short, with a mark (idle~: powered down, and could be had); %D: nodes.
+COMMAND = ["sinfo", "--noheader", "--format=%R|%t|%D"]
+_UNUSABLE = "*$!%"  # no answer, reserved for maintenance, powering down
+
+
+def idle_nodes(slurm: Commands) -> dict[str, int]:
+    """Idle nodes of each partition; partitions that sinfo does not name are not in it. Empty when it fails."""
+    answer = slurm.ask(COMMAND)
+    return parse_free_nodes(answer.stdout) if answer.ok else {}
+
+
+def parse_free_nodes(text: str) -> dict[str, int]:
+    """Read what `COMMAND` prints."""
+    idle: dict[str, int] = {}
+    for line in text.split("\n"):
+        parts = line.strip().split("|")
+        number = whole(parts[-1])
+        if len(parts) != 3 or number is None:
+            continue
+        free = parts[1].startswith("idle") and not parts[1].endswith(tuple(_UNUSABLE))
+        idle[parts[0]] = idle.get(parts[0], 0) + (number if free else 0)
+    return idle
+
+
+# Free text comes last: it may hold the separator, which is not a choice of ours.
+QOS_FIELDS = (
+    "name", "preempt", "preemptmode", "flags", "usagefactor", "grptres", "grpjobs", "maxtres",
+    "maxtrespernode", "maxtresmins", "maxwall", "maxtrespu", "maxjobspu", "maxtrespa", "maxjobspa", "mintres",
+    "description",
+)  # fmt: skip
+USER_FIELDS = (
+    "user", "defaultaccount", "account", "partition", "qos", "defaultqos", "maxjobs", "maxtres",
+    "maxtrespernode", "maxwall", "grptres", "grpjobs",
+)  # fmt: skip
+ACCOUNT_FIELDS = ("account", "user", "parentname", "grptres", "grpjobs")
+
+
+def qos_command() -> list[str]:
+    """Return the command for all QOS."""
+    return ["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_FIELDS)}"]
+
+
+def user_command(user: str, cluster: str) -> list[str]:
+    """Return the command for a user's associations on one cluster; limits inherited from accounts are filled in."""
+    return [
+        *("sacctmgr", "-nP", "show", "user", user, "withassoc", "where", f"cluster={cluster}"),
+        f"format={','.join(USER_FIELDS)}",
+    ]
+
+
+def account_command(accounts: Iterable[str], cluster: str) -> list[str]:
+    """Return the command for the accounts' own limits: an empty user leaves out the rows of all their users."""
+    return [
+        *("sacctmgr", "-nP", "show", "associations", "where", f"cluster={cluster}", "user="),
+        *(f"account={','.join(accounts)}", f"format={','.join(ACCOUNT_FIELDS)}"),
+    ]
+
+
+def rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Read rows of fields separated by `|`; lines with too few are banners and left out."""
+    found = []
+    for line in text.split("\n"):
+        parts = line.split("|", len(fields) - 1)
+        if len(parts) == len(fields):
+            found.append(dict(zip(fields, parts, strict=True)))
+    return found
+
+
+FIELDS = ("Account", "User", "GrpTRESMins", "GrpTRESRaw", "TRESRunMins")
+
+
+@dataclass(frozen=True)
+class Balance:
+    """An account's budget; usage decays over time where the site has PriorityDecayHalfLife."""
+
+    account: str
+    granted: dict[str, int] = field(default_factory=dict)
+    """TRES -> minutes that may be used in all (GrpTRESMins); empty: no limit is set."""
+    left: dict[str, int] = field(default_factory=dict)
+    """TRES -> minutes left: granted, less used, less what running jobs may still use."""
+
+
+def balance_command(account: str) -> list[str]:
+    """Return the sshare command for one account."""
+    return ["sshare", "-n", "-P", "-A", account, "-o", ",".join(FIELDS)]
+
+
+def read_balance(slurm: Commands, account: str) -> tuple[Balance | None, str]:
+    """Ask for an account's budget; None with the reason where Slurm does not say."""
+    answer = slurm.ask(balance_command(account))
+    if not answer.ok:
+        return None, f"sshare said: {answer.text}"
+    balance = parse_balance(answer.stdout, account)
+    return balance, "" if balance else f"sshare shows no account {account!r}"
+
+
+def parse_balance(text: str, account: str) -> Balance | None:
+    """Read what `command` prints: the account's own row is the one without a user."""
+    for line in text.split("\n"):
+        parts = line.split("|")
+        if len(parts) != len(FIELDS) or parts[0].strip() != account or parts[1].strip():
+            continue
+        granted, used, running = (_minutes(part) for part in parts[2:])
+        left = {name: total - used.get(name, 0) - running.get(name, 0) for name, total in granted.items()}
+        return Balance(account, granted, left)
+    return None
+
+
+def _minutes(text: str) -> dict[str, int]:
+    """`cpu=100,gres/gpu=6000` as numbers."""
+    pairs = (entry.rpartition("=") for entry in text.split(","))
+    return {name: number for name, _, value in pairs if name and (number := whole(value)) is not None}

@@ -1,1 +1,0 @@
-"""Plans and scripts to running jobs: by sbatch, by submitit, or on this machine."""

@@ -1,0 +1,172 @@
+"""The application: what is asked when, aside from the screen, and which screen is shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.jobs.actions import Act, Outcome, perform, question, refusal
+from slurmgpu.jobs.arrays import Line
+from slurmgpu.jobs.live import Seen, Source, said_of
+from slurmgpu.printable import printable
+from slurmgpu.top.jobs import JobsScreen
+from slurmgpu.top.view import Confirm, View
+
+__all__ = ["Top"]
+
+
+T = TypeVar("T")
+
+TICK = 2.0
+"""Seconds between two looks at the files of what is shown."""
+
+
+class Told(Message, Generic[T]):
+    """An answer for the screen, from a thread that has waited for it."""
+
+    bubble = False
+
+    def __init__(self, then: Callable[[T], None], answer: T, once: str) -> None:
+        super().__init__()
+        self.then, self.answer, self.once = then, answer, once
+
+
+class Top(App[None]):
+    """``slurmgpu top``."""
+
+    TITLE = "slurmgpu top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layout: vertical; }
+    .line { height: 1; width: 100%; }
+    #head { text-style: bold; }
+    #keys { text-style: dim; }
+    #why { height: 2; width: 100%; }
+    DataTable, JobPane, RichLog, VerticalScroll { scrollbar-size-vertical: 1; }
+    DataTable { height: 1fr; }
+    DataTable > .datatable--header { text-style: bold; background: ansi_default; color: ansi_default; }
+    DataTable > .datatable--cursor { text-style: reverse; background: ansi_default; color: ansi_default; }
+    #filter { border: none; height: 1; padding: 0; display: none; }
+    #pane { height: 2fr; border-top: solid ansi_default; display: none; }
+    #pane.whole { display: block; border-top: none; }
+    #log { height: 1fr; }
+    Confirm { align: center middle; }
+    Confirm > Static { width: 70; max-width: 100%; height: auto; padding: 0 1; }
+    Confirm > Static { background: ansi_default; border: heavy ansi_yellow; }
+    Toast { width: 76; max-width: 100%; padding: 0 1; background: ansi_default; }
+    Toast { border: solid ansi_default; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", priority=True, show=False)]
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(ansi_color=True)  # the terminal's own colours, and with NO_COLOR none
+        self.source = source
+        self.seen: Seen | None = None
+        self.trouble = ""
+        """Why there is nothing to show at all."""
+        self._under_way: set[str] = set()
+        self._wanted = False
+
+    def on_mount(self) -> None:
+        """Show the jobs, ask for them, and go on doing so."""
+        self.theme = "ansi-dark"
+        self.push_screen(JobsScreen())
+        self.look(anew=True)
+        self.set_interval(self.source.pace, self._look_again)
+        self.set_interval(TICK, self._tick)
+
+    def aside(self, work: Callable[[], T], then: Callable[[T], None], *, once: str = "") -> bool:
+        """Do what may take long in a thread, and hand the screen what came of it; False where `once` is under way.
+
+        A daemon's: who leaves does not wait for a Slurm that is silent.
+        """
+        if once in self._under_way:
+            return False
+        self._under_way |= {once} if once else set()
+
+        def do() -> None:
+            try:
+                told: Told[Any] = Told(then, work(), once)
+            except Exception as error:  # a file that cannot be read, mostly: said, and the screen goes on
+                told = Told(self._broken, error, once)
+            self.post_message(told)  # says False where the screen has gone
+
+        threading.Thread(target=do, daemon=True).start()
+        return True
+
+    def _broken(self, error: Exception) -> None:
+        self.say(f"{type(error).__name__}: {error}", good=False)
+
+    def on_told(self, told: Told[object]) -> None:
+        """Hand an answer on, in the screen's own thread."""
+        self._under_way.discard(told.once)
+        told.then(told.answer)
+
+    def look(self, *, anew: bool = False) -> None:
+        """Ask for the jobs, unless that is under way: then once more after it, where it has to be anew."""
+
+        def ask() -> Seen | str:
+            try:
+                return self.source.jobs(anew=anew)
+            except SlurmGpuError as error:
+                return said_of(error)
+
+        if not self.aside(ask, self._seen, once="jobs"):
+            self._wanted = self._wanted or anew
+
+    def _seen(self, answer: Seen | str) -> None:
+        if isinstance(answer, str):
+            self.trouble = answer
+        else:
+            self.seen, self.trouble = answer, ""
+        self._show()
+        if self._wanted:
+            self._wanted = False
+            self.look(anew=True)
+
+    def _look_again(self) -> None:
+        """Nobody looks at the jobs while the GPUs or the help are shown."""
+        if isinstance(self.screen, View) and self.screen.shows_jobs:
+            self.look()
+
+    def _show(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, View):
+                screen.show()
+
+    def _tick(self) -> None:
+        if isinstance(self.screen, View):
+            self.screen.tick()
+
+    def ask_for(self, act: Act, line: Line) -> None:
+        """Ask whether it is to be done, and do it; what may not be done is not asked."""
+        told = refusal(act, line.job, self.source.user)
+        if told:
+            self.say(told, good=False)
+            return
+
+        def done(yes: bool | None) -> None:
+            if yes:
+                self.say(f"asked Slurm to {act.verb} job {line.job.job_id} ...")
+                self.aside(lambda: perform(act, line.job, self.source), self._performed)
+
+        self.push_screen(Confirm(question(act, line)), done)
+
+    def _performed(self, outcome: Outcome) -> None:
+        self.say(outcome.text, good=outcome.good)
+        self.look(anew=True)
+
+    def say(self, text: str, *, good: bool = True) -> None:
+        """A word to the person, that goes away by itself."""
+        self.notify(
+            printable(text),
+            severity="information" if good else "error",
+            timeout=6 if good else 15,
+            markup=False,
+        )
