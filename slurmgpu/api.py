@@ -78,7 +78,7 @@ def submit(
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.settings import runs_folder
     from slurmgpu.runs.by_submitit import attach, pack_function, require_submitit
-    from slurmgpu.runs.prepare import prepare
+    from slurmgpu.runs.prepare import prepare_job
     from slurmgpu.runs.request_checks import judge
     from slurmgpu.runs.submit import Submission, submit_plan
     from slurmgpu.slurm import Slurm
@@ -86,7 +86,7 @@ def submit(
     require_submitit()
     cwd = Path.cwd()
     loaded = load_job(None, _layer(function, dict(settings)), cwd=cwd, environ=os.environ)
-    prepared = prepare(loaded, None if cluster is None else os.fspath(cluster), _read(function))
+    prepared = prepare_job(loaded, None if cluster is None else os.fspath(cluster), _read(function))
     said: list[str] = []
     making = prepared.image_to_make(said.append)
     if making is not None:

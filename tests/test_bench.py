@@ -24,7 +24,7 @@ from slurmgpu.files.settings import Measured, key_of, recall, remember
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.runs.bench.page import HEAD, figures, page, page_of_parts, svg, write_png
+from slurmgpu.runs.bench.page import TRY_HEAD, figures, page, page_of_parts, svg, write_png
 from slurmgpu.runs.bench.page import try_lines as tries
 from slurmgpu.runs.bench.results import (
     SCHEMA,
@@ -417,7 +417,7 @@ def test_the_share_of_communication_is_in_table_and_verdict_or_unknown(tmp_path:
     assert "with 64 samples a step in all (25 % of a step is communication)" in said
     assert "with 128 samples a step in all (how much of a step is communication is unknown)" in said
     shown = tries(read(rows(tmp_path, ON_GPUS, *found)))
-    assert [line[HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
+    assert [line[TRY_HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
 
 
 def test_processes_and_data_parallel_stand_beside_published_figures_marked_so(tmp_path: Path) -> None:
@@ -552,7 +552,7 @@ def test_tries_fit_80_columns_whatever_an_error_says_and_name_one_process_once(t
         {"what": "batch", "batch_size": 12288, "why": "out of memory"},
     )
     shown = list(tries(read(found)))
-    widths = [max(len(line[at]) for line in (HEAD, *shown)) for at in range(len(HEAD))]
+    widths = [max(len(line[at]) for line in (TRY_HEAD, *shown)) for at in range(len(TRY_HEAD))]
     assert sum(widths) + 2 * (len(widths) - 1) <= 80
     assert [line[0] for line in shown] == ["base", "scaling", "scaling", "batch"]
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from slurmgpu.clusters.discover import look_around, relevant_modules
 from slurmgpu.lines.hostlist import abbreviate, expand
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.slurm import show as sacctmgr
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.describe_accounting import limits_of, preemptible_qos, qos_rule, tres
 from slurmgpu.slurm.describe_nodes import (
@@ -64,13 +63,13 @@ def test_names_are_abbreviated_as_slurm_does() -> None:
 
 def test_free_text_in_a_node_cannot_change_what_is_read_of_it() -> None:
     line = "NodeName=n1 State=IDLE Gres=gpu:2 Comment=see State=DOWN Reason=Gres=gpu:9 [root@1]\n"
-    (record,) = scontrol.records(line, ("NodeName", "State", "Gres"))
+    (record,) = show.records(line, ("NodeName", "State", "Gres"))
     assert record == {"NodeName": "n1", "State": "IDLE", "Gres": "gpu:2"}
 
 
 def test_a_qos_description_with_the_separator_stays_whole() -> None:
-    fields = ["x"] + [""] * (len(sacctmgr.QOS_FIELDS) - 2) + ["long | runs"]
-    (row,) = sacctmgr.rows(f"a banner\n{'|'.join(fields)}\n", sacctmgr.QOS_FIELDS)
+    fields = ["x"] + [""] * (len(show.QOS_FIELDS) - 2) + ["long | runs"]
+    (row,) = show.rows(f"a banner\n{'|'.join(fields)}\n", show.QOS_FIELDS)
     assert (row["name"], row["description"]) == ("x", "long | runs")
 
 
@@ -274,7 +273,7 @@ def test_only_a_higher_tier_on_the_same_nodes_preempts() -> None:
 
 
 def row(**given: str) -> dict[str, str]:
-    empty = dict.fromkeys(sacctmgr.QOS_FIELDS, "")
+    empty = dict.fromkeys(show.QOS_FIELDS, "")
     return empty | {"name": "x", "usagefactor": "1.000000", "preemptmode": "cluster"} | given
 
 

@@ -12,11 +12,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.clusters.pytorch import cannot_be_tried
-from slurmgpu.doctor import gpus, on_nodes, probe, scheduler
-from slurmgpu.doctor import gpus as share
-from slurmgpu.doctor import machine as disks
-from slurmgpu.doctor import machine as network
-from slurmgpu.doctor import machine as software
+from slurmgpu.doctor import gpus, machine, on_nodes, probe, scheduler
 from slurmgpu.doctor.lines import CHECKS, THRESHOLDS, Line, counts, ok
 from slurmgpu.files.data import read_templates
 from slurmgpu.models.cluster import GENERIC
@@ -81,9 +77,9 @@ def test_a_finding_that_is_not_ok_says_what_to_do() -> None:
         scheduler.controller(None, "Connection refused", "try again", None),
         scheduler.clock(-400, 0.5),
         scheduler.account([], "", kept=True, enforced=True, wanted=None),
-        software.torch(None, "", built_for=None, needed=True, gpus=True),
-        software.driver_for_torch("13.0", "550.54.15"),
-        disks.space("home", a_folder(free=0)),
+        machine.torch(None, "", built_for=None, needed=True, gpus=True),
+        machine.driver_for_torch("13.0", "550.54.15"),
+        machine.space("home", a_folder(free=0)),
     ]
     assert {line.level for line in found} == {"failure"}
     assert all(line.act for line in found)
@@ -107,13 +103,13 @@ def test_every_check_belongs_to_a_subject() -> None:
 
 def judged() -> dict[str, list[tuple[Line | None, str]]]:
     """What is measured, by what it tells of, and the level that it is to have."""
-    account, fits = scheduler.account, software.driver_for_torch
+    account, fits = scheduler.account, machine.driver_for_torch
     lab = partial(account, ["lab"], "", kept=True)
     apptainer, charliecloud = (
         Environment(container=Container(runtime=name, image="torch.sif"))
         for name in ("apptainer", "charliecloud")
     )
-    torch = partial(software.torch, gpus=True, needed=True)
+    torch = partial(machine.torch, gpus=True, needed=True)
     return {
         "the clock of the login node": [
             *((scheduler.clock(offset, 0.5), "ok") for offset in (0.4, -0.4)),
@@ -166,14 +162,14 @@ def judged() -> dict[str, list[tuple[Line | None, str]]]:
             (torch(None, "No module", built_for=None, needed=False, gpus=False), "warning"),
         ],
         "a runtime that is not here may be on the nodes": [
-            (software.containers(["apptainer"], apptainer), "ok"),
-            (software.containers([], apptainer), "warning"),
-            (software.containers(["ch-run"], charliecloud), "ok"),
+            (machine.containers(["apptainer"], apptainer), "ok"),
+            (machine.containers([], apptainer), "warning"),
+            (machine.containers(["ch-run"], charliecloud), "ok"),
         ],
         "Python": [
-            *((software.python(version, "python3"), "ok") for version in ("3.11.4", "3.9.0")),
-            (software.python("3.6.8", "python3"), "warning"),
-            (software.python(None, "python3"), "unknown"),
+            *((machine.python(version, "python3"), "ok") for version in ("3.11.4", "3.9.0")),
+            (machine.python("3.6.8", "python3"), "warning"),
+            (machine.python(None, "python3"), "unknown"),
         ],
         "the GPUs": [
             (gpus.count(2, 2, "why"), "ok"),
@@ -190,33 +186,33 @@ def judged() -> dict[str, list[tuple[Line | None, str]]]:
             (gpus.xid([13, 79]), "warning"),
         ],
         "the share of CPUs and of memory": [
-            *((share.cpus(usable, 8, 64), "ok") for usable in (8, 64)),
-            (share.cpus(4, 8, 64), "failure"),
-            (share.cpus(2, 8, 2), "unknown"),
-            (share.cpus(None, 8, 64), "unknown"),
-            (share.memory(None, 8 * GiB, 512 * GiB), "ok"),
-            (share.memory(8 * GiB, 8 * GiB, 512 * GiB), "ok"),
-            (share.memory(4 * GiB, 8 * GiB, 512 * GiB), "failure"),
-            (share.memory(4 * GiB, None, 512 * GiB), "ok"),
-            (share.memory(None, 900 * GiB, 512 * GiB), "unknown"),
-            (share.shm({"path": "/dev/shm", "free": GiB * 4, "total": 8 * GiB}), "ok"),
-            (share.shm({"path": "/dev/shm", "free": GiB // 2, "total": 8 * GiB}), "warning"),
-            (share.shm({"path": "/dev/shm", "free": GiB // 100, "total": 8 * GiB}), "failure"),
+            *((gpus.cpus(usable, 8, 64), "ok") for usable in (8, 64)),
+            (gpus.cpus(4, 8, 64), "failure"),
+            (gpus.cpus(2, 8, 2), "unknown"),
+            (gpus.cpus(None, 8, 64), "unknown"),
+            (gpus.memory(None, 8 * GiB, 512 * GiB), "ok"),
+            (gpus.memory(8 * GiB, 8 * GiB, 512 * GiB), "ok"),
+            (gpus.memory(4 * GiB, 8 * GiB, 512 * GiB), "failure"),
+            (gpus.memory(4 * GiB, None, 512 * GiB), "ok"),
+            (gpus.memory(None, 900 * GiB, 512 * GiB), "unknown"),
+            (gpus.shm({"path": "/dev/shm", "free": GiB * 4, "total": 8 * GiB}), "ok"),
+            (gpus.shm({"path": "/dev/shm", "free": GiB // 2, "total": 8 * GiB}), "warning"),
+            (gpus.shm({"path": "/dev/shm", "free": GiB // 100, "total": 8 * GiB}), "failure"),
         ],
         "an all-reduce, by its sum and its speed": [
-            (network.reduction(reduced(), "within"), "ok"),
-            (network.reduction(reduced(gigabytes=0.5), "within"), "warning"),
+            (machine.reduction(reduced(), "within"), "ok"),
+            (machine.reduction(reduced(gigabytes=0.5), "within"), "warning"),
             (
-                network.reduction(reduced("gloo", 0.1), "within"),
+                machine.reduction(reduced("gloo", 0.1), "within"),
                 "ok",
             ),  # CPUs: what is fast there is not known
-            (network.reduction(reduced(right=False), "within"), "failure"),
-            (network.reduction({"why": "RuntimeError: Connection refused"}, "within"), "failure"),
+            (machine.reduction(reduced(right=False), "within"), "failure"),
+            (machine.reduction({"why": "RuntimeError: Connection refused"}, "within"), "failure"),
         ],
         "clocks of nodes, beyond what is not known": [
-            (network.clock({"n2": (0.001, 0.0005), "the login node": (0.8, 1.0)}), "ok"),
-            (network.clock({"n2": (5, 0.0005)}), "warning"),
-            (network.clock({}), "unknown"),
+            (machine.clock({"n2": (0.001, 0.0005), "the login node": (0.8, 1.0)}), "ok"),
+            (machine.clock({"n2": (5, 0.0005)}), "warning"),
+            (machine.clock({}), "unknown"),
         ],
         "a folder, by what was measured": [
             (on_disk("disk.space"), "ok"),
@@ -241,7 +237,7 @@ def judged() -> dict[str, list[tuple[Line | None, str]]]:
 
 def on_disk(check: str, umask: int | None = None, **values: Any) -> Line:
     given = () if umask is None else (umask,)
-    return next(line for line in disks.folders([a_folder(**values)], *given) if line.check == check)
+    return next(line for line in machine.folders([a_folder(**values)], *given) if line.check == check)
 
 
 def test_each_finding_has_its_level() -> None:
@@ -259,8 +255,8 @@ def test_a_finding_says_what_was_found_and_what_fits() -> None:
     assert scheduler.partition("gpu,big", {"gpu", "cpu"}).found.endswith("it has cpu, gpu")
     assert "22.05" in scheduler.profile_age(3, ("22.05.8", "24.11.5"), []).found
     assert "partition v100" in scheduler.profile_age(3, (None, None), ["v100"]).found
-    assert "(11.x)" in software.driver_for_torch("12.1", "470.103.01").act
-    lines = disks.folders([a_folder(), a_folder(what="home", path="/home/me")])
+    assert "(11.x)" in machine.driver_for_torch("12.1", "470.103.01").act
+    lines = machine.folders([a_folder(), a_folder(what="home", path="/home/me")])
     assert [line.check for line in lines].count("disk.space") == 1
     assert "runs, home" in next(line.found for line in lines if line.check == "disk.space")
 
@@ -269,17 +265,17 @@ def test_a_finding_says_what_was_found_and_what_fits() -> None:
 
 
 def test_modules_that_do_not_load_are_a_failure_in_their_own_words() -> None:
-    line = software.modules("lmod", ["pytorch/3"], "module load failed on login1: unknown")
+    line = machine.modules("lmod", ["pytorch/3"], "module load failed on login1: unknown")
     assert (line.level, line.found) == ("failure", "module load failed on login1: unknown")
     assert "module avail pytorch/3" in line.act
-    assert software.modules("none", ["pytorch/3"], None).level == "warning"
-    assert software.modules("none", [], None).level == "ok"
+    assert machine.modules("none", ["pytorch/3"], None).level == "warning"
+    assert machine.modules("none", [], None).level == "ok"
 
 
 @pytest.mark.parametrize("name", ["pyxis", "edf", "uenv", "oci-bundle"])
 def test_an_image_that_only_srun_enters_is_left_to_a_job(name: str) -> None:
     environment = Environment(container=Container(runtime=name, image="torch"))
-    assert software.containers([], environment).level == "unknown"
+    assert machine.containers([], environment).level == "unknown"
     assert cannot_be_tried(environment) == "Slurm itself sets it up"
 
 
@@ -307,9 +303,9 @@ def test_quotas_are_read_as_quota_and_lfs_print_them() -> None:
 
 
 def test_a_full_quota_fails_and_an_almost_full_one_warns() -> None:
-    home, over, files = disks.quota(probe.read_quota(QUOTA))
+    home, over, files = machine.quota(probe.read_quota(QUOTA))
     assert (home.level, over.level, files.level) == ("warning", "failure", "ok")
-    assert disks.quota(None)[0].level == "unknown"
+    assert machine.quota(None)[0].level == "unknown"
 
 
 def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
@@ -397,11 +393,11 @@ def reduced(backend: str = "nccl", gigabytes: float = 100, right: bool = True) -
 
 
 def test_an_all_reduce_says_how_it_was_measured() -> None:
-    line = network.reduction(reduced(), "within")
+    line = machine.reduction(reduced(), "within")
     assert line.found.startswith(
         "100.00 GB/s measured: 256 MiB of float32 among 4 processes by nccl, median of 5"
     )
-    assert network.reduction(reduced(), "between") is None
+    assert machine.reduction(reduced(), "between") is None
 
 
 # The job of the probe

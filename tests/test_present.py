@@ -91,10 +91,10 @@ def node(**values: str) -> str:
 
 
 def one(**values: str):  # type: ignore[no-untyped-def]
-    from slurmgpu.slurm import show as scontrol
+    from slurmgpu.slurm import show
     from slurmgpu.slurm.nodes_now import KEYS
 
-    (found,) = nodes_of(scontrol.records(node(**values), KEYS), CONFIG)
+    (found,) = nodes_of(show.records(node(**values), KEYS), CONFIG)
     return found
 
 

@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurmgpu.cli.cluster import command
+from slurmgpu.clusters.fetching import MOST_BYTES, _Redirects, download
 from slurmgpu.errors import InvalidInput, SlurmGpuError
-from slurmgpu.files import clusters as packages
-from slurmgpu.files.clusters import MOST_BYTES, _Redirects, choose_cluster, download
+from slurmgpu.files import clusters
+from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
 
 PROFILE = """\
@@ -213,7 +214,7 @@ def test_an_answer_cut_short_or_endless_is_no_profile(site: Site, monkeypatch: p
     site.cut.add("/p.yaml")
     with pytest.raises(InvalidInput, match="ends before its end"):
         download(f"{site.address}/p.yaml")
-    monkeypatch.setattr("slurmgpu.files.clusters.LONGEST", -1.0)
+    monkeypatch.setattr("slurmgpu.clusters.fetching.LONGEST", -1.0)
     with pytest.raises(InvalidInput, match="not all of it has come"):
         download(f"{site.address}/p.yaml")
 
@@ -229,7 +230,7 @@ def test_a_name_that_was_never_fetched_says_what_to_give(home: Path) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages, one of which brings a profile."""
+    """A folder of installed clusters, one of which brings a profile."""
     place = tmp_path / "site-packages"
     info, package = place / "centre-1.0.dist-info", place / "centre_profiles"
     info.mkdir(parents=True)
@@ -243,15 +244,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (place / "gone.dist-info" / "entry_points.txt").write_text(
         "[slurmgpu.clusters]\ngone = no_such_package\n"
     )
-    monkeypatch.setattr(packages.sysconfig, "get_path", lambda _: str(place))
+    monkeypatch.setattr(clusters.sysconfig, "get_path", lambda _: str(place))
     monkeypatch.setattr(sys, "path", [str(place), *sys.path])
-    packages.package_folders.cache_clear()
+    clusters.package_folders.cache_clear()
     yield package / "clusters"
-    packages.package_folders.cache_clear()
+    clusters.package_folders.cache_clear()
 
 
 def test_an_installed_package_brings_profiles_and_is_not_imported(installed: Path, home: Path) -> None:
-    assert packages.package_folders() == {"Centre": installed}
+    assert clusters.package_folders() == {"Centre": installed}
     cluster, _ = choose_cluster("centre", load_settings(Path.cwd()), {})
     assert cluster.description == "A centre, its cluster"
     rows = CliRunner().invoke(command, ["list", "centre"]).stdout

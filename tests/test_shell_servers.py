@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.script.render import ShellValues
-from slurmgpu.shell import server as ssh
+from slurmgpu.shell import server
 from slurmgpu.shell.server import Server, write_private
 from tests.test_shell import environment, home, planned, script_of, shell
 
@@ -30,7 +30,7 @@ def without_server(home: Path) -> None:
 def keys(tmp_path: Path) -> Path:
     folder = tmp_path / "run dir"
     folder.mkdir(mode=0o700)
-    ssh.prepare_ssh(folder)
+    server.prepare_ssh(folder)
     return folder
 
 
@@ -49,7 +49,7 @@ def test_the_server_takes_one_user_with_one_key_and_forwards_only_what_editors_n
 
 
 def test_the_entry_pins_the_hosts_key_and_is_gone_afterwards(keys: Path, tmp_path: Path) -> None:
-    with ssh.entry(tmp_path / "config", keys, 7, SERVER) as file:
+    with server.entry(tmp_path / "config", keys, 7, SERVER) as file:
         text = file.read_text()
         assert (file.stat().st_mode & 0o777, file.name) == (0o600, "7.conf")
         for line in ("Host 7.slurmgpu", "HostName node1", "Port 23456", "StrictHostKeyChecking yes"):
@@ -64,7 +64,7 @@ def test_entries_that_cannot_be_read_keep_no_session_from_its_own(keys: Path, tm
     (entries / "gone.conf").symlink_to(tmp_path / "nowhere")  # ended since it was listed
     (entries / "binary.conf").write_bytes(b"\xff\x00")
     (entries / "lost.conf").write_text(f'IdentityFile "{tmp_path}/no-key"\n')
-    with ssh.entry(tmp_path / "config", keys, 7, SERVER) as file:
+    with server.entry(tmp_path / "config", keys, 7, SERVER) as file:
         assert file.exists()
         assert not (entries / "lost.conf").exists()
 
@@ -73,15 +73,15 @@ def test_the_line_in_the_users_ssh_config_comes_first_and_once(tmp_path: Path) -
     user_file = tmp_path / ".ssh" / "config"
     user_file.parent.mkdir()
     write_private(user_file, "Host other\n    User me\n")
-    ssh.include_in(tmp_path / "xdg", user_file)
-    line = ssh.include_line(tmp_path / "xdg")
+    server.include_in(tmp_path / "xdg", user_file)
+    line = server.include_line(tmp_path / "xdg")
     assert user_file.read_text() == f"{line}\nHost other\n    User me\n"
-    assert ssh.includes(tmp_path / "xdg", user_file)
+    assert server.includes(tmp_path / "xdg", user_file)
     assert user_file.stat().st_mode & 0o777 == 0o600
 
 
 def test_another_computer_gets_there_through_the_login_node(keys: Path) -> None:
-    text = ssh.for_elsewhere(keys, 7, SERVER, "login.example.org")
+    text = server.for_elsewhere(keys, 7, SERVER, "login.example.org")
     assert "@login.example.org" in text
     assert "ProxyJump" in text
     assert "HostKeyAlias 7.slurmgpu" in text

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.slurm import Slurm, commands
-from slurmgpu.slurm import control as scancel
+from slurmgpu.slurm import Slurm, commands, control
 from slurmgpu.slurm.commands import ask_cluster_name, call, cluster_name_here, reading_env, submission_env
 from tests.recorded import Replay, said
 
@@ -111,14 +110,14 @@ def test_the_controller_names_the_cluster_where_no_file_does() -> None:
 
 def test_scancel_says_whatever_it_says() -> None:
     slurm = Slurm(run=Replay(scancel=said("", "scancel: error: Invalid job id specified", rc=140)))
-    assert scancel.cancel(slurm, ["7"]) == ("scancel: error: Invalid job id specified", False)
+    assert control.cancel(slurm, ["7"]) == ("scancel: error: Invalid job id specified", False)
     assert slurm.asked == [("scancel", "7")]
 
 
 @pytest.mark.parametrize("signal", ["", "no such", "--full", "-9", "999"])
 def test_what_is_no_signal_is_refused(signal: str) -> None:
     with pytest.raises(InvalidInput, match="is not a signal"):
-        scancel.cancel_command(["7"], signal)
+        control.cancel_command(["7"], signal)
 
 
 def slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm import Slurm, sacct, squeue
-from slurmgpu.slurm import squeue as sstat
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 
@@ -272,19 +271,19 @@ def test_a_state_that_accounting_leaves_blank_is_unknown() -> None:
 
 
 def test_live_use_is_read_per_step(release: str) -> None:
-    found = sstat.parse_live_use(recorded("sstat", release).stdout)
+    found = squeue.parse_live_use(recorded("sstat", release).stdout)
     assert [(s.job_id, s.step, s.tasks) for s in found] == [(1, "batch", 1), (9, "batch", 1), (9, "0", 2)]
     assert found[2].average_cpu in range(1, 10)
     assert 3_000_000 < (found[2].max_rss or 0) < 4_000_000
 
 
 def test_a_job_that_just_ended_spoils_no_live_use(release: str) -> None:
-    assert sstat.read_live_use(Slurm(run=Replay(sstat=recorded("sstat_ended", release))), [7]) == ([], [])
+    assert squeue.read_live_use(Slurm(run=Replay(sstat=recorded("sstat_ended", release))), [7]) == ([], [])
 
 
 def test_without_running_jobs_no_node_is_asked() -> None:
     slurm = Slurm(run=Replay())
-    assert sstat.read_live_use(slurm, []) == ([], [])
+    assert squeue.read_live_use(slurm, []) == ([], [])
     assert slurm.asked == []
 
 
@@ -293,7 +292,7 @@ def test_no_text_breaks_a_parser(text: str) -> None:
     squeue.parse(text)
     sacct.parse(text)
     sacct.parse(text, submit_line=True)
-    sstat.parse_live_use(text)
+    squeue.parse_live_use(text)
 
 
 @given(st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters="\x1f"))))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from slurmgpu.slurm import squeue as sstat
+from slurmgpu.slurm import squeue
 from tests.recorded import FOLDER, RELEASES, recorded
 from tests.slurm import releases
 
@@ -29,4 +29,4 @@ def test_each_recording_has_the_command_that_made_it(release: str) -> None:
         assert set(content) == {"argv", "rc", "stdout", "stderr"}, path
         # Named after its command, and then what was special.
         assert content["argv"][0] == path.stem.partition("_")[0], path
-    assert recorded("sstat", release).argv == tuple(sstat.live_use_command([1, 9]))
+    assert recorded("sstat", release).argv == tuple(squeue.live_use_command([1, 9]))

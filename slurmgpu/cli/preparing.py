@@ -30,8 +30,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.runs import prepare as preparing
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepare import Prepared, prepare_here
 
 if TYPE_CHECKING:
     from slurmgpu.runs.command_checks.command import Command
@@ -84,7 +83,7 @@ def plan_given(given: dict[str, Any], change: Change | None = None) -> Prepared:
     cwd = Path.cwd()
     source = find_source(given, cwd, os.environ)
     loaded = _loaded(given, source, cwd)
-    prepared = preparing.prepare_here(
+    prepared = prepare_here(
         loaded, given.get("job__cluster"), cwd, force=bool(given.get("job__force")), change=change
     )._replace(
         template=given.get("job__template"),

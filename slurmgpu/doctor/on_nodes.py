@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.doctor import gpus, probe
-from slurmgpu.doctor import gpus as share
-from slurmgpu.doctor import machine as disks
-from slurmgpu.doctor import machine as network
-from slurmgpu.doctor import machine as software
+from slurmgpu.doctor import gpus, machine, probe
+from slurmgpu.doctor.gpus import cpus, memory, shm
 from slurmgpu.doctor.lines import Line, Measured, failure, ok
 from slurmgpu.models.job import Job, Launch, Restart
 from slurmgpu.models.plan import Plan
@@ -128,20 +125,20 @@ def _of_node(
         yield from _gpus(asked, node)
     yield from _torch(asked, node)
     if "calls" in node or len(nodes) > 1:
-        yield network.names(node.get("names"))
-        yield network.ports(node.get("calls", ()), node.get("listens", {"why": "its name is not known"}))
+        yield machine.names(node.get("names"))
+        yield machine.ports(node.get("calls", ()), node.get("listens", {"why": "its name is not known"}))
     clocks = {
         call["to"]: (call["offset"], call["doubt"]) for call in node.get("calls", ()) if "offset" in call
     }
     if node.get("controller_offset") is not None and login_offset is not None:
         clocks["the login node"] = (node["controller_offset"] - login_offset, 1.0)
     if clocks:
-        yield network.clock(clocks)
+        yield machine.clock(clocks)
     of = node["share"]
-    yield share.cpus(of["cpus"], of["cpus_asked"], of["cpus_of_machine"])
-    yield share.memory(of["memory_limit"], of["memory_asked"], of["memory_of_machine"])
-    yield share.shm(node["shm"])
-    yield from disks.folders(node["folders"])
+    yield cpus(of["cpus"], of["cpus_asked"], of["cpus_of_machine"])
+    yield memory(of["memory_limit"], of["memory_asked"], of["memory_of_machine"])
+    yield shm(node["shm"])
+    yield from machine.folders(node["folders"])
 
 
 def _environment(node: Measured) -> Line:
@@ -182,7 +179,7 @@ def _gpus(asked: Asked, node: Measured) -> Iterator[Line]:
 def _torch(asked: Asked, node: Measured) -> Iterator[Line]:
     told = node["torch"]
     pretended = asked.pretended and not told.get("gpus")
-    yield software.torch(
+    yield machine.torch(
         told.get("version"),
         told.get("why", ""),
         built_for=None if pretended else told.get("built_for"),
@@ -192,9 +189,9 @@ def _torch(asked: Asked, node: Measured) -> Iterator[Line]:
     if asked.gpus and not pretended:
         yield gpus.sees(asked.gpus, told.get("gpus"), told.get("why"))
         if told.get("built_for") not in (None, "cpu"):
-            yield software.driver_for_torch(told["built_for"], node["gpus"].get("driver"), told.get("gpus"))
+            yield machine.driver_for_torch(told["built_for"], node["gpus"].get("driver"), told.get("gpus"))
     for part in ("within", "between"):
-        line = network.reduction(node.get("reduce"), part)
+        line = machine.reduction(node.get("reduce"), part)
         if line is not None:
             yield line
             if "why" in (node.get("reduce") or {}):

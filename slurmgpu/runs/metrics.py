@@ -21,7 +21,6 @@ from pathlib import Path
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from slurmgpu.models.run import JobStatus
-from slurmgpu.runs import metrics as json_rows
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -149,7 +148,7 @@ def metrics_rows(rows: Iterable[Row]) -> Iterator[MetricsRow]:
 
 def metrics_at_end(run_dir: Path, most: int = _METRICS_TAIL) -> Iterator[MetricsRow]:
     """The rows in the last bytes of a run directory's file; none where there is no such file."""
-    return metrics_rows(json_rows.rows_at_end(run_dir / FILE, METRICS_SCHEMA, most))
+    return metrics_rows(rows_at_end(run_dir / FILE, METRICS_SCHEMA, most))
 
 
 def losses(run_dir: Path) -> list[tuple[int, float]]:
@@ -161,8 +160,8 @@ def losses(run_dir: Path) -> list[tuple[int, float]]:
 def wait_share(values: Row) -> float | None:
     """Which part of a step went by with waiting for a batch, 0 to 1, by one row; None where that was not measured."""
     wait, step = (
-        json_rows.positive(values.get("data_wait_seconds")),
-        json_rows.positive(values.get("step_seconds")),
+        positive(values.get("data_wait_seconds")),
+        positive(values.get("step_seconds")),
     )
     return None if wait is None or not step else min(1.0, wait / step)
 

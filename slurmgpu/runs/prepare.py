@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slurmgpu.script.render import ShellValues
     from slurmgpu.runs.packing import Packing
 
-__all__ = ["MOST_ASKED", "Prepared", "When", "estimates", "images_of", "plan_here", "prepare"]
+__all__ = ["MOST_ASKED", "Prepared", "When", "estimates", "images_of", "plan_here", "prepare_job"]
 
 
 
@@ -162,10 +162,10 @@ def prepare_here(
     """`prepare`, with what the job's Python scripts show that are on this machine."""
     script = read_user_script(loaded.job, loaded.work_dir, cwd)
     scripts = read_scripts_of_steps(loaded.job, loaded.work_dir, cwd)
-    return prepare(loaded, cluster, script, scripts=scripts, force=force, change=change)
+    return prepare_job(loaded, cluster, script, scripts=scripts, force=force, change=change)
 
 
-def prepare(
+def prepare_job(
     loaded: LoadedJob,
     cluster: str | None,
     script: ScriptFacts | None,

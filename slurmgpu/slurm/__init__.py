@@ -7,13 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slurmgpu.lines.hostlist import expand
-from slurmgpu.slurm import commands as cluster
-from slurmgpu.slurm import control, health, history, sacct, salloc, sbatch, squeue
-from slurmgpu.slurm import control as scancel
-from slurmgpu.slurm import history as sampling
-from slurmgpu.slurm import show as sinfo
-from slurmgpu.slurm import show as sshare
-from slurmgpu.slurm import squeue as sstat
+from slurmgpu.slurm import commands, health, sacct, salloc, sbatch, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
     Commands,
@@ -23,9 +17,9 @@ from slurmgpu.slurm.commands import (
     current_user,
     submission_env,
 )
-from slurmgpu.slurm.control import Said, Verb, check_signal
+from slurmgpu.slurm.control import Said, Verb, cancel, check_signal, control
 from slurmgpu.slurm.health import Health
-from slurmgpu.slurm.history import Histories, History, Sampling, Start
+from slurmgpu.slurm.history import Histories, History, Sampling, Start, read_histories, read_sampling
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
@@ -59,15 +53,15 @@ class Slurm(Commands):
     find_by_script = sbatch.find_by_script
     queue = squeue.read
     accounting = sacct.read
-    history = history.read_histories
-    sampling = sampling.read_sampling
-    live_use = sstat.read_live_use
-    cancel = scancel.cancel
-    control = control.control
-    idle_nodes = sinfo.idle_nodes
-    balance = sshare.read_balance
+    history = read_histories
+    sampling = read_sampling
+    live_use = squeue.read_live_use
+    cancel = cancel
+    control = control
+    idle_nodes = show.idle_nodes
+    balance = show.read_balance
     health = health.read
-    talks_to_a_cluster = cluster.talks_to_a_cluster
+    talks_to_a_cluster = commands.talks_to_a_cluster
 
     def describe(
         self,

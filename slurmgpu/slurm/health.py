@@ -9,8 +9,7 @@ import time
 from typing import NamedTuple
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.slurm import show as sacctmgr
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer, Commands, cluster_name_here, unreachable
 from slurmgpu.slurm.show import idle_nodes
 
@@ -55,11 +54,11 @@ def read(slurm: Commands, user: str) -> Health:
     missing = tuple(name for name in COMMANDS if shutil.which(name, path=path) is None)
     found = Health(missing, cluster=cluster_name_here(slurm.env))
     before, began = time.time(), time.monotonic()
-    answer = _ask(slurm, scontrol.CONFIG)
+    answer = _ask(slurm, show.CONFIG)
     seconds = time.monotonic() - began
     if not answer.ok:
         return found._replace(why=_said(answer), act=unreachable(answer).hint or "")
-    config = scontrol.configuration(answer.stdout)
+    config = show.configuration(answer.stdout)
     as_of = _AS_OF.search(answer.stdout)
     # It tells whole seconds: in the mean half a second has gone by since.
     offset = int(as_of[1]) + 0.5 - (before + seconds / 2) if as_of else None
@@ -79,10 +78,10 @@ def read(slurm: Commands, user: str) -> Health:
 def _accounting(slurm: Commands, user: str, found: Health) -> Health:
     listed = _ask(slurm, ["sacct", "-X", "-n", "-P", "-S", "now", "-o", "JobID"])
     found = found._replace(accounting_why=None if listed.ok else _said(listed))
-    answer = _ask(slurm, sacctmgr.user_command(user, found.cluster or ""))
+    answer = _ask(slurm, show.user_command(user, found.cluster or ""))
     if not answer.ok:
         return found._replace(accounts_why=_said(answer))
-    rows = sacctmgr.rows(answer.stdout, sacctmgr.USER_FIELDS)
+    rows = show.rows(answer.stdout, show.USER_FIELDS)
     return found._replace(accounts=tuple(sorted({row["account"] for row in rows if row["account"]})))
 
 

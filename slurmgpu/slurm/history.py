@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.sacct import (
@@ -235,7 +235,7 @@ class Sampling(NamedTuple):
 def read_sampling(slurm: Commands) -> Sampling:
     """Ask slurmctld, by one command; what it does not tell is Slurm's default, and `told` says so."""
     try:
-        answer = slurm.ask(scontrol.CONFIG, timeout=15)
+        answer = slurm.ask(show.CONFIG, timeout=15)
     except SlurmUnreachable:
         return Sampling()
     return parse_sampling(answer.stdout) if answer.ok else Sampling()
@@ -243,7 +243,7 @@ def read_sampling(slurm: Commands) -> Sampling:
 
 def parse_sampling(text: str) -> Sampling:
     """Read what `scontrol show config` prints."""
-    config = scontrol.configuration(text)
+    config = show.configuration(text)
     if not config:
         return Sampling()
     # `30`, `task=30`, `task=30,energy=10`.

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.cluster import Association, QosRule
-from slurmgpu.slurm import show as sacctmgr
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import show
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, current_user, unreachable
 from slurmgpu.slurm.describe_accounting import associations_of, qos_rule, words
@@ -65,10 +64,10 @@ class Present:
     @cached_property
     def config(self) -> dict[str, str]:
         """slurm.conf as the controller has it; {} where it does not tell."""
-        answer = self._slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
+        answer = self._slurm.ask(show.CONFIG, timeout=TIMEOUT)
         if meaning_of(answer) in {"no answer", "lost"}:
             raise unreachable(answer)
-        found = scontrol.configuration(clean(answer.stdout))
+        found = show.configuration(clean(answer.stdout))
         if not found:
             self.unknown["configuration"] = f"`scontrol show config` said: {said(answer)}"
         return found
@@ -93,28 +92,26 @@ class Present:
         """All nodes that the user may see, with what is given out of them."""
         return self._read(
             "nodes",
-            scontrol.NODES_IN_DETAIL,
-            lambda text: nodes_of(scontrol.records(text, KEYS), self.config),
+            show.NODES_IN_DETAIL,
+            lambda text: nodes_of(show.records(text, KEYS), self.config),
         )
 
     @cached_property
     def partitions(self) -> dict[str, PartitionNow] | None:
         """All partitions."""
         return self._read(
-            "partitions", scontrol.PARTITIONS, lambda text: partitions_of(scontrol.records(text), self.config)
+            "partitions", show.PARTITIONS, lambda text: partitions_of(show.records(text), self.config)
         )
 
     @cached_property
     def reservations(self) -> dict[str, ReservationNow] | None:
         """All reservations that the user may see."""
-        return self._read(
-            "reservations", scontrol.RESERVATIONS, lambda text: reservations_of(scontrol.records(text))
-        )
+        return self._read("reservations", show.RESERVATIONS, lambda text: reservations_of(show.records(text)))
 
     @cached_property
     def licenses(self) -> dict[str, License] | None:
         """All licences."""
-        return self._read("licenses", scontrol.LICENSES, lambda text: licenses_of(scontrol.records(text)))
+        return self._read("licenses", show.LICENSES, lambda text: licenses_of(show.records(text)))
 
     def queue(self, partitions: Sequence[str]) -> list[QueuedJob] | None:
         """Everybody's unfinished jobs in some partitions, as far as the user may see them."""
@@ -158,16 +155,14 @@ class Present:
         """The user's accounts with their QOS and limits, from accounting, and the default account."""
         found = self._read(
             "associations",
-            sacctmgr.user_command(user, self.cluster or ""),
-            lambda text: sacctmgr.rows(text, sacctmgr.USER_FIELDS),
+            show.user_command(user, self.cluster or ""),
+            lambda text: show.rows(text, show.USER_FIELDS),
         )
         return None if found is None else associations_of(found, ())
 
     def qos_rules(self) -> dict[str, QosRule] | None:
         """The limits of all QOS, from accounting."""
-        found = self._read(
-            "qos", sacctmgr.qos_command(), lambda text: sacctmgr.rows(text, sacctmgr.QOS_FIELDS)
-        )
+        found = self._read("qos", show.qos_command(), lambda text: show.rows(text, show.QOS_FIELDS))
         return None if found is None else {one["name"]: qos_rule(one, preemptible=False) for one in found}
 
     def _read(

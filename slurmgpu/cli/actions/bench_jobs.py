@@ -34,10 +34,9 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.runs import prepare as planning
 from slurmgpu.runs.bench.results import JOBS, KINDS, ROWS, BenchJob, Part, jobs_in, jobs_text, part_of, read
 from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepare import Prepared, prepare_job
 from slurmgpu.runs.resume import COMMAND, as_bench, with_training_code
 from slurmgpu.slurm import Slurm, expand
 
@@ -233,7 +232,7 @@ def _planned(
     loaded = load(place.given)
     # As the training itself would be planned: it says how many processes a node has.
     tasks = (
-        planning.prepare(loaded, place.given.get("job__cluster"), None).plan.tasks_per_node
+        prepare_job(loaded, place.given.get("job__cluster"), None).plan.tasks_per_node
         if loaded.job.train
         else None
     )

@@ -11,11 +11,23 @@ import click
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.printable import printable
-from slurmgpu.runs.bench import page as tries
-from slurmgpu.runs.bench import results as networks
-from slurmgpu.runs.bench import results as node
-from slurmgpu.runs.bench.page import Figure, figures, page, page_of_parts, write_png
-from slurmgpu.runs.bench.results import SCHEMA, Part, Results, is_busy, machine_line, missing, slow
+from slurmgpu.runs.bench.page import TRY_HEAD, Figure, figures, page, page_of_parts, try_lines, write_png
+from slurmgpu.runs.bench.results import (
+    NODE_HEAD,
+    PUBLISHED,
+    PUBLISHED_PLACES,
+    SCHEMA,
+    Part,
+    Results,
+    is_busy,
+    machine_line,
+    missing,
+    network_lines,
+    node_lines,
+    seconds,
+    slow,
+    times,
+)
 from slurmgpu.runs.bench.verdict import judge, ratios
 
 _NUMBERS_FROM = {"networks": 1, "node": 2, "task": 2}
@@ -77,8 +89,8 @@ def _figures(kind: str, results: Results) -> dict[str, object]:
     if kind == "networks":
         found["published"] = {
             "source": _SOURCE,
-            "places": networks.PUBLISHED_PLACES,
-            "seconds": networks.PUBLISHED,
+            "places": PUBLISHED_PLACES,
+            "seconds": PUBLISHED,
         }
     if kind == "task":
         verdict = judge(results)
@@ -96,23 +108,21 @@ def _tell_if_busy(results: Results) -> None:
 
 def _table(kind: str, results: Results) -> list[Sequence[str]]:
     if kind == "node":
-        return [node.HEAD, *node.node_lines(results)]
+        return [NODE_HEAD, *node_lines(results)]
     if kind == "task":
-        return [tries.HEAD, *tries.try_lines(results)]
-    found = networks.times(results)
-    head = ("Network", "Mini-batch", *found.places, *networks.PUBLISHED_PLACES)
-    return [head, *networks.network_lines(found)]
+        return [TRY_HEAD, *try_lines(results)]
+    found = times(results)
+    head = ("Network", "Mini-batch", *found.places, *PUBLISHED_PLACES)
+    return [head, *network_lines(found)]
 
 
 def _long_table(kind: str, results: Results) -> list[Sequence[str]]:
     """The table with the same columns on every machine: of networks, a line for each place."""
     if kind != "networks":
         return _table(kind, results)
-    found = networks.times(results)
+    found = times(results)
     lines = [
-        (name, place, networks.seconds(value))
-        for name, of in found.seconds.items()
-        for place, value in of.items()
+        (name, place, seconds(value)) for name, of in found.seconds.items() for place, value in of.items()
     ]
     return [("Network", "Where", "Seconds"), *lines]
 

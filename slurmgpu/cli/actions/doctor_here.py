@@ -15,9 +15,7 @@ from slurmgpu.cli.preparing import note
 from slurmgpu.clusters.discover import look_around
 from slurmgpu.clusters.pytorch import Tried, cannot_be_tried, try_environment
 from slurmgpu.containers import runtime
-from slurmgpu.doctor import machine as disks
-from slurmgpu.doctor import machine as software
-from slurmgpu.doctor import probe, scheduler
+from slurmgpu.doctor import machine, probe, scheduler
 from slurmgpu.doctor.lines import Line, unknown
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster
@@ -51,8 +49,8 @@ def lines_here(loaded: LoadedJob, given: Mapping[str, object]) -> Iterator[Line]
     if chooser and cluster is not GENERIC:
         yield _profile_age(cluster, health)
     yield from _software(loaded, cluster, name=name)
-    yield from disks.folders(_folders(loaded, cluster), _umask())
-    yield from disks.quota(probe.quota(str(Path.home())))
+    yield from machine.folders(_folders(loaded, cluster), _umask())
+    yield from machine.quota(probe.quota(str(Path.home())))
 
 
 def _slurm(health: Health, job: Job) -> Iterator[Line]:
@@ -93,25 +91,25 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
     unusable = list(_not_there(environment, loaded))
     yield from unusable
     if any(line.level == "failure" for line in unusable):
-        yield software.containers(here.containers, environment)
+        yield machine.containers(here.containers, environment)
         yield unknown("torch.version", "not tried: what would run it is not there")
         return
     tried = _tried(environment, cluster, loaded)
     modules_fail = tried.why if tried.version is None and tried.why.startswith("module ") else None
-    yield software.modules(here.module_system, needed, modules_fail)
-    yield software.containers(here.containers, environment)
+    yield machine.modules(here.module_system, needed, modules_fail)
+    yield machine.containers(here.containers, environment)
     if modules_fail:
         return
     if environment.python.activated or environment.container or needed:
         where = "in the job's environment"
     else:
         where = environment.python.interpreter
-    yield software.python(tried.python, where)
+    yield machine.python(tried.python, where)
     if cannot_be_tried(environment) or _without_runtime(environment):
         yield unknown("torch.version", f"only a job shows it: {tried.why}", "slurmgpu doctor --on-gpu")
         return
     wants_gpus = bool(job.resources.gpus or job.resources.gpus_per_node)
-    yield software.torch(
+    yield machine.torch(
         tried.version,
         tried.why,
         built_for="cpu" if tried.cpu_only and not is_sandbox() else tried.built_for,
@@ -119,7 +117,7 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
         gpus=wants_gpus,
     )
     if tried.built_for:
-        yield software.driver_for_torch(tried.built_for, probe.gpus().get("driver"))
+        yield machine.driver_for_torch(tried.built_for, probe.gpus().get("driver"))
 
 
 def _not_there(environment: Environment, loaded: LoadedJob) -> Iterator[Line]:
@@ -131,9 +129,9 @@ def _not_there(environment: Environment, loaded: LoadedJob) -> Iterator[Line]:
                 check_image(container, folder)
             except PlanError as error:
                 why = error.message.removeprefix("environment.container.image: ")
-                yield software.image(container.image, why, error.hint or "")
+                yield machine.image(container.image, why, error.hint or "")
             else:
-                yield software.image(container.image, "", "")
+                yield machine.image(container.image, "", "")
         return
     named = environment.python.interpreter
     if environment.modules or environment.python.activated or cannot_be_tried(environment) or "$" in named:
@@ -146,7 +144,7 @@ def _not_there(environment: Environment, loaded: LoadedJob) -> Iterator[Line]:
     else:
         there = shutil.which(named) is not None
     if not there:
-        yield software.interpreter(named)
+        yield machine.interpreter(named)
 
 
 def environment_of(loaded: LoadedJob, cluster: Cluster) -> Environment:
@@ -178,7 +176,7 @@ def _tried(environment: Environment, cluster: Cluster, loaded: LoadedJob) -> Tri
 
 def _without_runtime(environment: Environment) -> str | None:
     """Why the image cannot be entered here: its program is not on this machine's PATH, nor brought by a module."""
-    program = software.program_of(environment)
+    program = machine.program_of(environment)
     if program is None or environment.modules or shutil.which(program):
         return None
     return f"{program} is not on this machine"

@@ -21,7 +21,7 @@ from slurmgpu.files.jobs import LoadedJob
 from slurmgpu.jobs.select import Selection
 from slurmgpu.jobs.wait import Ended, Onlooker, wait_for
 from slurmgpu.models.run import JobState, Run
-from slurmgpu.runs.prepare import Prepared, prepare
+from slurmgpu.runs.prepare import Prepared, prepare_job
 from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Answer, Slurm, current_user
 
@@ -51,7 +51,7 @@ def probe_nodes(loaded: LoadedJob, given: Mapping[str, object], within: float) -
     environment = environment_of(loaded, cluster)
     job = on_nodes.probe_job(loaded.job, environment.python.interpreter)
     force = bool(given.get("job__force"))
-    prepared = prepare(loaded._replace(job=job), cluster_named, None, force=force)
+    prepared = prepare_job(loaded._replace(job=job), cluster_named, None, force=force)
     prepared = prepared._replace(plan=on_nodes.seeing_the_run(prepared.plan))
     slurm = Slurm()
     health = slurm.health(current_user())

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.actions import init_choices as choices
+from slurmgpu.cli.actions import init_choices
 from slurmgpu.cli.actions.init_choices import ENVIRONMENT, EnvironmentQuestion, check_runs, choose_base
 from slurmgpu.cli.actions.init_files import (
     Drafts,
@@ -115,15 +115,15 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
     stands = {} if options.force else _standing(settings, [key for key in given if key not in asked])
     account, partition, qos, runs = (stands.get(key) for key in (_ACCOUNT, _PARTITION, _QOS, _RUNS))
     if account is None:
-        wished = partition or (options.partition if options.partition != choices.NONE else None)
-        account = choices.choose_account(options.account, found, rules, wished, questions)
+        wished = partition or (options.partition if options.partition != init_choices.NONE else None)
+        account = init_choices.choose_account(options.account, found, rules, wished, questions)
     if partition is None:
-        partition = choices.choose_partition(options.partition, found, questions)
+        partition = init_choices.choose_partition(options.partition, found, questions)
     if qos is None:
-        qos = choices.choose_qos(options.qos, found, rules, account, questions)
+        qos = init_choices.choose_qos(options.qos, found, rules, account, questions)
     _ask_environment(drafts, rules, options, settings, questions)
     if runs is None:
-        runs = choices.choose_runs(options.runs, current_user(), questions)
+        runs = init_choices.choose_runs(options.runs, current_user(), questions)
     if account is not None and account == found.default_account:
         # Slurm takes it by itself, and the planner where one must be named: it stands in the profile.
         drafts.additions["default_account"] = account

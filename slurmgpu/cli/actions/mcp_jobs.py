@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions import mcp_fields as fields
+from slurmgpu.cli.actions import mcp_fields
 from slurmgpu.cli.actions.mcp_allowed import limit_of, require
 from slurmgpu.cli.actions.mcp_reading import Said, heard, job_of
 from slurmgpu.cli.preparing import note, prepare
@@ -39,7 +39,7 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
-def submit(asked: fields.SubmitFields) -> Said:
+def submit(asked: mcp_fields.SubmitFields) -> Said:
     """Submit a job once, within the budget."""
     limit = limit_of(require("submit"))
     book = Budget(os.environ)
@@ -56,13 +56,13 @@ def submit(asked: fields.SubmitFields) -> Said:
     return told.said()
 
 
-def _hash(asked: fields.SubmitFields) -> str:
+def _hash(asked: mcp_fields.SubmitFields) -> str:
     """What is asked for and from where, without the name that was made up for it."""
     text = json.dumps([str(Path.cwd()), asked.model_dump(exclude={"once"})], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
-def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
+def _submitted(asked: mcp_fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
     """Reserve, and submit; the entry of the job."""
     with staying_below(Path.cwd()):
         prepared = prepare(job_of(asked), starts="submit")
@@ -174,7 +174,7 @@ def check_script(plan: Plan, script: str) -> None:
         )
 
 
-def cancel(asked: fields.CancelFields) -> Said:
+def cancel(asked: mcp_fields.CancelFields) -> Said:
     """End jobs of the user's own."""
     require("cancel")
     for word in asked.jobs:

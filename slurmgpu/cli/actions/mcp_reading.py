@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurmgpu.cli.actions import mcp_fields as fields
+from slurmgpu.cli.actions import mcp_fields
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.asked import How, Lines, Reported, Which
 from slurmgpu.errors import InvalidInput, SlurmGpuError
@@ -147,7 +147,7 @@ def _stay_below(word: str, field: str) -> None:
         )
 
 
-def job_of(asked: fields.JobFields) -> dict[str, Any]:
+def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
     """What describes the job, as the command line hands it on; InvalidInput for files that may not be read."""
     given, file = asked.given(), asked.file
     own = asked.set.get("command")
@@ -195,7 +195,7 @@ def _check_is_script(file: str, field: str = "file") -> str:
     return text
 
 
-def plan(asked: fields.PlanFields) -> Said:
+def plan(asked: mcp_fields.PlanFields) -> Said:
     """The plan of a job with its reasons."""
     from slurmgpu.cli.actions.plan import act
 
@@ -204,7 +204,7 @@ def plan(asked: fields.PlanFields) -> Said:
     return told.said()
 
 
-def render(asked: fields.PlanFields) -> Said:
+def render(asked: mcp_fields.PlanFields) -> Said:
     """The batch script of a job."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
 
@@ -215,7 +215,7 @@ def render(asked: fields.PlanFields) -> Said:
     return told.said()
 
 
-def check(asked: fields.CheckFields) -> Said:
+def check(asked: mcp_fields.CheckFields) -> Said:
     """What is wrong with a batch script."""
     from slurmgpu.cli.actions.check import findings, show
     from slurmgpu.files.yaml import refuse_too_many_lines
@@ -254,7 +254,7 @@ def own_jobs(words: Sequence[str], slurm: Slurm) -> None:
             )
 
 
-def why(asked: fields.WhyFields) -> Said:
+def why(asked: mcp_fields.WhyFields) -> Said:
     """Why jobs wait, or why they failed."""
     from slurmgpu.cli.actions.why import act
 
@@ -264,7 +264,7 @@ def why(asked: fields.WhyFields) -> Said:
     return told.said()
 
 
-def show_status(asked: fields.StatusFields) -> Said:
+def show_status(asked: mcp_fields.StatusFields) -> Said:
     """The user's jobs."""
     from slurmgpu.cli.actions.status import act
 
@@ -284,7 +284,7 @@ def show_status(asked: fields.StatusFields) -> Said:
     return told.said()
 
 
-def report(asked: fields.ReportFields) -> Said:
+def report(asked: mcp_fields.ReportFields) -> Said:
     """What jobs used of what they asked for."""
     from slurmgpu.cli.actions.report import act
 
@@ -314,7 +314,7 @@ def gpus() -> Said:
     return told.said()
 
 
-def logs(asked: fields.LogsFields) -> Said:
+def logs(asked: mcp_fields.LogsFields) -> Said:
     """The last lines of a job's logs."""
     from slurmgpu.cli.actions.logs import act
 
@@ -334,7 +334,7 @@ def logs(asked: fields.LogsFields) -> Said:
     return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
 
 
-def _with_text(text: str, find: str, asked: fields.LogsFields) -> str:
+def _with_text(text: str, find: str, asked: mcp_fields.LogsFields) -> str:
     """Return the last of the lines with a text in them, and those around each."""
     lines = text.split("\n")
     found = [at for at, line in enumerate(lines) if find in line][-asked.lines :]

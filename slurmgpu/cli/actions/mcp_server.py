@@ -27,9 +27,7 @@ from mcp_types import (
 )
 
 from slurmgpu import __version__
-from slurmgpu.cli.actions import mcp_fields as fields
-from slurmgpu.cli.actions import mcp_jobs as acting
-from slurmgpu.cli.actions import mcp_reading as reading
+from slurmgpu.cli.actions import mcp_fields, mcp_jobs, mcp_reading
 from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
 from slurmgpu.cli.actions.mcp_reading import Said
 from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
@@ -55,7 +53,7 @@ class _Offer(NamedTuple):
     """One tool."""
 
     about: str
-    fields: type[fields.Fields]
+    fields: type[mcp_fields.Fields]
     act: Callable[[Any], Said]
     needs: Literal["submit", "cancel"] | None = None
     keeps_end: bool = False
@@ -66,28 +64,36 @@ class _Offer(NamedTuple):
 _TOOLS: dict[str, _Offer] = {
     "plan": _Offer(
         "The plan of a job: every sbatch option with its reason, GPU-hours, warnings; where it does not fit, what would.",
-        fields.PlanFields, reading.plan,
+        mcp_fields.PlanFields, mcp_reading.plan,
     ),
-    "render": _Offer("The batch script of a job.", fields.PlanFields, reading.render),
+    "render": _Offer("The batch script of a job.", mcp_fields.PlanFields, mcp_reading.render),
     "check": _Offer(
-        "What is wrong with a batch script, each finding with its fix.", fields.CheckFields, reading.check, codes=False,
+        "What is wrong with a batch script, each finding with its fix.", mcp_fields.CheckFields, mcp_reading.check, codes=False,
     ),
     "why": _Offer(
         "Why a job waits and what would let it start, or which rank failed first, its error and the fix.",
-        fields.WhyFields, reading.why,
+        mcp_fields.WhyFields, mcp_reading.why,
     ),
     "report": _Offer(
-        "What jobs used of what they asked for, and what to ask for next time.", fields.ReportFields, reading.report,
+        "What jobs used of what they asked for, and what to ask for next time.", mcp_fields.ReportFields, mcp_reading.report,
     ),
-    "status": _Offer("The user's jobs: waiting, running, and finished since a day.", fields.StatusFields, reading.show_status),
-    "gpus": _Offer("Which GPUs are free at this moment, by type and partition.", fields.Nothing, lambda _: reading.gpus()),
-    "logs": _Offer("The last lines of a job's logs.", fields.LogsFields, reading.logs, keeps_end=True),
+    "status": _Offer(
+        "The user's jobs: waiting, running, and finished since a day.",
+        mcp_fields.StatusFields,
+        mcp_reading.show_status,
+    ),
+    "gpus": _Offer(
+        "Which GPUs are free at this moment, by type and partition.",
+        mcp_fields.Nothing,
+        lambda _: mcp_reading.gpus(),
+    ),
+    "logs": _Offer("The last lines of a job's logs.", mcp_fields.LogsFields, mcp_reading.logs, keeps_end=True),
     "submit": _Offer(
         "Submit a job, once for each name in `once`, within the user's budget: GPUs x time limit x starts are reserved. It "
         "runs as the user, and costs them; ask them first.",
-        fields.SubmitFields, acting.submit, needs="submit",
+        mcp_fields.SubmitFields, mcp_jobs.submit, needs="submit",
     ),
-    "cancel": _Offer("End jobs of the user's own. Ask them first.", fields.CancelFields, acting.cancel, needs="cancel"),
+    "cancel": _Offer("End jobs of the user's own. Ask them first.", mcp_fields.CancelFields, mcp_jobs.cancel, needs="cancel"),
 }  # fmt: skip
 
 
@@ -131,15 +137,15 @@ class _Door:
         try:
             number = self._calls.begun(secrets.hidden(plain(name[:_NOTED])), _noted(arguments, secrets))
         except SlurmGpuError as error:
-            return _result(name, reading.failed(error), secrets, is_error=True)
+            return _result(name, mcp_reading.failed(error), secrets, is_error=True)
         offer = self.tools.get(name)
         try:
             if offer is None:
                 raise InvalidInput(*_unknown(name, self.tools))
-            said = offer.act(fields.read(offer.fields, {} if arguments is None else arguments))
+            said = offer.act(mcp_fields.read(offer.fields, {} if arguments is None else arguments))
             is_error = said.code != 0 and offer.codes
         except SlurmGpuError as error:
-            said, is_error = reading.failed(error), True
+            said, is_error = mcp_reading.failed(error), True
         except Exception as error:
             # What it says may hold anything: the client gets its kind, the user's own record the rest.
             with suppress(SlurmGpuError):

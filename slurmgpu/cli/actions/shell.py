@@ -19,9 +19,20 @@ from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.prepare import Prepared
 from slurmgpu.script.render import ShellValues, shell_plan
 from slurmgpu.script.variables import SCRIPT_NAME
-from slurmgpu.shell import server as jupyter
-from slurmgpu.shell import server as ssh
-from slurmgpu.shell.server import Server, session_folder, write_private
+from slurmgpu.shell.server import (
+    FILES,
+    Server,
+    check_installed,
+    entry,
+    for_elsewhere,
+    include_in,
+    include_line,
+    includes,
+    prepare_jupyter,
+    prepare_ssh,
+    session_folder,
+    write_private,
+)
 from slurmgpu.shell.session import Session, as_session, left_out, step_of
 from slurmgpu.slurm import Slurm, current_user
 
@@ -136,15 +147,15 @@ def _serve(prepared: Prepared, wanted: _Wanted) -> int:
     check_before_submission(plan, prepared.folder, os.environ)
     values = {"server": wanted.server, "python": job_path(plan.environment.python.interpreter)}
     if wanted.ssh:
-        shape = ShellValues("ssh", ssh.FILES, values)
+        shape = ShellValues("ssh", FILES, values)
     else:
-        jupyter.check_installed(plan, prepared.folder)
+        check_installed(plan, prepared.folder)
         shape = ShellValues("jupyter", (), values)
     files = prepared.render_shell(shape)
     with session_folder(prepared.runs, plan, prepared.loaded.job, files.pop(SCRIPT_NAME), note) as path:
-        token = "" if wanted.ssh else jupyter.prepare_jupyter(path)
+        token = "" if wanted.ssh else prepare_jupyter(path)
         if wanted.ssh:
-            ssh.prepare_ssh(path)
+            prepare_ssh(path)
         session = _started(prepared, path, files, pty=False, terminal=False)
         try:
             with as_interrupts():
@@ -165,21 +176,21 @@ def _with_ssh(session: Session, server: Server, prepared: Prepared, path: Path, 
     config = prepared.loaded.settings.folders["user"].absolute()
     user_file = Path.home() / ".ssh" / "config"
     name = f"{session.job_id}.slurmgpu"
-    with ssh.entry(config, path, session.job_id, server) as file:
-        if wanted.write_ssh_config and not ssh.includes(config, user_file):
-            ssh.include_in(config, user_file)
+    with entry(config, path, session.job_id, server) as file:
+        if wanted.write_ssh_config and not includes(config, user_file):
+            include_in(config, user_file)
             note(f"{user_file} now includes {config}/ssh/*.conf")
         note(f"job {session.job_id}: sshd on {server.node}{server.until}; Ctrl-C ends it")
-        if ssh.includes(config, user_file):
+        if includes(config, user_file):
             click.echo(f"ssh {name}")
         else:
             click.echo(f"ssh -F {shlex.quote(str(file))} {name}")
             note(
                 f"for `ssh {name}`, and for editors, put this line at the top of {user_file} (--write-ssh-config does): "
-                f"{ssh.include_line(config)}"
+                f"{include_line(config)}"
             )
         note("on another computer, copy the key, and put the rest into its ~/.ssh/config:")
-        click.echo(ssh.for_elsewhere(path, session.job_id, server, wanted.login_node), err=True)
+        click.echo(for_elsewhere(path, session.job_id, server, wanted.login_node), err=True)
         return _until_ctrl_c(session)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurmgpu.jobs.waits import About
-from slurmgpu.jobs.why import limits as permits
-from slurmgpu.jobs.why import sizes
+from slurmgpu.jobs.why import limits, sizes
 from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, amount, clock, listed, span
 from slurmgpu.jobs.why.limits import Held, is_free, limit_facts, said
 from slurmgpu.printable import printable
@@ -140,7 +139,7 @@ def _limit(case: Case) -> Told:
         return
     case.sentence = found[0].sentence
     if case.word.startswith("QOS") and not found[0].too_large:
-        others = permits.other_qos(case)
+        others = limits.other_qos(case)
         there = case.present.book(job.user or "", job.account or "", tuple(others)) if others else None
         free = [name for name in others if there is not None and is_free(name, job, asked, there)]
         if free:
@@ -208,8 +207,8 @@ def _room(case: Case) -> Told:
 
 
 SUBJECTS: dict[About, Callable[[Case], Told]] = {
-    "account": permits.account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
-    "licenses": _licenses, "limit": _limit, "nodes": sizes.nodes, "partition": sizes.partition, "qos": permits.qos,
+    "account": limits.account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
+    "licenses": _licenses, "limit": _limit, "nodes": sizes.nodes, "partition": sizes.partition, "qos": limits.qos,
     "request": sizes.request, "reservation": _reservation, "room": _room, "site": _site, "size": sizes.size,
     "soon": _soon, "time": sizes.time,
 }  # fmt: skip

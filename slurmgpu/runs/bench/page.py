@@ -17,7 +17,8 @@ from slurmgpu.runs.bench.results import digits
 from slurmgpu.runs.metrics import positive
 from slurmgpu.plots import Line, plot
 from collections.abc import Iterator, Sequence
-from slurmgpu.runs.bench import results as node, page as tries
+from slurmgpu.runs.bench import results 
+from slurmgpu.runs.bench.results import NODE_HEAD, node_lines
 from slurmgpu.runs.bench.results import Part, missing, slow
 from slurmgpu.runs.bench.results import PUBLISHED_PLACES, network_lines, seconds, times
 from slurmgpu.runs.bench.verdict import ratios
@@ -31,7 +32,7 @@ from slurmgpu.runs.bench.verdict import FULL
 from slurmgpu.runs.metrics import Row, positive
 from slurmgpu.amounts import percent, short
 
-__all__ = ["Figure", "HEAD", "figures", "page", "page_of_parts", "svg", "try_lines", "write_png"]
+__all__ = ["Figure", "TRY_HEAD", "figures", "page", "page_of_parts", "svg", "try_lines", "write_png"]
 
 
 _MOST_TICKS = 12
@@ -198,8 +199,8 @@ def _networks(results: Results) -> Iterator[str]:
 
 
 def _node(results: Results) -> Iterator[str]:
-    rows = [[text(what), text(where), *figures] for what, where, *figures in node.node_lines(results)]
-    yield table("Measured, beside the published peak", node.HEAD, rows, 2)
+    rows = [[text(what), text(where), *figures] for what, where, *figures in node_lines(results)]
+    yield table("Measured, beside the published peak", NODE_HEAD, rows, 2)
 
 
 def _task(results: Results) -> Iterator[str]:
@@ -212,15 +213,15 @@ def _task(results: Results) -> Iterator[str]:
             for one in verdict.proposals
         )
         yield f'<h3>What follows</h3><ul class="next">{"".join(items)}</ul>'
-    rows = [[text(what), text(setting), *figures] for what, setting, *figures in tries.try_lines(results)]
-    yield table("What was tried", tries.HEAD, rows, 2)
+    rows = [[text(what), text(setting), *figures] for what, setting, *figures in try_lines(results)]
+    yield table("What was tried", TRY_HEAD, rows, 2)
     for one in ratios(results):
         yield table(one.title, one.head, [[text(name), *cells] for name, *cells in one.lines], 1)
         if one.note:
             yield f'<p class="soft">{text(one.note[:1].upper() + one.note[1:])}.</p>'
     yield from map(svg, figures("task", results))
 
-HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Comm.", "Memory")
+TRY_HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Comm.", "Memory")
 _ORDER = ("processes", "batch_size", "workers", "precision", "tf32", "channels_last", "compile")
 _SHOWN = {
     "base": ("processes", "batch_size"),

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from slurmgpu.runs.metrics import positive, whole
 from slurmgpu.amounts import count
 
-__all__ = ["BenchJob", "HEAD", "JOBS", "KINDS", "PUBLISHED", "PUBLISHED_PLACES", "Part", "ROWS", "Results", "SCHEMA", "Table", "digits", "is_busy", "jobs_in", "jobs_text", "machine_line", "median", "missing", "network_lines", "node_lines", "over", "part_of", "place_of", "read", "seconds", "slow", "times"]
+__all__ = ["BenchJob", "NODE_HEAD", "JOBS", "KINDS", "PUBLISHED", "PUBLISHED_PLACES", "Part", "ROWS", "Results", "SCHEMA", "Table", "digits", "is_busy", "jobs_in", "jobs_text", "machine_line", "median", "missing", "network_lines", "node_lines", "over", "part_of", "place_of", "read", "seconds", "slow", "times"]
 
 
 SCHEMA = "slurmgpu.bench/1"
@@ -134,7 +134,7 @@ def seconds(value: float | None) -> str:
         return "-"
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
-HEAD = ("What", "Where", "Measured", "Published peak", "Reached")
+NODE_HEAD = ("What", "Where", "Measured", "Published peak", "Reached")
 
 
 def node_lines(results: Results) -> Iterator[tuple[str, str, str, str, str]]:

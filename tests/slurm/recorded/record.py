@@ -16,7 +16,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from slurmgpu.slurm import Slurm, sacct, squeue
-from slurmgpu.slurm import squeue as sstat
 from slurmgpu.slurm.commands import Answer, submission_env
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH
@@ -131,8 +130,8 @@ def jobs(recorder: Recorder) -> None:
     recorder.submit(SLEEP, "--job-name=waits", "--nodes=4", "--gres=gpu:4")
     recorder.submit(SLEEP, "--job-name=later", "--begin=now+1hour")
     time.sleep(6)  # accounting's sampler runs every 2 s
-    recorder.record("sstat", sstat.live_use_command([1, busy]))
-    recorder.record("sstat_ended", sstat.live_use_command([failed]))
+    recorder.record("sstat", squeue.live_use_command([1, busy]))
+    recorder.record("sstat_ended", squeue.live_use_command([failed]))
     recorder.running.run(["scancel", str(cancelled)])
     settle(recorder, f"{cancelled} CANCELLED")
     recorder.running.run(["scancel", str(stubborn)])

@@ -13,8 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurmgpu.slurm import show as sacctmgr
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import reading_env
 from tests.slurm.declared import DeclaredSlurm, declared_slurm, reserve
 from tests.slurm.releases import first_on_path, root_for
@@ -31,14 +30,14 @@ PRIVATE = "accounts,cloud,jobs,nodes,reservations,usage,users"
 def commands(user: str) -> dict[str, list[str]]:
     """What discovery asks."""
     return {
-        "config": [*scontrol.CONFIG],
-        "partitions": [*scontrol.PARTITIONS],
-        "nodes": [*scontrol.NODES],
-        "reservations": [*scontrol.RESERVATIONS],
-        "licenses": [*scontrol.LICENSES],
-        "qos": sacctmgr.qos_command(),
-        "user": sacctmgr.user_command(user, "declared"),
-        "accounts": sacctmgr.account_command(["mygroup", "other", "third"], "declared"),
+        "config": [*show.CONFIG],
+        "partitions": [*show.PARTITIONS],
+        "nodes": [*show.NODES],
+        "reservations": [*show.RESERVATIONS],
+        "licenses": [*show.LICENSES],
+        "qos": show.qos_command(),
+        "user": show.user_command(user, "declared"),
+        "accounts": show.account_command(["mygroup", "other", "third"], "declared"),
     }
 
 
@@ -64,7 +63,7 @@ def main(release: str) -> None:
             conf = (slurm.folder / "slurm.conf").read_text()
             conf = re.sub(r"(?m)^AccountingStoragePort=.*", "AccountingStoragePort=1", conf)
             (slurm.folder / "slurm.conf").write_text(conf)
-            record(slurm, folder, "no_slurmdbd", {"qos": sacctmgr.qos_command()})
+            record(slurm, folder, "no_slurmdbd", {"qos": show.qos_command()})
         with declared_slurm((year, month), "root", "root", plain_nodes=PLAIN_NODES, private=PRIVATE) as slurm:
             reserve(slurm, "cpu3")
             slurm.folder.chmod(0o755)

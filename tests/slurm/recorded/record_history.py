@@ -10,8 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from slurmgpu.slurm import history
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import history, show
 from tests.slurm.recorded.record import Recorder, settle
 from tests.slurm.releases import first_on_path, root_for
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -37,7 +36,7 @@ def main(release: str) -> None:
             running.wait_for(job, timeout=300, complete_row=True)
         time.sleep(2)
         recorder.record("sacct_history", history.histories_command(ids=[again, eats, burns]))
-        recorder.record("scontrol_sampling", list(scontrol.CONFIG))
+        recorder.record("scontrol_sampling", list(show.CONFIG))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from slurmgpu.slurm import show as sacctmgr
-from slurmgpu.slurm import show as scontrol
+from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import reading_env
 from slurmgpu.slurm.limits_now import book_command
 from slurmgpu.slurm.queue import asked_command, queue_command
@@ -28,17 +27,17 @@ def commands(slurm: Situations) -> dict[str, list[str]]:
     several = [*asked_command(0)]
     several[several.index("--jobs=0")] = f"--jobs={','.join(map(str, slurm.jobs.values()))}"
     return {
-        "config": [*scontrol.CONFIG],
-        "nodes": [*scontrol.NODES_IN_DETAIL],
-        "partitions": [*scontrol.PARTITIONS],
-        "reservations": [*scontrol.RESERVATIONS],
-        "licenses": [*scontrol.LICENSES],
+        "config": [*show.CONFIG],
+        "nodes": [*show.NODES_IN_DETAIL],
+        "partitions": [*show.PARTITIONS],
+        "reservations": [*show.RESERVATIONS],
+        "licenses": [*show.LICENSES],
         "queue": queue_command([one.name for one in SHAPE.partitions]),
         "asked": several,
         "book": ["scontrol", "-o", "show", "assoc_mgr", "flags=users,assoc,qos"],
         "book_of_one": book_command(user, "third", ("usergpu", "normal")),
-        "user": sacctmgr.user_command(user, "waits"),
-        "qos": sacctmgr.qos_command(),
+        "user": show.user_command(user, "waits"),
+        "qos": show.qos_command(),
     }
 
 
