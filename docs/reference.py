@@ -20,7 +20,7 @@ from slurmgpu.cli.schema import Kind
 from slurmgpu.diagnosis.row import ROLES
 from slurmgpu.diagnosis.table import ROWS
 from slurmgpu.doctor.lines import CHECKS, LEAST_DRIVERS, THRESHOLDS, Threshold
-from slurmgpu.files.job_text import PREFIX, shipped_tasks
+from slurmgpu.files.data import PREFIX, shipped_tasks
 from slurmgpu.script.rules import RULES
 from slurmgpu.script.variables import VARIABLES
 

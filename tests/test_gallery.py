@@ -12,6 +12,7 @@ import pytest
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import (
+    check_shipped_task,
     copy_example,
     data_folder,
     example_named,
@@ -19,7 +20,6 @@ from slurmgpu.files.data import (
     examples,
     read_templates,
 )
-from slurmgpu.files.job_text import check_shipped_task
 from slurmgpu.files.jobs import read_user_script
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job

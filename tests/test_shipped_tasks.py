@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.errors import PlanError
-from slurmgpu.files.job_text import check_shipped_task, shipped_tasks
+from slurmgpu.files.data import check_shipped_task, shipped_tasks
 from tests.test_train import slurmgpu
 
 

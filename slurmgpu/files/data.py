@@ -5,21 +5,24 @@ The job files that ship with slurmgpu, to copy from.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from slurmgpu.errors import InvalidInput, did_you_mean
+from slurmgpu.errors import InvalidInput, PlanError, did_you_mean
 from slurmgpu.files.trust import Trust, opened
 from slurmgpu.models.base import LAUNCHERS, RUNTIMES
 
 __all__ = [
+    "PREFIX",
     "SHIPPED",
     "WITHOUT_GPUS",
     "TemplateSource",
     "Templates",
+    "check_shipped_task",
     "copy_example",
     "data_folder",
     "example_named",
@@ -28,6 +31,7 @@ __all__ = [
     "read_extensions",
     "read_templates",
     "read_trusted",
+    "shipped_tasks",
 ]
 
 
@@ -251,3 +255,38 @@ def _is_there(source: Path, target: Path, name: str) -> bool:
         f"{target} exists already and is another file; nothing was copied",
         hint=f"name another folder: slurmgpu jobs copy {name} FOLDER",
     )
+
+
+PREFIX = "slurmgpu:"
+
+
+def shipped_tasks() -> dict[str, Any]:
+    """What each is for, and its options, by name; the training reads the same file."""
+    file = Path(__file__).resolve().parent.parent / "training" / "tasks" / "options.json"
+    table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return table
+
+
+def check_shipped_task(task: str, config: Mapping[str, object]) -> None:
+    """PlanError for a name that there is not, a key of ``config:`` that it does not have, or none of its choices."""
+    table, name = shipped_tasks(), task.removeprefix(PREFIX)
+    if name not in table:
+        names = [PREFIX + each for each in table]
+        raise PlanError(
+            f"train.task: {task!r}: there is no such task in slurmgpu; {did_you_mean(task, names)}"
+            f"there are {', '.join(names)}",
+            hint="a task of your own is written as FILE.py:CLASS",
+        )
+    options = table[name]["options"]
+    for key, value in config.items():
+        if key not in options:
+            raise PlanError(
+                f"train.config.{key}: {task} has no such option; {did_you_mean(key, list(options))}"
+                f"it has {', '.join(options)}",
+                hint="docs/tasks.md says what each means",
+            )
+        choices = options[key].get("choices", [value])
+        if value not in choices:
+            raise PlanError(
+                f"train.config.{key}: {value!r}: for {task} it must be one of {', '.join(map(str, choices))}"
+            )

@@ -15,7 +15,7 @@ from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.files.trust import read_regular, text_of
-from slurmgpu.files.job_text import PREFIX, check_shipped_task
+from slurmgpu.files.data import PREFIX, check_shipped_task
 from slurmgpu.models.environment import Container
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.images import image_format
