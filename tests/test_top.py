@@ -19,13 +19,13 @@ from textual.widgets import DataTable, Input
 
 from slurmgpu.cli.actions import top as top_actions
 from slurmgpu.jobs import look as status_module
-from slurmgpu.jobs.details import chart
 from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.answers import Answer
 from slurmgpu.top.app import Top
 from slurmgpu.top.jobs import JobsScreen
+from slurmgpu.top.text import chart
 from tests.recorded import said
 from tests.test_monitoring_status import NOW, job
 

@@ -12,7 +12,7 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.jobs.causes import cause_lines, cause_of, is_own_doing
 from slurmgpu.jobs.gpus_now import GpusNow, gpus_now
 from slurmgpu.jobs.log_files import Log, logs_of
-from slurmgpu.jobs.look import StatusReport, last_known, status, with_seen
+from slurmgpu.jobs.look import StatusReport, last_known, status, with_progress
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobStatus, Run
@@ -98,7 +98,7 @@ class Source:
 
     def detail(self, job: JobStatus) -> Detail:
         """What the job's files tell now; Slurm is not asked."""
-        (job,) = with_seen([job], ended=True)
+        (job,) = with_progress([job], ended=True)
         run = self.run_of(job)
         if run is None:
             return Detail(job, None, None, "", [], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
@@ -15,10 +16,11 @@ from slurmgpu.errors import SlurmGpuError
 from slurmgpu.jobs.actions import ACTS
 from slurmgpu.jobs.arrays import Among, Line
 from slurmgpu.jobs.arrays import lines as lines_of
-from slurmgpu.jobs.details import describe, key_of, moment
 from slurmgpu.jobs.live import Detail, said_of
+from slurmgpu.jobs.table import key_of
 from slurmgpu.models.run import JobState
 from slurmgpu.top.logs import LogScreen
+from slurmgpu.top.text import describe
 from slurmgpu.top.view import View
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ class JobPane(VerticalScroll):
             return
         width = max(40, self.size.width - 2)
         told = self._told.get(self._key(self.line), [])
-        lines = describe(self.line, self._detail, told, moment(), width)
+        lines = describe(self.line, self._detail, told, datetime.now(timezone.utc), width)
         self.query_one("#text", Static).update(Text("\n").join(lines))
 
 

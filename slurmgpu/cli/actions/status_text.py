@@ -16,6 +16,7 @@ from slurmgpu.jobs.arrays import Among, Line
 from slurmgpu.jobs.arrays import lines as lines_of
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.jobs.table import COLUMNS, Column, aligned, table
+from slurmgpu.jobs.view import colour_of
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import printable
 
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
 
     from slurmgpu.cli.asked import How
 
-_COLOURS = {
-    "RUNNING": "green",
-    "COMPLETED": "green",
-    "CONFIGURING": "cyan",
-    "COMPLETING": "cyan",
-    "PENDING": "yellow",
-    "REQUEUED": "yellow",
-    "SUSPENDED": "yellow",
-    "PREEMPTED": "magenta",
-    "CANCELLED": "magenta",
-    "UNKNOWN": "bold red",
-}
 # What Slurm's word for the end leaves open, and a job's logs may tell.
 _FOR_THE_LOGS = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 # On a narrow terminal; --json always has everything.
@@ -179,7 +168,7 @@ def _pretty(
             reason = reason if beside else ""
         elif state is not None:
             start = sum(widths[:state]) + 2 * state
-            colour = _COLOURS.get(lines[number - 1].job.state.value, "red")
+            colour = colour_of(lines[number - 1].job.state)
             text.stylize(colour, start, start + len(row[state]))
         folded = _folded("" if reason == "-" and not beside else reason, console.width - indent)
         if beside and folded:

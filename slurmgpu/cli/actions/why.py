@@ -22,10 +22,10 @@ from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_
 from slurmgpu.jobs.look import StatusReport, status
 from slurmgpu.jobs.runs import run_of_job
 from slurmgpu.jobs.select import current_user, select
+from slurmgpu.jobs.view import STOPPED, outcome_of
 from slurmgpu.jobs.why.answer import Mend, Shape, Start, Why, clock, document, listed, span
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.jobs.why.sizes import shapes_of
-from slurmgpu.jobs.words import STOPPED
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
@@ -44,11 +44,6 @@ MOST_JOBS = 10
 _VERDICTS = {
     "waits": "is waiting", "held": "is held", "never": "is waiting, and will never start as it is", "runs": "is running",
     "stopped": "stopped in good order", "unknown": "is unknown",
-}  # fmt: skip
-_ENDS = {
-    JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled",
-    JobState.TIMEOUT: "ran into its time limit", JobState.OUT_OF_MEMORY: "ran out of memory",
-    JobState.NODE_FAIL: "lost a node", JobState.PREEMPTED: "was preempted",
 }  # fmt: skip
 _COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
 
@@ -152,7 +147,7 @@ def _lines(why: Why, now: datetime) -> list[str]:
     """The answer for people: the sentence, then what it rests on, then what can be done."""
     job = why.job
     name = f" ({printable(job.name)})" if job.name else ""
-    verdict = _VERDICTS.get(why.verdict) or _ENDS.get(job.state, "has ended")
+    verdict = _VERDICTS.get(why.verdict) or outcome_of(job.state)
     styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True) if sys.stdout.isatty() else verdict
     first = f"job {job.job_id}{name} {verdict}"
     if why.verdict in ("waits", "held", "never") and job.reason:
