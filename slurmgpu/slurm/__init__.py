@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slurmgpu.lines.hostlist import expand
+from slurmgpu.lines.slurm import expand
 from slurmgpu.slurm import commands, health, sacct, salloc, sbatch, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
@@ -82,7 +82,7 @@ class Slurm(Commands):
             SlurmRefused: it tells neither its configuration nor its partitions.
         """
         from slurmgpu.slurm.describe import build
-        from slurmgpu.slurm.describe_asking import ask
+        from slurmgpu.slurm.show import ask
 
         told = ask(self, user, most=most)
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)

@@ -15,8 +15,8 @@ from slurmgpu.errors import SlurmGpuError
 from slurmgpu.jobs.gpus_now import GpusNow, Row, could, kind, notes, place, who
 from slurmgpu.jobs.live import said_of
 from slurmgpu.printable import printable
+from slurmgpu.top.app import View
 from slurmgpu.top.text import bar
-from slurmgpu.top.view import View
 
 __all__ = ["GpusScreen", "free_lines"]
 

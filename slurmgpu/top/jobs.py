@@ -13,15 +13,15 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import DataTable, Input, Static
 
-from slurmgpu.jobs.actions import ACTS
 from slurmgpu.jobs.arrays import Line
+from slurmgpu.jobs.live import ACTS
 from slurmgpu.jobs.table import MOST, SORTS, How, key_of, shown
 from slurmgpu.jobs.view import JobView
+from slurmgpu.top.app import HelpScreen, View
 from slurmgpu.top.gpus import GpusScreen
 from slurmgpu.top.logs import LogScreen
 from slurmgpu.top.pane import DetailScreen, JobPane
 from slurmgpu.top.text import Rows, rows_of
-from slurmgpu.top.view import HelpScreen, View
 
 __all__ = ["JobsScreen"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from rich.text import Text
 from textual import events
@@ -13,18 +13,14 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.actions import ACTS
 from slurmgpu.jobs.arrays import Among, Line
 from slurmgpu.jobs.arrays import lines as lines_of
-from slurmgpu.jobs.live import Detail, said_of
+from slurmgpu.jobs.live import ACTS, Detail, said_of
 from slurmgpu.jobs.table import key_of
 from slurmgpu.models.run import JobState
+from slurmgpu.top.app import Top, View
 from slurmgpu.top.logs import LogScreen
 from slurmgpu.top.text import describe
-from slurmgpu.top.view import View
-
-if TYPE_CHECKING:
-    from slurmgpu.top.app import Top
 
 __all__ = ["DetailScreen", "JobPane"]
 

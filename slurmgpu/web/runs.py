@@ -16,9 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.actions import ACTS, Act, perform, question, refusal
 from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.live import Seen, Source, said_of
+from slurmgpu.jobs.live import ACTS, Act, Seen, Source, perform, question, refusal, said_of
 from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
 from slurmgpu.jobs.view import JobView, kind_of, progress_text, reason
 from slurmgpu.models.plan import Plan

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.local.gpus import UsableGpus, gpus_of_the_job, gpus_of_this_machine
+from slurmgpu.local.site import UsableGpus, gpus_of_the_job, gpus_of_this_machine
 from slurmgpu.models.plan import Plan
 
 

@@ -13,8 +13,8 @@ from slurmgpu.cli.actions.gpus_here import choose_gpus, share_out, told_of_gpus
 from slurmgpu.cli.preparing import check_whose, note, prepare
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import world_size
-from slurmgpu.local.gpus import UsableGpus, is_on_a_node
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
+from slurmgpu.local.site import UsableGpus, is_on_a_node
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
 from slurmgpu.runs.prepare import Prepared

@@ -26,7 +26,6 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from slurmgpu import __version__
 from slurmgpu.cli.actions import mcp_fields, mcp_jobs, mcp_reading
 from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
 from slurmgpu.cli.actions.mcp_reading import Said
@@ -35,6 +34,7 @@ from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.runs import run_directories
 from slurmgpu.mcp.text import Calls, Secrets, marked, plain, shortened
 from slurmgpu.runs.preflight import secrets_folder
+from slurmgpu.version import __version__
 
 __all__ = ["make_server", "serve"]
 

@@ -40,6 +40,7 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
         )
     from slurmgpu.jobs.live import Source
     from slurmgpu.top.app import Top
+    from slurmgpu.top.jobs import JobsScreen
 
     settings = load_settings(Path.cwd(), os.environ).settings
     runs = KnownRuns()
@@ -55,7 +56,7 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
         since=lambda: since_moment(since, datetime.now(timezone.utc)) if since else None,
     )
     # No mouse: the terminal's own selection goes on working.
-    Top(source).run(mouse=False)
+    Top(source, JobsScreen()).run(mouse=False)
 
 
 class KnownRuns:
