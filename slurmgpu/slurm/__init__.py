@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slurmgpu.lines.slurm import expand
-from slurmgpu.slurm import commands, health, sacct, salloc, sbatch, show, squeue
+from slurmgpu.slurm import commands, control, health, sacct, salloc, sbatch, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
     Commands,
@@ -17,7 +17,7 @@ from slurmgpu.slurm.commands import (
     current_user,
     submission_env,
 )
-from slurmgpu.slurm.control import Said, Verb, cancel, check_signal, control
+from slurmgpu.slurm.control import Said, Verb, check_signal
 from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Sampling, Start, read_histories, read_sampling
 from slurmgpu.slurm.ids import JobId, expand_pattern
@@ -56,8 +56,8 @@ class Slurm(Commands):
     history = read_histories
     sampling = read_sampling
     live_use = squeue.read_live_use
-    cancel = cancel
-    control = control
+    cancel = control.cancel
+    control = control.control
     idle_nodes = show.idle_nodes
     balance = show.read_balance
     health = health.read
