@@ -1,4 +1,9 @@
-"""The door to the scheduler: typed calls and answers. What lies behind it knows Slurm's commands and their text."""
+"""The door to the scheduler: typed calls and answers.
+
+Here: Slurm's commands and how each release's text is read; commands.py alone starts them.
+Not here: what an answer means to a person (jobs/, clusters/, doctor/).
+Others import this file only, and know neither commands nor text.
+"""
 
 from __future__ import annotations
 
