@@ -39,7 +39,7 @@ class Ended:
     """A batch script that printed something and ended; its beginning is that of every script."""
 
     def __init__(self, run_dir: Path, body: str, **environment: str) -> None:
-        begin = re.search(r"^at_end=.*\n^trap .*\n", GOLDEN.read_text(), re.MULTILINE)
+        begin = re.search(r"^eval .*\n", GOLDEN.read_text(), re.MULTILINE)
         assert begin is not None
         self.run_dir, self.log = run_dir, run_dir / "logs" / "71.out"
         variables = {"SLURMGPU_RUN_DIR": str(run_dir), "SLURM_JOB_ID": "71", **environment}

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from slurmgpu.models.run import GpuSummary, SampleSummary
 from slurmgpu.runs.metrics import Row, opened, part, positive, whole
 from itertools import pairwise
-from slurmgpu.runs import samples
 from slurmgpu.runs.metrics import Row, positive, rows_at_end, whole
 
 __all__ = ["FOLDER", "GpuSeries", "SAMPLE_SCHEMA", "busy_since", "gpu_series", "gpus_by_index", "grown", "host_of", "restart_of", "sample_files", "summary"]
@@ -246,11 +245,11 @@ class GpuSeries(NamedTuple):
 
 def gpu_series(run_dir: Path, job_id: int) -> list[GpuSeries]:
     """The use of each GPU by the newest start's samples, of 16 nodes at most; [] where nothing was sampled."""
-    files = samples.sample_files(run_dir, job_id)
-    newest = {samples.host_of(path): path for path in sorted(files, key=samples.restart_of)}
+    files = sample_files(run_dir, job_id)
+    newest = {host_of(path): path for path in sorted(files, key=restart_of)}
     found: dict[tuple[str, int], list[float]] = {}
     for host, path in sorted(newest.items())[:_MOST_FILES]:
-        rows = [row for row in rows_at_end(path, samples.SAMPLE_SCHEMA, _TAIL) if row.get("kind") == "sample"]
+        rows = [row for row in rows_at_end(path, SAMPLE_SCHEMA, _TAIL) if row.get("kind") == "sample"]
         for before, row in pairwise(rows):
             old = gpus_by_index(before)
             for index, gpu in gpus_by_index(row).items():

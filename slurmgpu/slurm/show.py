@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
-from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer, Commands, unreachable
 from slurmgpu.slurm.text import meaning_of, whole
 
@@ -248,22 +247,22 @@ def ask(slurm: Commands, user: str, *, most: int | None = None) -> Told:
     before, began = len(slurm.asked), time.monotonic()
     told = Told()
     asking = _Asking(slurm, told, None if most is None else before + most)
-    config = slurm.ask(show.CONFIG, timeout=TIMEOUT)
+    config = slurm.ask(CONFIG, timeout=TIMEOUT)
     if meaning_of(config) in {"no answer", "lost"}:
         raise unreachable(config)
-    told.config = show.configuration(clean(config.stdout))
+    told.config = configuration(clean(config.stdout))
     if not told.config:
         told.hidden["slurm"] = f"`scontrol show config` said: {said(config)}"
-    told.partitions = asking.read("partitions", show.PARTITIONS, show.records)
+    told.partitions = asking.read("partitions", PARTITIONS, records)
     if not told.config and told.partitions is None:
         raise SlurmRefused(
             f"Slurm says nothing of this cluster: {told.hidden['slurm']}",
             hint="ask the site's support whether users may run show, or describe the cluster by hand",
         )
-    told.nodes = asking.read("nodes", show.NODES, lambda text: show.records(text, NODE_KEYS))
+    told.nodes = asking.read("nodes", NODES, lambda text: records(text, NODE_KEYS))
     _ask_accounting(asking, told, user)
-    told.reservations = asking.read("reservations", show.RESERVATIONS, show.records)
-    told.licenses = asking.read("licenses", show.LICENSES, show.records)
+    told.reservations = asking.read("reservations", RESERVATIONS, records)
+    told.licenses = asking.read("licenses", LICENSES, records)
     told.calls, told.seconds = len(slurm.asked) - before, time.monotonic() - began
     return told
 
@@ -273,7 +272,7 @@ def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
     if not kind.endswith("/slurmdbd"):
         told.hidden["qos"] = told.hidden["associations"] = "this cluster keeps no accounting"
         return
-    told.qos = asking.read("qos", show.qos_command(), lambda text: show.rows(text, show.QOS_FIELDS))
+    told.qos = asking.read("qos", qos_command(), lambda text: rows(text, QOS_FIELDS))
     if told.qos is None:
         # Everybody may see them: it is accounting that fails, and would again.
         told.hidden["associations"] = "not asked for, since accounting did not tell the QOS either"
@@ -281,15 +280,15 @@ def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
     cluster = told.config.get("ClusterName", "")
     told.user = asking.read(
         "associations",
-        show.user_command(user, cluster),
-        lambda text: show.rows(text, show.USER_FIELDS),
+        user_command(user, cluster),
+        lambda text: rows(text, USER_FIELDS),
     )
     accounts = sorted({row["account"] for row in told.user or () if row["account"]})
     if accounts:
         told.accounts = asking.read(
             "associations.limits.in_all",
-            show.account_command(accounts, cluster),
-            lambda text: show.rows(text, show.ACCOUNT_FIELDS),
+            account_command(accounts, cluster),
+            lambda text: rows(text, ACCOUNT_FIELDS),
         )
 
 
