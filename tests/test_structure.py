@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
+import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -32,3 +34,17 @@ def test_the_contract_on_commands_lists_every_module_that_holds_one() -> None:
     (listed,) = (one["modules"] for one in contracts if one["name"] == "No command imports another")
     modules = [f"{name}_" if keyword.iskeyword(name) else name for name in COMMANDS]
     assert sorted(listed) == sorted(f"slurmgpu.cli.{module}" for module in modules)
+
+
+def test_what_both_sides_agree_on_imports_the_standard_library_and_itself_alone() -> None:
+    """So that any command may load it, and a job needs nothing else."""
+    for file in (PACKAGE / "training" / "formats").glob("*.py"):
+        graph = ast.walk(ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9)))
+        for node in graph:
+            if isinstance(node, ast.Import):
+                assert {each.name.partition(".")[0] for each in node.names} <= sys.stdlib_module_names, file
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 1 or str(node.module).partition(".")[0] in sys.stdlib_module_names, file
+    ask = "import sys, slurmgpu.training.formats.settings; print({'torch', 'pydantic'} & sys.modules.keys())"
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert asked.stdout == "set()\n"
