@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,10 +25,8 @@ from slurmgpu.slurm import Slurm
 from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.directory import copy_entrypoint, new_run_directory
 from slurmgpu.runs.submit import Submission, submit_in
-from collections.abc import Iterator, Mapping
-from typing import Any
-from slurmgpu.runs.metrics import rows_at_end
-from slurmgpu.runs.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
+from slurmgpu.runs.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows, rows_at_end
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
 __all__ = ["Again", "Difference", "Told", "as_replay", "compared", "first_difference", "folder_of_job", "lay_out", "lines_of_both", "starts", "submit_again", "told", "train_again"]
 
@@ -113,7 +111,7 @@ def _fill(scratch: Path, run_dir: Path, settings: Mapping[str, Any], until: int)
         if name in settings
     }
     (scratch / "train.json").write_text(
-        json.dumps({"schema": "slurmgpu.train/1", **settings, **own, **unkept})
+        json.dumps({"schema": TRAIN_SCHEMA, **settings, **own, **unkept})
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError, TrainingError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
+from .formats.settings import REMOVED
 from .generators import states_of
 from .judging import is_spent
 from .loop import Loop
@@ -26,7 +27,7 @@ from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
-from .settings import REMOVED, Config, Settings, divided
+from .settings import Config, Settings, divided
 from .sharding import fully, layers, meta_init, pipeline
 from .sharding.pipeline import Staged
 from .task import Task, load

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Optional, Union
 import torch
 
 from ..data import auto_workers
+from ..formats.settings import TRAIN_SCHEMA
 from .machine import cpus
 from .starting import Place, end, run_folder, start
 
 __all__ = ["APART", "counted", "summed", "tried"]
 
-_SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
 _HARDLY_WAITS = 0.05
 _MOST_STEPS = 1_000_000
@@ -58,7 +58,7 @@ def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> 
     with run_folder(place) as run:
         # As many steps as no try takes, and not more: some schedules make a list of all.
         steps = max(_MOST_STEPS, int(_MOST_STEPS_A_SECOND * place.seconds))
-        document = {"schema": _SCHEMA, **settings, **_WITHOUT, "epochs": steps, "max_steps": steps}
+        document = {"schema": TRAIN_SCHEMA, **settings, **_WITHOUT, "epochs": steps, "max_steps": steps}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
         module = f"{__package__}.apart" if apart else __package__.rpartition(".")[0]
