@@ -26,6 +26,7 @@ from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.directory import copy_entrypoint, new_run_directory
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.runs.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows, rows_at_end
+from slurmgpu.training.formats.checkpoint import CHECKPOINTS, MANIFEST, step_folder
 from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
 __all__ = ["Again", "Difference", "Told", "as_replay", "compared", "first_difference", "folder_of_job", "lay_out", "lines_of_both", "starts", "submit_again", "told", "train_again"]
@@ -79,11 +80,11 @@ def lay_out(
     scratch.mkdir(parents=True)
     _fill(scratch, run_dir, settings, until)
     if checkpoint is not None:
-        target = scratch / "checkpoints" / checkpoint.name
+        target = scratch / CHECKPOINTS / checkpoint.name
         target.mkdir(parents=True)
-        shutil.copyfile(checkpoint / "manifest.json", target / "manifest.json")
+        shutil.copyfile(checkpoint / MANIFEST, target / MANIFEST)
         for part in checkpoint.iterdir():
-            if part.name != "manifest.json":
+            if part.name != MANIFEST:
                 (target / part.name).symlink_to(part.absolute())
 
 
@@ -167,7 +168,7 @@ def submit_again(
     try:
         _fill(directory.path, again.run_dir, again.settings, again.until)
         if again.checkpoint is not None:
-            _link(again.checkpoint, directory.path / "checkpoints" / again.checkpoint.name)
+            _link(again.checkpoint, directory.path / CHECKPOINTS / again.checkpoint.name)
         for number, other in enumerate(again.against):
             _link(other, directory.path / _AGAINST / str(number))
         asked = {"step": again.until, "with": [f"{_AGAINST}/{each}" for each in range(len(again.against))]}
@@ -232,7 +233,7 @@ def train_again(
         "LOCAL_WORLD_SIZE": str(processes),
     }
     log = scratch / "log"
-    done = scratch / "checkpoints" / f"step-{until}" / "manifest.json"
+    done = step_folder(scratch / CHECKPOINTS, until) / MANIFEST
     started: list[subprocess.Popen[bytes]] = []
     try:
         with log.open("wb") as file:

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from .errors import TrainingError
 from .evaluation import Results
 from .export import AVERAGE
+from .formats.checkpoint import step_folder
 from .formats.settings import CHANGE_NO_BIT, CHANGE_ONLY_ROUNDING
 from .generators import put_back as put_generators_back
 from .loop import Loop, Position
@@ -113,7 +114,7 @@ def _restore_judge(loop: Loop, found: Generation) -> None:
     for note in judge.restore(found.manifest):
         loop.console.say(f"note: {note}")
     step, folder = judge.kept, found.path.parent
-    if step is not None and not loop.group.on_first(lambda: counts(folder / f"step-{step}")):
+    if step is not None and not loop.group.on_first(lambda: counts(step_folder(folder, step))):
         judge.lose()
         loop.console.say(
             f"note: the best checkpoint, step-{step}, is gone: the next evaluation is the best one"

@@ -13,9 +13,9 @@ import torch
 from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError, TrainingError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
+from .formats.checkpoint import is_finished, is_spent, is_used_up
 from .formats.settings import REMOVED
 from .generators import states_of
-from .judging import is_spent
 from .loop import Loop
 from .optimizers import by_name, left_out, states_in, unknown_options, without_states
 from .processes.group import Group
@@ -131,7 +131,7 @@ class _Run:
         """Everything between the opening of the run directory and its closing."""
         if self.found is not None:
             require_facts(self.found, *_FACTS)
-        if self.found is not None and _finished(self.found, self.settings, self.limit.step):
+        if self.found is not None and is_finished(self.found.manifest, vars(self.settings), self.limit.step):
             self.console.say(_already_finished(self.found, self.settings))
             self.session.replicas.close()
             return
@@ -547,7 +547,7 @@ class _Run:
             self.session.stopped(step)
             return
         early = loop.judge.spent and step < loop.last_step()
-        cut = not early and not _used_up(loop.position.samples, loop.samples, self.settings)
+        cut = not early and not is_used_up(loop.position.samples, loop.samples, vars(self.settings))
         reason = "early_stop" if early else self.limit.name if cut else "epochs"
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
@@ -578,15 +578,6 @@ def _step_limit(settings: Settings, environment: Mapping[str, str]) -> _Limit:
     return _Limit(settings.max_steps, "max_steps")
 
 
-def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bool:
-    """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
-    facts = found.manifest
-    at_limit = limit is not None and facts["step"] >= limit
-    early = is_spent(facts.get("early_stop"), settings.early_stop)
-    used_up = _used_up(facts["samples"], facts["dataset_samples"], settings)
-    return bool(facts["complete"] and (at_limit or early or used_up))
-
-
 def _length(loop: Loop) -> str:
     """How long a training is, as it is said at its start."""
     if loop.stream:
@@ -597,15 +588,6 @@ def _length(loop: Loop) -> str:
         if epochs is None
         else f"{epochs} epoch{'s' * (epochs != 1)} of {loop.samples} samples, "
     )
-
-
-def _used_up(samples: int, dataset_samples: Optional[int], settings: Settings) -> bool:
-    """Whether the epochs have no step left at this position; ``drop_last`` leaves a rest that is none."""
-    epochs = settings.most_epochs
-    if dataset_samples is None or epochs is None:  # a stream, or steps alone are counted
-        return False
-    room = settings.batch_size if settings.drop_last else 1
-    return samples + room > epochs * dataset_samples
 
 
 def _already_finished(found: Generation, settings: Settings) -> str:

@@ -16,6 +16,7 @@ import torch
 
 from .errors import NotFinite, SettingsError, TakenOver, TrainingError
 from .files import free_name, read_json, write_json
+from .formats.checkpoint import CHECKPOINTS, step_folder
 from .processes.group import Channel, Group
 from .saving import checkpoint, randomness
 from .saving.bound import Bound
@@ -72,7 +73,7 @@ class Session:
         limits: Limits,
     ) -> None:
         self.run_dir, self.group, self.console = run_dir, group, console
-        self._folder, self._environment = run_dir / "checkpoints", environment
+        self._folder, self._environment = run_dir / CHECKPOINTS, environment
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
@@ -344,7 +345,7 @@ class Session:
         Raises:
             TrainingError: on every rank, where the state cannot be saved.
         """
-        path = self._folder / f"step-{step}"
+        path = step_folder(self._folder, step)
         cost, trouble = try_saving(
             path, self.group, lambda snapshot: self._copies(snapshot, common, own), self._hold.check
         )
