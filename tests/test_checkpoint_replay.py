@@ -24,9 +24,9 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.runs import replay as replaying
 from slurmgpu.runs.checkpoints import Checkpoint
-from slurmgpu.runs.metrics import MetricsRow
 from slurmgpu.runs.replay import Told, first_difference
 from slurmgpu.slurm.nodes_now import NodeNow
+from slurmgpu.training.formats.metrics import MetricsRow
 from tests import ready
 from tests.training.conftest import RunFolder, has_fsdp2
 

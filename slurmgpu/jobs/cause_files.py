@@ -19,6 +19,7 @@ from slurmgpu.jobs.select import user_number
 from slurmgpu.models.run import EXIT_CODE_FILE, JobState, JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
+from slurmgpu.training.formats.metrics import ORDERLY
 
 __all__ = [
     "cause_file",
@@ -94,8 +95,6 @@ def orderly_stop(job: JobStatus, run: Run | None) -> str | None:
     return f"stopped {by} at step {step}; slurmgpu resume {job.job_id} continues it"
 
 
-ORDERLY = frozenset({"time", "SIGTERM", "SIGUSR1", "SIGUSR2"})
-"""Why a training stops in good order, in its own words (docs/metrics.md)."""
 STOP_FILE = Path("state", "stop.json")
 
 

@@ -25,8 +25,9 @@ from slurmgpu.slurm import Slurm
 from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.directory import copy_entrypoint, new_run_directory
 from slurmgpu.runs.submit import Submission, submit_in
-from slurmgpu.runs.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows, rows_at_end
 from slurmgpu.training.formats.checkpoint import CHECKPOINTS, MANIFEST, step_folder
+from slurmgpu.training.formats.metrics import METRICS_FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
+from slurmgpu.training.formats.rows import rows_at_end
 from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
 __all__ = ["Again", "Difference", "Told", "as_replay", "compared", "first_difference", "folder_of_job", "lay_out", "lines_of_both", "starts", "submit_again", "told", "train_again"]
@@ -329,13 +330,13 @@ def _rows(file: Path) -> Iterator[MetricsRow]:
 
 def starts(run_dir: Path) -> list[MetricsRow]:
     """The lines of the run's starts, in the order in which they were written."""
-    return [row for row in _rows(run_dir / FILE) if row.kind == "start"]
+    return [row for row in _rows(run_dir / METRICS_FILE) if row.kind == "start"]
 
 
 def told(run_dir: Path, after: int, until: int) -> Told:
     """What there is of the steps after ``after``, up to ``until``; of a step that was repeated, the last."""
     lines: dict[int, Mapping[str, Any]] = {}
-    for row in _rows(run_dir / FILE):
+    for row in _rows(run_dir / METRICS_FILE):
         if row.kind == "train" and after < row.step <= until:
             lines[row.step] = {
                 name: value for name, value in row.values.items() if name.partition(".")[0] in _COMPARED

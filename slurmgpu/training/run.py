@@ -14,6 +14,7 @@ from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
 from .formats.checkpoint import is_finished, is_spent, is_used_up
+from .formats.metrics import METRICS_FILE
 from .formats.settings import REMOVED
 from .generators import states_of
 from .loop import Loop
@@ -136,7 +137,7 @@ class _Run:
             self.session.replicas.close()
             return
         tracking = self._tracking()
-        metrics = self._lines("metrics.jsonl", tracking.put)
+        metrics = self._lines(METRICS_FILE, tracking.put)
         if self.found is not None:
             metrics.recover(self.found.manifest.get("lines", []))
         task = load(self.settings.task)

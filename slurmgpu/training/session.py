@@ -17,6 +17,7 @@ import torch
 from .errors import NotFinite, SettingsError, TakenOver, TrainingError
 from .files import free_name, read_json, write_json
 from .formats.checkpoint import CHECKPOINTS, step_folder
+from .formats.metrics import ORDERLY
 from .processes.group import Channel, Group
 from .saving import checkpoint, randomness
 from .saving.bound import Bound
@@ -38,7 +39,6 @@ __all__ = ["Limits", "Session"]
 
 STOP_SCHEMA = "slurmgpu.stop/1"
 # Slurm ends a job for these, and a person may too; whether it goes on afterwards is for the batch script to say.
-_ORDERLY = {"SIGTERM", "SIGUSR1", "SIGUSR2", "time"}
 
 
 @dataclass(frozen=True)
@@ -469,7 +469,7 @@ class Session:
             "reason": reason,
             "step": step,
             "gained": gained,
-            "requeue": reason in _ORDERLY and gained > 0,
+            "requeue": reason in ORDERLY and gained > 0,
             "job_id": self._environment.get("SLURM_JOB_ID", ""),
             "restart": self.restart,
             "time": time.time(),

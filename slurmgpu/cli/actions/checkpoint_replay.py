@@ -20,7 +20,6 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.printable import printable
 from slurmgpu.runs.checkpoints import Checkpoint, damage
 from slurmgpu.runs.directory import ask_entrypoint, chosen_python, read_plan
-from slurmgpu.runs.metrics import MetricsRow
 from slurmgpu.runs.replay import (
     Again,
     Told,
@@ -33,6 +32,7 @@ from slurmgpu.runs.replay import (
     train_again,
 )
 from slurmgpu.slurm import Slurm
+from slurmgpu.training.formats.metrics import MetricsRow
 from slurmgpu.training.formats.settings import CHANGE_NO_BIT
 
 _CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}

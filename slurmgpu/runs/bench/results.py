@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
-from slurmgpu.runs.metrics import Row, opened, part, positive
+from slurmgpu.training.formats.rows import Row, opened, part, positive, whole
 from collections.abc import Iterator, Mapping
-from slurmgpu.runs.metrics import Row, whole
 from collections.abc import Iterator
-from slurmgpu.runs.metrics import Row, positive
 from slurmgpu.amounts import amount, percent, short
 import json
 import statistics
@@ -26,7 +24,6 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import open_regular
 from slurmgpu.amounts import percent
 from collections.abc import Mapping
-from slurmgpu.runs.metrics import positive, whole
 from slurmgpu.amounts import count
 
 __all__ = ["BenchJob", "NODE_HEAD", "JOBS", "KINDS", "PUBLISHED", "PUBLISHED_PLACES", "Part", "ROWS", "Results", "SCHEMA", "Table", "digits", "is_busy", "jobs_in", "jobs_text", "machine_line", "median", "missing", "network_lines", "node_lines", "over", "part_of", "place_of", "read", "seconds", "slow", "times"]
