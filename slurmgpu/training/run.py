@@ -14,6 +14,7 @@ from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
 from .formats.checkpoint import is_finished, is_spent, is_used_up
+from .formats.combinations import clashes
 from .formats.metrics import METRICS_FILE
 from .formats.settings import REMOVED
 from .generators import states_of
@@ -29,7 +30,7 @@ from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
-from .sharding import fully, layers, meta_init, pipeline
+from .sharding import fully, pipeline
 from .sharding.pipeline import Staged
 from .task import Task, load
 from .versions import with_versions
@@ -52,15 +53,14 @@ _PATIENCE = (1.0, 5.0, 10.0)
 
 
 def check_strategy(settings: Settings, world_size: int) -> None:
-    """Refuse a strategy of one process for several; before these meet, or the first to leave breaks the meeting."""
+    """Refuse what does not go with the strategy; before the processes meet, or the first to leave breaks the meeting."""
     if settings.strategy in ("single", "dp", "model_parallel") and world_size > 1:
         raise SettingsError(
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
-    meta_init.refuse(settings)
-    if settings.pipeline_stages is not None:
-        pipeline.require_stages(settings, world_size)
+    for reason, remedy in clashes(settings, world_size):
+        raise SettingsError(f"{reason}; {remedy}")
     if settings.strategy == "fsdp2" and world_size > 1:
         fully.require_torch()
 
@@ -143,13 +143,11 @@ class _Run:
         task = load(self.settings.task)
         if fully.is_asked_for(self.settings, self.group):
             fully.require_torch_of(self.group.device)
-            fully.refuse(task, self.settings)
+            fully.refuse(task)
         if pipeline.is_asked_for(self.settings, self.group):
             stages = self.settings.pipeline_stages or self.group.ranks.world_size
-            pipeline.refuse(task, self.settings, copies=stages < self.group.ranks.world_size)
+            pipeline.refuse(task)
             self.group.form_pipeline(stages)
-        if self.settings.strategy == "model_parallel":
-            layers.refuse(self.settings)
         if task.has("sample"):
             self._generated = self._lines("generated.jsonl")
         self.group.on_first(lambda: task.prepare(Config(self.settings)))

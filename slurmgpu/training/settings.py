@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 from .errors import SettingsError
 from .files import write_whole
+from .formats.combinations import misfit, uneven_batch
 from .formats.settings import NOT_INTERLEAVED, REMOVED, TRAIN_SCHEMA, TrainFields, rules_of
 
 __all__ = ["Config", "Settings", "complete", "divided", "load", "micro_batch", "parse"]
@@ -81,56 +82,12 @@ def parse(document: object, source: str = "train.json") -> Settings:
             raise SettingsError(f"{source}: {name} is {value!r}; it must be {rule.valid}")
     if "task" not in values:
         raise SettingsError(f"{source}: task is missing; it must be {_RULES['task'].valid}")
-    _check_accumulation(values, source)
-    _check_nodes(values, source)
-    _check_config(values.get("config", {}), source)
+    for name, value in values.items():
+        reason = misfit(name, value, values, _RULES)
+        if reason is not None:
+            shown = name if name == "config" else f"{name} is {value!r}"
+            raise SettingsError(f"{source}: {shown}: {reason}")
     return Settings(**values)
-
-
-def _check_accumulation(values: Mapping[str, object], source: str) -> None:
-    accumulate, micro = values.get("accumulate", 1), values.get("micro_batch")
-    if micro is not None and accumulate != 1:
-        raise SettingsError(
-            f"{source}: accumulate is {accumulate} and micro_batch is {micro!r}: each follows from the other; "
-            "leave out one of them"
-        )
-    if values.get("static_graph") and (accumulate != 1 or micro is not None):
-        # Its first backward pass must not be one of no_sync: an assertion fails (pytorch's issue 143580).
-        said = f"accumulate is {accumulate}" if micro is None else f"micro_batch is {micro!r}"
-        raise SettingsError(
-            f"{source}: static_graph is True and {said}: torch's DDP cannot do it with several micro-batches a step; "
-            "set static_graph to false, or leave the other out"
-        )
-
-
-def _check_nodes(values: Mapping[str, object], source: str) -> None:
-    steps, shared, folder = (
-        values.get(name) for name in ("checkpoint_steps", "checkpoint_shared_steps", "checkpoint_node_folder")
-    )
-    if isinstance(shared, int) and not (isinstance(steps, int) and steps < shared):
-        raise SettingsError(
-            f"{source}: checkpoint_shared_steps is {shared}, but checkpoint_steps, after which steps in between are kept on "
-            f"the nodes, is {steps or 'not set'}: set checkpoint_steps to less than {shared}, such as 1, or leave "
-            "checkpoint_shared_steps out"
-        )
-    if folder is not None and shared is None:
-        raise SettingsError(
-            f"{source}: checkpoint_node_folder is {folder!r}, and nothing is kept on the nodes: set "
-            "checkpoint_shared_steps too, or leave it out"
-        )
-
-
-def _check_config(config: Iterable[str], source: str) -> None:
-    for name in config:
-        if not name.isidentifier():
-            raise SettingsError(
-                f"{source}: config has the key {name!r}; the task reads it as cfg.NAME, "
-                "so it must be letters, digits and underscores"
-            )
-        if name in _RULES:
-            raise SettingsError(
-                f"{source}: config.{name} is a setting of its own; write {name} beside config, not inside"
-            )
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
@@ -158,15 +115,9 @@ def micro_batch(settings: Settings, world_size: int) -> int:
     """
     if isinstance(settings.micro_batch, int):
         return settings.micro_batch
-    parts = world_size * settings.accumulate
-    micro, rest = divmod(settings.batch_size, parts)
-    if not rest:
-        return micro
-    nearest = max(parts, round(settings.batch_size / parts) * parts)
-    raise SettingsError(
-        f"batch_size {settings.batch_size} does not divide by {parts} "
-        f"(world size {world_size} x accumulate {settings.accumulate}); the nearest batch_size is {nearest}"
-    )
+    if (uneven := uneven_batch(settings, world_size, "world size")) is not None:
+        raise SettingsError(uneven[0])
+    return settings.batch_size // (world_size * settings.accumulate)
 
 
 class Config:

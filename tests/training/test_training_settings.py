@@ -13,8 +13,6 @@ from slurmgpu.training import run
 from slurmgpu.training.errors import SettingsError
 from slurmgpu.training.formats.settings import NOT_INTERLEAVED, TRAIN_SCHEMA
 from slurmgpu.training.settings import Config, Settings, load, micro_batch, parse
-from slurmgpu.training.sharding import fully, layers, pipeline
-from slurmgpu.training.task import Task
 
 try:
     from pydantic import ValidationError
@@ -110,7 +108,7 @@ WRONG: dict[str, list[Any]] = {
 INVALID: list[dict[str, Any]] = [
     *({setting: value} for setting, values in WRONG.items() for value in values),
     {"static_graph": True, "accumulate": 2},
-    *({"static_graph": True, "micro_batch": value} for value in ("auto", 2)),
+    *({"static_graph": True, "micro_batch": value} for value in ("auto", 2, 1)),
     *({"micro_batch": value, "accumulate": 2} for value in ("auto", 8)),
     {"checkpoint_shared_steps": 100, "checkpoint_steps": 100},
     {"checkpoint_shared_steps": 0, "checkpoint_steps": 1},
@@ -255,31 +253,13 @@ TOGETHER: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-class _Any:
-    def dataset(self, cfg: Any, split: str) -> Any: ...
-    def model(self, cfg: Any) -> Any: ...
-    def loss(self, model: Any, batch: Any) -> Any: ...
-
-
-def _starts(settings: Settings, world_size: int) -> None:
-    """What the entrypoint judges of settings before the task is asked for anything."""
-    task = Task(_Any, Path("task.py"))
-    run.check_strategy(settings, world_size)
-    if settings.strategy == "pipeline" and world_size > 1:
-        pipeline.refuse(task, settings, copies=world_size > (settings.pipeline_stages or world_size))
-    if settings.strategy == "fsdp2" and world_size > 1:
-        fully.refuse(task, settings)
-    if settings.strategy == "model_parallel":
-        layers.refuse(settings)
-
-
 @twin
 @pytest.mark.parametrize(("values", "world_size", "message"), CLASHES)
 def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
     values: dict[str, Any], world_size: int, message: str
 ) -> None:
     with pytest.raises(SettingsError):
-        _starts(Settings("task.py:T", **values), world_size)
+        run.check_strategy(Settings("task.py:T", **values), world_size)
     with pytest.raises(PlanError, match=message) as planned:
         TrainSettings(task="task.py:T", **values).require_processes(world_size)
     assert planned.value.hint
@@ -290,7 +270,7 @@ def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
 def test_what_the_entrypoint_takes_is_planned(values: dict[str, Any], world_size: int) -> None:
     TrainSettings(task="task.py:T", **values).require_processes(world_size)
     if values["strategy"] != "fsdp2" or hasattr(torch.distributed.fsdp, "fully_shard"):
-        _starts(Settings("task.py:T", **values), world_size)
+        run.check_strategy(Settings("task.py:T", **values), world_size)
 
 
 @twin
