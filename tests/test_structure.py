@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import shutil
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -13,6 +14,7 @@ import grimp
 import pytest
 
 from slurmgpu.cli.group import COMMANDS
+from slurmgpu.runs.directory import copy_entrypoint
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,3 +50,19 @@ def test_what_both_sides_agree_on_imports_the_standard_library_and_itself_alone(
     ask = "import sys, slurmgpu.training.formats.settings; print({'torch', 'pydantic'} & sys.modules.keys())"
     asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     assert asked.stdout == "set()\n"
+
+
+def test_what_both_sides_agree_on_travels_under_the_copy_s_own_name(tmp_path: Path) -> None:
+    """As a folder in the run directory, and from a zip; nothing of the installed package is needed."""
+    copy_entrypoint(tmp_path / "code")
+    formats = sorted((tmp_path / "code" / "slurmgpu_training" / "formats").glob("*.py"))
+    assert [file.name for file in formats] == sorted(
+        file.name for file in (PACKAGE / "training" / "formats").glob("*.py")
+    )
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "code")
+    names = [f"slurmgpu_training.formats.{file.stem}" for file in formats if file.stem != "__init__"]
+    ask = f"import sys, slurmgpu_training.settings, {', '.join(names)}; print('slurmgpu' in sys.modules)"
+    for path in (tmp_path / "code", packed):
+        command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(path)!r}); {ask}"]
+        asked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert asked.stdout == "False\n", asked.stderr

@@ -17,17 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
 from slurmgpu.errors import RunFailed
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.run import Run
-from slurmgpu.slurm import Slurm
-from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.directory import copy_entrypoint, new_run_directory
+from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.submit import Submission, submit_in
+from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.checkpoint import CHECKPOINTS, MANIFEST, step_folder
 from slurmgpu.training.formats.metrics import METRICS_FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
 from slurmgpu.training.formats.rows import rows_at_end
+from slurmgpu.training.formats.run_files import COMPARED_FILE, COMPARE_FILE
 from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
 __all__ = ["Again", "Difference", "Told", "as_replay", "compared", "first_difference", "folder_of_job", "lay_out", "lines_of_both", "starts", "submit_again", "told", "train_again"]
@@ -173,7 +175,7 @@ def submit_again(
         for number, other in enumerate(again.against):
             _link(other, directory.path / _AGAINST / str(number))
         asked = {"step": again.until, "with": [f"{_AGAINST}/{each}" for each in range(len(again.against))]}
-        (directory.path / "compare.json").write_text(json.dumps(asked))
+        (directory.path / COMPARE_FILE).write_text(json.dumps(asked))
     except OSError as error:
         directory.remove()
         raise RunFailed(f"{directory.path} cannot be written: {error.strerror}") from None
@@ -186,7 +188,7 @@ def submit_again(
 def compared(replayed: Path) -> list[dict[str, Any]] | None:
     """How the job's checkpoint compares with each that it was held against; None where the job has not told."""
     try:
-        found = json.loads((replayed / "compared.json").read_bytes())["found"]
+        found = json.loads((replayed / COMPARED_FILE).read_bytes())["found"]
         return [found[name] for name in sorted(found, key=lambda name: int(name.rpartition("/")[2]))]
     except (OSError, ValueError, KeyError, TypeError):
         return None

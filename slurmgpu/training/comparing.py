@@ -17,6 +17,7 @@ from typing import Any
 from .errors import TrainingError
 from .files import read_json, write_json
 from .formats.checkpoint import CHECKPOINTS, INDEX, MANIFEST, listed_parts, step_folder
+from .formats.run_files import COMPARE_FILE, COMPARED_FILE
 from .saving.checkpoint import Generation, read
 
 __all__ = ["compare", "compare_as_asked"]
@@ -65,15 +66,15 @@ def compare_as_asked(run_dir: Path) -> None:
     Raises:
         TrainingError: it cannot be read what is asked, or a part.
     """
-    asked = read_json(run_dir / "compare.json")
+    asked = read_json(run_dir / COMPARE_FILE)
     try:
         own, others = step_folder(run_dir / CHECKPOINTS, asked["step"]), list(asked["with"])
     except (KeyError, TypeError) as error:
         raise TrainingError(
-            f"{run_dir}/compare.json does not say what is compared: it needs step and with"
+            f"{run_dir / COMPARE_FILE} does not say what is compared: it needs step and with"
         ) from error
     found = {other: compare(run_dir / other, own) for other in others}
-    write_json(run_dir / "compared.json", {"schema": "slurmgpu.compared/1", "found": found})
+    write_json(run_dir / COMPARED_FILE, {"schema": "slurmgpu.compared/1", "found": found})
 
 
 def _differing(one: Any, other: Any, place: tuple[str, ...]) -> Iterator[tuple[str, float]]:

@@ -13,13 +13,13 @@ from slurmgpu.runs.samples import SAMPLE_SCHEMA, busy_since, gpus_by_index, grow
 from slurmgpu.training.formats.metrics import (
     METRICS_FILE,
     METRICS_SCHEMA,
-    ORDERLY,
     MetricsRow,
     intervals_of,
     kept_intervals,
     metrics_rows,
 )
 from slurmgpu.training.formats.rows import Row, opened, part, positive, rows_at_end, rows_in, whole
+from slurmgpu.training.formats.run_files import ORDERLY
 
 __all__ = ["Line", "Series", "Training", "read_rows", "read_series", "read_training", "training_of"]
 

@@ -13,7 +13,6 @@ from .rows import Row, number, part, positive, rows_at_end, whole
 __all__ = [
     "METRICS_FILE",
     "METRICS_SCHEMA",
-    "ORDERLY",
     "Interval",
     "MetricsRow",
     "intervals_of",
@@ -25,8 +24,6 @@ __all__ = [
 
 METRICS_FILE = "metrics.jsonl"
 METRICS_SCHEMA = "slurmgpu.metrics/1"
-ORDERLY = frozenset({"time", "SIGTERM", "SIGUSR1", "SIGUSR2"})
-"""The reasons of an ``end`` line with which a training has stopped before its end, with everything saved."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _TAIL = 1 << 20
 """Bytes from the end of a file: some thousand lines."""
