@@ -206,10 +206,11 @@ def entrypoint(folder: Path, note: Callable[[], None]) -> None:
     """The real thing: its own run, with the clock of the benchmark in the task's loss."""
     import torch
 
+    from slurmgpu.training.formats.settings import TRAIN_SCHEMA
     from slurmgpu.training.processes.group import Group
     from slurmgpu.training.processes.ranks import Ranks
     from slurmgpu.training.run import train
-    from slurmgpu.training.settings import SCHEMA, parse
+    from slurmgpu.training.settings import parse
 
     text = TASK.replace("        x, y = batch\n", "        note()\n        x, y = batch\n")
     (folder / "mlp_task.py").write_text("from mlp_note import note\n" + text)
@@ -224,7 +225,7 @@ def entrypoint(folder: Path, note: Callable[[], None]) -> None:
     settings |= {"checkpoint_every": 10**6, "workers": 0}
     ends = {"SLURMGPU_END_TIME": str(int(time.time()) + 86400)}
     with contextlib.redirect_stdout(io.StringIO()):
-        train(parse({"schema": SCHEMA, **settings}), folder, Group(Ranks(), torch.device("cpu")), ends)
+        train(parse({"schema": TRAIN_SCHEMA, **settings}), folder, Group(Ranks(), torch.device("cpu")), ends)
 
 
 def one_round(steps: int, names: list[str]) -> dict[str, list[float]]:

@@ -27,7 +27,6 @@ from slurmgpu.models.train import TrainSettings
 from slurmgpu.runs.bench.page import TRY_HEAD, figures, page, page_of_parts, svg, write_png
 from slurmgpu.runs.bench.page import try_lines as tries
 from slurmgpu.runs.bench.results import (
-    SCHEMA,
     BenchJob,
     Part,
     jobs_in,
@@ -40,6 +39,7 @@ from slurmgpu.runs.bench.results import (
     times,
 )
 from slurmgpu.runs.bench.verdict import judge, kinds_of, ratios, would_do
+from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 from tests.present import Recorded
 from tests.tables import TABLES
 
@@ -67,7 +67,7 @@ NODE = [
 
 def rows(path: Path, *found: object) -> Path:
     file = path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"schema": SCHEMA, **row}) + "\n" for row in found))  # type: ignore[dict-item]
+    file.write_text("".join(json.dumps({"schema": BENCH_SCHEMA, **row}) + "\n" for row in found))  # type: ignore[dict-item]
     return file
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from slurmgpu.errors import SlurmGpuError
 from slurmgpu.runs import checkpoints as reading
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export
+from slurmgpu.training.formats.checkpoint import sealed
 from slurmgpu.training.names import plain_names
 from slurmgpu.training.saving import checkpoint as writing
 from slurmgpu.training.weights.reading import read_state
@@ -73,7 +74,7 @@ def run_dir(tmp_path: Path) -> Path:
 def test_no_flipped_bit_in_a_manifest_is_accepted(run_dir: Path) -> None:
     path = run_dir / "checkpoints" / "step-20" / "manifest.json"
     document = json.loads(path.read_text()) | {"schema": "slurmgpu.checkpoint/2"}
-    text = writing._sealed(json.dumps(document, indent=1)[:-2].encode())
+    text = sealed(document)
     path.write_bytes(text)
     assert reading.checkpoints(path.parents[1])[0].state == "complete"
     draw = random.Random(0)
@@ -81,6 +82,16 @@ def test_no_flipped_bit_in_a_manifest_is_accepted(run_dir: Path) -> None:
         place = draw.randrange(len(text))
         path.write_bytes(text[:place] + bytes([text[place] ^ 1 << draw.randrange(8)]) + text[place + 1 :])
         assert reading.checkpoints(path.parents[1])[0].state == "damaged", path.read_bytes()
+
+
+def test_what_a_resume_would_call_damaged_is_shown_so(call: Call, run_dir: Path) -> None:
+    path = save(run_dir, 30, samples=None)
+    (newest, *_) = listed(call)
+    assert (newest["state"], newest["problem"]) == ("damaged", "manifest.json: samples is None")
+    generation, notes = writing.newest_intact(path.parent)
+    assert generation is not None
+    assert generation.path.name == "step-20"
+    assert "manifest.json: samples is None" in notes[0]
 
 
 def listed(call: Call, *words: str) -> list[dict[str, Any]]:
@@ -381,30 +392,30 @@ def test_nothing_to_verify_is_no_success(call: Call, tmp_path: Path) -> None:
 
 
 def test_pruning_meanwhile_is_no_damage(call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = reading._wrong_content
+    before = reading.require_content
 
-    def prune_first(file: Path, part: reading.Part) -> str | None:
-        if file.parent.name == "step-10":
-            shutil.rmtree(file.parent, ignore_errors=True)
-        return before(file, part)
+    def prune_first(path: Path, name: str, entry: Mapping[str, Any]) -> None:
+        if path.name == "step-10":
+            shutil.rmtree(path, ignore_errors=True)
+        before(path, name, entry)
 
-    monkeypatch.setattr(reading, "_wrong_content", prune_first)
+    monkeypatch.setattr(reading, "require_content", prune_first)
     done = call("verify")
     assert done.exit_code == 0
     assert "step-10" not in done.stdout
 
 
 def test_those_that_came_since_are_read(call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = reading._wrong_content
+    before = reading.require_content
 
-    def move_on(file: Path, part: reading.Part) -> str | None:
-        step = int(file.parent.name.removeprefix("step-"))
-        if step < 40 and file.parent.exists():
+    def move_on(path: Path, name: str, entry: Mapping[str, Any]) -> None:
+        step = int(path.name.removeprefix("step-"))
+        if step < 40 and path.exists():
             save(run_dir, step + 20)
-            shutil.rmtree(file.parent)
-        return before(file, part)
+            shutil.rmtree(path)
+        before(path, name, entry)
 
-    monkeypatch.setattr(reading, "_wrong_content", move_on)
+    monkeypatch.setattr(reading, "require_content", move_on)
     done = call("verify")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[-1] == "a resume takes step-40"
@@ -482,7 +493,7 @@ def save_parts(run_dir: Path, step: int, **parts: Any) -> Path:
     """A checkpoint with these parts, by name of the file without its ending."""
     path = run_dir / "checkpoints" / f"step-{step}"
     entries = {f"{name}.pt": writing.write_part(path, f"{name}.pt", part) for name, part in parts.items()}
-    writing.commit(path.parent, step, entries, {})
+    writing.commit(path.parent, step, entries, {"samples": 32 * step, "world_size": 1})
     return path
 
 
@@ -557,7 +568,8 @@ def test_the_best_checkpoint_is_exported(call: Call, tmp_path: Path) -> None:
     for step in (20, 30, 40):
         path = save_parts(tmp_path / "run", step, model={"weight": torch.tensor([float(step)])})
         parts = json.loads((path / "manifest.json").read_text())["parts"]
-        writing.commit(path.parent, step, parts, {"best": BEST})
+        facts = {"samples": 32 * step, "world_size": 1, "best": BEST}
+        writing.commit(path.parent, step, parts, facts)
     assert "--best and --step" in str(refused(call, "run", "--best", "--step", "40", "-o", "weights.pt"))
     assert call("export", "run", "--best", "-o", "weights.pt").exit_code == 0
     assert torch.load(tmp_path / "weights.pt", weights_only=True) == {"weight": torch.tensor([30.0])}

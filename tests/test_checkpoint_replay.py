@@ -24,9 +24,9 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.runs import replay as replaying
 from slurmgpu.runs.checkpoints import Checkpoint
-from slurmgpu.runs.metrics import MetricsRow
 from slurmgpu.runs.replay import Told, first_difference
 from slurmgpu.slurm.nodes_now import NodeNow
+from slurmgpu.training.formats.metrics import MetricsRow
 from tests import ready
 from tests.training.conftest import RunFolder, has_fsdp2
 
@@ -130,6 +130,22 @@ def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
     interval = checkpoint_replay._Interval(tmp_path, None, 5, end)
     with pytest.raises(checkpoint_replay._Unknown, match="a loop of its own"):
         checkpoint_replay._replayed(interval, checkpoint_replay._Here(sys.executable, tmp_path))
+
+
+def manifest(**settings: object) -> dict[str, object]:
+    return {"settings": settings, "task_sha256": "0"}
+
+
+def test_what_changes_no_bit_may_have_changed_within_the_interval() -> None:
+    interval = checkpoint_replay._Interval(Path(), None, 5, None)
+    free = {
+        "nvtx": True, "profile_after": 3, "profile_steps": 2, "profile_stacks": True, "profile_snapshot": True,
+        "fit_head_room": 0.2, "workers": 2, "evaluate_every": 3, "early_stop": None,
+    }  # fmt: skip
+    checkpoint_replay._require_one_setting([manifest(lr=0.1), manifest(lr=0.1, **free)], interval)
+    for name in ("lr", "strategy"):
+        with pytest.raises(checkpoint_replay._Unknown, match=f"the run has changed: {name}$"):
+            checkpoint_replay._require_one_setting([manifest(), manifest(**{name: 1})], interval)
 
 
 def test_an_interval_beyond_the_end_of_the_run_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

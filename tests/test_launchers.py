@@ -145,7 +145,9 @@ def test_mpirun_starts_once_and_its_processes_have_their_ranks() -> None:
     assert "--ntasks-per-node=2\n" in text  # mpirun takes its slots from them
     assert re.search(r"\n    mpirun -n 4 \\\n        sh -c 'export RANK=", text)
     assert "srun -" not in text
-    assert "\nexport SRUN_CPUS_PER_TASK=32 " in text  # its one agent on a node gets all of the job's CPUs there
+    assert (
+        "\nexport SRUN_CPUS_PER_TASK=32 " in text
+    )  # its one agent on a node gets all of the job's CPUs there
 
 
 def test_mpirun_starts_each_process_in_its_image() -> None:

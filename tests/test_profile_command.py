@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmGpuError
-from slurmgpu.runs.metrics import METRICS_SCHEMA, metrics_rows, rows_in
 from slurmgpu.runs.profiles import of_training
+from slurmgpu.training.formats.metrics import METRICS_SCHEMA, metrics_rows
+from slurmgpu.training.formats.rows import rows_in
 
 Call = Callable[..., Result]
 

@@ -5,7 +5,6 @@ Exit codes above 127, which most releases of sacct show without their 128: made 
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from slurmgpu.jobs.select import user_number
 from slurmgpu.models.run import EXIT_CODE_FILE, JobState, JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
+from slurmgpu.training.formats.run_files import STOP_FILE, read_stop
 
 __all__ = [
     "cause_file",
@@ -75,28 +75,21 @@ def orderly_stop(job: JobStatus, run: Run | None) -> str | None:
     folder = Path(run.run_dir)
     task = job.job_id.partition("_")[2]
     try:
-        stop = json.loads(_read_file_of(owner, (folder / task if task.isdigit() else folder) / STOP_FILE))
-        number, step, reason = str(stop["job_id"]), int(stop["step"]), str(stop["reason"])
-        of_this_start = number == str(job.raw_id) and int(stop["restart"]) >= (job.restarts or 0)
-        gained = int(stop["gained"]) > 0
+        stop = read_stop(_read_file_of(owner, (folder / task if task.isdigit() else folder) / STOP_FILE))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not of_this_start or reason not in ORDERLY:
+    of_this_start = stop.job_id == str(job.raw_id) and stop.restart >= (job.restarts or 0)
+    if not of_this_start or not stop.is_orderly:
         return None
     if job.state is JobState.PREEMPTED:
         by = "for a job that comes first"
-    elif reason == "time" or job.state is JobState.TIMEOUT:
+    elif stop.reason == "time" or job.state is JobState.TIMEOUT:
         by = "by its time limit"
     else:
-        by = f"by {reason}"
-    if not gained:
-        return f"stopped {by} before it gained a step (it is at step {step}): give it more time"
-    return f"stopped {by} at step {step}; slurmgpu resume {job.job_id} continues it"
-
-
-ORDERLY = frozenset({"time", "SIGTERM", "SIGUSR1", "SIGUSR2"})
-"""Why a training stops in good order, in its own words (docs/metrics.md)."""
-STOP_FILE = Path("state", "stop.json")
+        by = f"by {stop.reason}"
+    if stop.gained <= 0:
+        return f"stopped {by} before it gained a step (it is at step {stop.step}): give it more time"
+    return f"stopped {by} at step {stop.step}; slurmgpu resume {job.job_id} continues it"
 
 
 def written_cause(job: JobStatus, run: Run | None) -> Cause | None:

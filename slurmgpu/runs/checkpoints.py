@@ -1,28 +1,31 @@
-"""A run's checkpoints, read without torch: which there are, which are intact, where a resume goes on.
-
-The files are described in docs/training.md; the entrypoint, which travels without the rest, judges them by the same
-rules (``newest_intact`` in its ``checkpoint`` module).
-"""
+"""A run's checkpoints, read without torch: which there are, which are intact, where a resume goes on."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from slurmgpu.files.trust import read_regular
+from slurmgpu.training.formats.checkpoint import (
+    CHECKPOINTS,
+    MANIFEST,
+    is_finished,
+    listed_parts,
+    read_manifest,
+    require_content,
+    require_size,
+    step_of,
+)
 
 __all__ = ["Best", "Checkpoint", "EarlyStop", "Manifest", "State", "best_of", "checkpoint_folders", "checkpoints", "damage", "is_done", "newest_complete", "newest_of_tasks", "read_through"]
 
 
-MANIFEST = "manifest.json"
-INDEX = "index.json"
-"""Of a folder in a checkpoint, which has those of many ranks."""
-_BLOCK = 1 << 22
 _LOOKS = 5
 
 State = Literal["complete", "damaged", "torn", "set aside"]
@@ -38,12 +41,6 @@ class Part(_Read):
 
     bytes: int
     sha256: str
-
-
-class _Index(_Read):
-    """What the ``index.json`` of a folder says."""
-
-    parts: dict[str, Part]
 
 
 class Best(_Read):
@@ -114,7 +111,7 @@ class Checkpoint:
 
 def checkpoint_folders(run_dir: Path) -> dict[str, Path]:
     """The folders of checkpoints in a run directory by the array task they belong to; '' without an array."""
-    folders = {"": run_dir / "checkpoints"} if (run_dir / "checkpoints").is_dir() else {}
+    folders = {"": run_dir / CHECKPOINTS} if (run_dir / CHECKPOINTS).is_dir() else {}
     tasks = [path for path in run_dir.glob("*/checkpoints") if path.parent.name.isdecimal() and path.is_dir()]
     tasks.sort(key=lambda path: int(path.parent.name))
     return folders | {path.parent.name: path for path in tasks}
@@ -147,31 +144,11 @@ def newest_of_tasks(run_dir: Path) -> dict[str, Checkpoint]:
 
 
 def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
-    """Whether a training with these settings (of train.json) has nothing left to do after this checkpoint.
-
-    The entrypoint judges by the same rule (``_finished`` in its ``run`` module).
-    """
+    """Return whether a training with these settings (of train.json) has nothing left to do after this checkpoint."""
     manifest = newest.manifest if newest is not None else None
-    if newest is None or manifest is None or not manifest.complete or settings.get("resume") is False:
+    if manifest is None or settings.get("resume") is False:
         return False
-    if _is_spent(manifest.early_stop, settings.get("early_stop")):
-        return True
-    most = settings.get("max_steps")
-    if most is not None and newest.step >= most:
-        return True
-    epochs = settings.get("epochs") or (1 if most is None else None)
-    if manifest.samples is None or manifest.dataset_samples is None or epochs is None:
-        return False
-    room = settings["batch_size"] if settings.get("drop_last") else 1
-    return bool(manifest.samples + room > epochs * manifest.dataset_samples)
-
-
-def _is_spent(saved: EarlyStop | None, wanted: Mapping[str, Any] | None) -> bool:
-    """Whether a training ends early by these settings."""
-    if saved is None or wanted is None:
-        return False
-    same = (saved.metric, saved.mode) == (wanted["metric"], wanted["mode"])
-    return same and saved.since >= wanted["patience"]
+    return is_finished(manifest.model_dump(), settings, settings.get("max_steps"))
 
 
 def best_of(found: list[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:
@@ -222,49 +199,35 @@ def _read(path: Path) -> tuple[Manifest | None, str | None]:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         return None, f"{MANIFEST} is not valid: {f'{place}: ' if place else ''}{first['msg']}"
-    if manifest.schema_ == "slurmgpu.checkpoint/2" and not _is_as_written(text):
-        return None, f"{MANIFEST} differs from its SHA-256"
-    if manifest.step is not None and path.name.startswith("step-") and path.name != f"step-{manifest.step}":
-        return None, f"{MANIFEST} is of step {manifest.step}"
     try:
-        return manifest.model_copy(update={"parts": dict(_listed(path, manifest.parts, ""))}), None
+        read_manifest(text, step_of(path))
+    except ValueError as error:
+        return None, str(error)
+    try:
+        return manifest.model_copy(update={"parts": _all_parts(path, manifest.parts)}), None
     except ValueError as error:
         return manifest, str(error)
 
 
-def _listed(path: Path, parts: Mapping[str, Part], folder: str) -> Iterator[tuple[str, Part]]:
-    """The files of a checkpoint by their place in it, those of folders by their indexes, which have to be as written."""
-    for name, part in parts.items():
-        yield folder + name, part
-        inner, slash, last = name.rpartition("/")
-        if slash and last == INDEX:
-            try:
-                text = read_regular(path / folder / name, _LARGEST_LIST)
-            except OSError as error:
-                raise ValueError(f"{folder}{name} cannot be read: {error.strerror}") from None
-            if hashlib.sha256(text).hexdigest() != part.sha256:
-                raise ValueError(f"{folder}{name} differs from its SHA-256")
-            yield from _listed(path, _Index.model_validate_json(text).parts, f"{folder}{inner}/")
+def _all_parts(path: Path, parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Return all files of a checkpoint by their place in it; raise ValueError where an index is not as it was written."""
 
+    def read(file: Path) -> bytes:
+        try:
+            return read_regular(file, _LARGEST_LIST)
+        except OSError as error:
+            raise ValueError(f"{file.relative_to(path).as_posix()} cannot be read: {error.strerror}") from None
 
-def _is_as_written(text: bytes) -> bool:
-    """Whether a manifest's last entry is the SHA-256 of the text before it."""
-    body, seal, rest = text.rpartition(b',\n "sha256": ')
-    return bool(seal) and rest == f'"{hashlib.sha256(body).hexdigest()}"\n}}'.encode()
+    entries = {name: part.model_dump() for name, part in parts.items()}
+    return {name: Part.model_validate(entry) for name, entry in listed_parts(path, entries, read)}
 
 
 def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:
     """What is wrong with a part, by its name, as far as its size tells."""
     wrong = {}
     for name, part in manifest.parts.items():
-        file = path / name
-        try:
-            if not file.is_file():
-                wrong[name] = f"{name} is missing"
-            elif (size := file.stat().st_size) != part.bytes:
-                wrong[name] = f"{name} has {size} bytes instead of {part.bytes}"
-        except OSError as error:
-            wrong[name] = f"{name} cannot be read: {error.strerror}"
+        if (problem := _trouble(require_size, path, name, part)) is not None:
+            wrong[name] = problem
     return wrong
 
 
@@ -279,8 +242,8 @@ def damage(checkpoint: Checkpoint) -> list[str] | None:
     else:
         wrong = _wrong_sizes(path, manifest)
         for name, part in manifest.parts.items():
-            if name not in wrong and (problem := _wrong_content(path / name, part)):
-                wrong[name] = name[: -len(Path(name).name)] + problem  # with the folder that it lies in
+            if name not in wrong and (problem := _trouble(require_content, path, name, part)):
+                wrong[name] = problem
         problems = list(wrong.values())
         if not problems and checkpoint.problem is not None:
             problems = [checkpoint.problem]  # of an index: what it lists is not known then
@@ -316,12 +279,14 @@ def read_through(folder: Path, step: int | None = None) -> Iterator[tuple[Checkp
             return
 
 
-def _wrong_content(file: Path, part: Part) -> str | None:
-    digest = hashlib.sha256()
+def _trouble(
+    require: Callable[[Path, str, Mapping[str, Any]], None], path: Path, name: str, part: Part
+) -> str | None:
+    """Return what a part lacks of what is required of it."""
     try:
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
+        require(path, name, {"bytes": part.bytes, "sha256": part.sha256})
+    except ValueError as error:
+        return str(error)
     except OSError as error:
-        return f"{file.name} cannot be read: {error.strerror}"
-    return None if digest.hexdigest() == part.sha256 else f"{file.name} differs from its SHA-256"
+        return f"{name} cannot be read: {error.strerror}"
+    return None

@@ -6,30 +6,31 @@ Runs the training entrypoint outside a job: a module of it, or the preparing of 
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
+
 from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.job_text import job_text
-from slurmgpu.files.trust import open_regular
 from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import open_regular
+from slurmgpu.local.site import python_with_torch
+from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE
-import os
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
-from slurmgpu.local.site import python_with_torch
-from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.script.variables import SCRIPT_NAME
+from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
 __all__ = ["EarlierDirectory", "NOTIFY_FILE", "RunDirectory", "SCRIPT", "ask_entrypoint", "chosen_python", "contents", "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan"]
 
@@ -351,7 +352,7 @@ def estimate_here(
         counts = {"SLURMGPU_ESTIMATE": ",".join(map(str, gpus))}
         _run_in(Path(temporary), plan, script, folder, nice=nice, variables=counts)
         try:
-            found: dict[str, Any] = json.loads(Path(temporary, "estimate.json").read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads(Path(temporary, ESTIMATE_FILE).read_text(encoding="utf-8"))
         except OSError:
             return None
         return found

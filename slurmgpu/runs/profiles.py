@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.trust import open_regular
-from slurmgpu.runs.metrics import positive
-from slurmgpu.runs.metrics import MetricsRow, metrics_at_end
+from slurmgpu.training.formats.metrics import MetricsRow, intervals_of, metrics_at_end
+from slurmgpu.training.formats.rows import positive
 from slurmgpu.training.verdict.events import Unreadable
 from slurmgpu.training.verdict.judging import judge
 from slurmgpu.training.verdict.reading import measured_in, measured_trace
@@ -74,20 +75,13 @@ def judge_trace(path: Path) -> Judged:
 
 def of_training(rows: Iterable[MetricsRow]) -> dict[str, float]:
     """The shares of evaluating and saving of the time of all steps in these rows; empty where they tell of none."""
-    whole = {"evaluating": 0.0, "saving": 0.0}
-    stepping = 0.0
-    before: dict[int, int] = {}  # the step of the row before, by restart
-    for row in rows:
-        if row.kind == "eval":
-            whole["evaluating"] += positive(row.values.get("seconds")) or 0.0
-        elif row.kind == "train" and row.restart in before:
-            steps = max(0, row.step - before[row.restart])
-            stepping += steps * (positive(row.values.get("step_seconds")) or 0.0)
-            whole["saving"] += steps * (positive(row.values.get("checkpoint_seconds")) or 0.0)
-        if row.kind in ("start", "train"):
-            before[row.restart] = row.step
-    seconds = stepping + whole["evaluating"]
-    return {name: each / seconds for name, each in whole.items()} if stepping else {}
+    rows = list(rows)
+    intervals = list(intervals_of(rows))
+    stepping = sum(one.seconds for one in intervals)
+    saving = sum(one.saving for one in intervals)
+    evaluating = sum(positive(row.values.get("seconds")) or 0.0 for row in rows if row.kind == "eval")
+    seconds = stepping + evaluating
+    return {"evaluating": evaluating / seconds, "saving": saving / seconds} if stepping else {}
 
 
 def _settings(run_dir: Path) -> Mapping[str, Any]:

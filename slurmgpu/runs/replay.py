@@ -13,22 +13,24 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
 from slurmgpu.errors import RunFailed
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.run import Run
-from slurmgpu.slurm import Slurm
-from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.directory import copy_entrypoint, new_run_directory
+from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.submit import Submission, submit_in
-from collections.abc import Iterator, Mapping
-from typing import Any
-from slurmgpu.runs.metrics import rows_at_end
-from slurmgpu.runs.metrics import FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
+from slurmgpu.slurm import Slurm
+from slurmgpu.training.formats.checkpoint import CHECKPOINTS, MANIFEST, step_folder
+from slurmgpu.training.formats.metrics import METRICS_FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
+from slurmgpu.training.formats.rows import rows_at_end
+from slurmgpu.training.formats.run_files import COMPARED_FILE, COMPARE_FILE
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
 __all__ = ["Again", "Difference", "Told", "as_replay", "compared", "first_difference", "folder_of_job", "lay_out", "lines_of_both", "starts", "submit_again", "told", "train_again"]
 
@@ -81,11 +83,11 @@ def lay_out(
     scratch.mkdir(parents=True)
     _fill(scratch, run_dir, settings, until)
     if checkpoint is not None:
-        target = scratch / "checkpoints" / checkpoint.name
+        target = scratch / CHECKPOINTS / checkpoint.name
         target.mkdir(parents=True)
-        shutil.copyfile(checkpoint / "manifest.json", target / "manifest.json")
+        shutil.copyfile(checkpoint / MANIFEST, target / MANIFEST)
         for part in checkpoint.iterdir():
-            if part.name != "manifest.json":
+            if part.name != MANIFEST:
                 (target / part.name).symlink_to(part.absolute())
 
 
@@ -113,7 +115,7 @@ def _fill(scratch: Path, run_dir: Path, settings: Mapping[str, Any], until: int)
         if name in settings
     }
     (scratch / "train.json").write_text(
-        json.dumps({"schema": "slurmgpu.train/1", **settings, **own, **unkept})
+        json.dumps({"schema": TRAIN_SCHEMA, **settings, **own, **unkept})
     )
 
 
@@ -169,11 +171,11 @@ def submit_again(
     try:
         _fill(directory.path, again.run_dir, again.settings, again.until)
         if again.checkpoint is not None:
-            _link(again.checkpoint, directory.path / "checkpoints" / again.checkpoint.name)
+            _link(again.checkpoint, directory.path / CHECKPOINTS / again.checkpoint.name)
         for number, other in enumerate(again.against):
             _link(other, directory.path / _AGAINST / str(number))
         asked = {"step": again.until, "with": [f"{_AGAINST}/{each}" for each in range(len(again.against))]}
-        (directory.path / "compare.json").write_text(json.dumps(asked))
+        (directory.path / COMPARE_FILE).write_text(json.dumps(asked))
     except OSError as error:
         directory.remove()
         raise RunFailed(f"{directory.path} cannot be written: {error.strerror}") from None
@@ -186,7 +188,7 @@ def submit_again(
 def compared(replayed: Path) -> list[dict[str, Any]] | None:
     """How the job's checkpoint compares with each that it was held against; None where the job has not told."""
     try:
-        found = json.loads((replayed / "compared.json").read_bytes())["found"]
+        found = json.loads((replayed / COMPARED_FILE).read_bytes())["found"]
         return [found[name] for name in sorted(found, key=lambda name: int(name.rpartition("/")[2]))]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -234,7 +236,7 @@ def train_again(
         "LOCAL_WORLD_SIZE": str(processes),
     }
     log = scratch / "log"
-    done = scratch / "checkpoints" / f"step-{until}" / "manifest.json"
+    done = step_folder(scratch / CHECKPOINTS, until) / MANIFEST
     started: list[subprocess.Popen[bytes]] = []
     try:
         with log.open("wb") as file:
@@ -330,13 +332,13 @@ def _rows(file: Path) -> Iterator[MetricsRow]:
 
 def starts(run_dir: Path) -> list[MetricsRow]:
     """The lines of the run's starts, in the order in which they were written."""
-    return [row for row in _rows(run_dir / FILE) if row.kind == "start"]
+    return [row for row in _rows(run_dir / METRICS_FILE) if row.kind == "start"]
 
 
 def told(run_dir: Path, after: int, until: int) -> Told:
     """What there is of the steps after ``after``, up to ``until``; of a step that was repeated, the last."""
     lines: dict[int, Mapping[str, Any]] = {}
-    for row in _rows(run_dir / FILE):
+    for row in _rows(run_dir / METRICS_FILE):
         if row.kind == "train" and after < row.step <= until:
             lines[row.step] = {
                 name: value for name, value in row.values.items() if name.partition(".")[0] in _COMPARED

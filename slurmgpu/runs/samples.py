@@ -1,9 +1,7 @@
-"""What a job really used, from the samples that its nodes wrote into the run directory.
+"""What a job really used, from the samples that its nodes wrote into the run directory, and its GPUs' use over time.
 
 A sample's figures are totals since the sampler began (docs/sampling.md), so that the first and the last line of a file say
 all: however long the job was, and whatever was thinned out between them, two small reads do.
-
-The use of a run's GPUs over time, as far as the end of its samples reaches.
 """
 
 from __future__ import annotations
@@ -12,21 +10,32 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
 from slurmgpu.models.run import GpuSummary, SampleSummary
-from slurmgpu.runs.metrics import Row, opened, part, positive, whole
-from itertools import pairwise
-from slurmgpu.runs.metrics import Row, positive, rows_at_end, whole
+from slurmgpu.training.formats.rows import Row, opened, part, positive, rows_at_end, whole
 
-__all__ = ["FOLDER", "GpuSeries", "SAMPLE_SCHEMA", "busy_since", "gpu_series", "gpus_by_index", "grown", "host_of", "restart_of", "sample_files", "summary"]
-
+__all__ = [
+    "SAMPLE_SCHEMA",
+    "GpuSeries",
+    "busy_since",
+    "gpu_series",
+    "gpus_by_index",
+    "grown",
+    "host_of",
+    "sample_files",
+    "summary",
+]
 
 SAMPLE_SCHEMA = "slurmgpu.sample/1"
 FOLDER = "samples"
 _HEAD = 64 * 1024  # bytes that hold the first line, with the names of all GPUs
 _SUMMARY_TAIL = 256 * 1024  # bytes that hold the last whole line
 _MOST_SUMMARY_FILES = 20_000  # nodes and starts of one job
+_TAIL = 1 << 20  # bytes from the end of a file: some thousand lines
+_MOST_FILES = 16
 _NAME = re.compile(r"(\d+)\.(\d+)-(.+)\.jsonl\Z")
 
 
@@ -111,17 +120,17 @@ def _read(path: Path) -> _Seen | None:
         return None
     first = first or last
     host, job, before = match[3], part(last, "job"), part(first, "job")
-    gpus, named = _by_index(last), _by_index(start)
+    gpus, named = gpus_by_index(last), gpus_by_index(start)
     return _Seen(
         host=host,
         restart=int(match[2]),
         time=positive(last.get("time")) or 0.0,
         seconds=positive(last.get("seconds")) or 0.0,
         nodes=whole(start.get("nodes")),
-        cpu_seconds=_grown(job, before, "cpu_seconds"),
+        cpu_seconds=grown(before, job, "cpu_seconds"),
         rss_peak=whole(job.get("rss_peak")),
-        read_bytes=_int(_grown(job, before, "read_bytes")),
-        written_bytes=_int(_grown(job, before, "written_bytes")),
+        read_bytes=_int(grown(before, job, "read_bytes")),
+        written_bytes=_int(grown(before, job, "written_bytes")),
         gpus={index: _gpu(host, index, row, named.get(index, {})) for index, row in gpus.items()},
         busy=_pairs(gpus, "busy_seconds", "busy_of_seconds"),
         sms=_pairs(gpus, "sm_seconds", "sm_of_seconds"),
@@ -133,14 +142,6 @@ def _ends(path: Path) -> tuple[list[Row], list[Row]]:
     """The rows at the beginning and at the end."""
     with opened(path, SAMPLE_SCHEMA) as file:
         return list(file.head(_HEAD)), list(file.tail(_SUMMARY_TAIL))
-
-
-def _by_index(row: Row) -> dict[int, Row]:
-    gpus = row.get("gpus")
-    if not isinstance(gpus, list):
-        return {}
-    known = ((whole(gpu.get("index")), gpu) for gpu in gpus if isinstance(gpu, dict))
-    return {index: gpu for index, gpu in known if index is not None}
 
 
 def _gpu(host: str, index: int, row: Row, named: Row) -> GpuSummary:
@@ -215,22 +216,12 @@ def _pairs(gpus: Mapping[int, Row], amount: str, of: str) -> dict[int, tuple[flo
     return found
 
 
-def _grown(now: Row, before: Row, key: str) -> float | None:
-    """By how much a total has grown since the first sample; None where only one of them has it."""
-    last, first = positive(now.get(key)), positive(before.get(key))
-    return None if last is None or first is None else max(0.0, last - first)
-
-
 def _int(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
-
-_TAIL = 1 << 20
-"""Bytes from the end of a file: some thousand lines."""
-_MOST_FILES = 16
 
 
 class GpuSeries(NamedTuple):

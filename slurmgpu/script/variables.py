@@ -14,8 +14,9 @@ from slurmgpu.launchers import launcher
 from slurmgpu.models.environment import Container, Modules, Packed
 from slurmgpu.models.job_parts import Profile, Stage, StageIn, variable_of
 from slurmgpu.models.plan import Plan, PlannedStep
-from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
+from slurmgpu.models.train import TrainSettings
 from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word, shellcheck_remarks
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
 __all__ = ["SCRIPT_NAME", "VARIABLES", "container_words", "context", "launch_lines", "outline"]
 

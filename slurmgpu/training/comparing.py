@@ -16,8 +16,9 @@ from typing import Any
 
 from .errors import TrainingError
 from .files import read_json, write_json
+from .formats.checkpoint import CHECKPOINTS, INDEX, MANIFEST, listed_parts, step_folder
+from .formats.run_files import COMPARE_FILE, COMPARED_FILE
 from .saving.checkpoint import Generation, read
-from .saving.layout import parts_of
 
 __all__ = ["compare", "compare_as_asked"]
 
@@ -33,12 +34,14 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     """
     try:
         first, second = (
-            parts_of(path, read_json(path / "manifest.json").get("parts", {})) for path in (one, other)
+            dict(listed_parts(path, read_json(path / MANIFEST).get("parts", {}))) for path in (one, other)
         )
     except (OSError, ValueError) as error:
         raise TrainingError(f"cannot compare {one} and {other}: {error}") from error
     found: dict[str, Any] = {}
     for name in sorted(first.keys() | second.keys()):
+        if name.endswith(f"/{INDEX}"):
+            continue
         if name not in first or name not in second:
             found[name] = {"differing": ["only one has it"], "count": 1, "distance": None}
             continue
@@ -63,15 +66,15 @@ def compare_as_asked(run_dir: Path) -> None:
     Raises:
         TrainingError: it cannot be read what is asked, or a part.
     """
-    asked = read_json(run_dir / "compare.json")
+    asked = read_json(run_dir / COMPARE_FILE)
     try:
-        own, others = run_dir / "checkpoints" / f"step-{asked['step']}", list(asked["with"])
+        own, others = step_folder(run_dir / CHECKPOINTS, asked["step"]), list(asked["with"])
     except (KeyError, TypeError) as error:
         raise TrainingError(
-            f"{run_dir}/compare.json does not say what is compared: it needs step and with"
+            f"{run_dir / COMPARE_FILE} does not say what is compared: it needs step and with"
         ) from error
     found = {other: compare(run_dir / other, own) for other in others}
-    write_json(run_dir / "compared.json", {"schema": "slurmgpu.compared/1", "found": found})
+    write_json(run_dir / COMPARED_FILE, {"schema": "slurmgpu.compared/1", "found": found})
 
 
 def _differing(one: Any, other: Any, place: tuple[str, ...]) -> Iterator[tuple[str, float]]:

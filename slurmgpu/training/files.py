@@ -18,7 +18,6 @@ __all__ = [
     "is_there",
     "patiently",
     "read_json",
-    "sha256",
     "sync_folder",
     "write_json",
     "write_whole",
@@ -148,12 +147,3 @@ def patiently(act: Callable[[], T]) -> T:
         except OSError:
             time.sleep(seconds)
     return act()
-
-
-def sha256(path: Path) -> str:
-    """A file's SHA-256, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()

@@ -11,22 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from .errors import SettingsError
+from .formats.checkpoint import is_of_metric, is_spent
 from .settings import Settings
 
-__all__ = ["Judge", "is_spent"]
-
-
-def is_spent(saved: Optional[Mapping[str, Any]], wanted: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the evaluations since the best one, as a manifest has them, use up the patience of the settings.
-
-    The command line judges by the same rule (``is_done`` in ``slurmgpu.runs.checkpoints``).
-    """
-    return _fits(saved, wanted) and saved["since"] >= wanted["patience"]  # type: ignore[index]
-
-
-def _fits(saved: Optional[Mapping[str, Any]], wanted: Optional[Mapping[str, Any]]) -> bool:
-    """Whether what was saved is of the metric that the settings name."""
-    return bool(saved and wanted) and all(saved[name] == wanted[name] for name in ("metric", "mode"))  # type: ignore[index]
+__all__ = ["Judge"]
 
 
 def _gain(value: float, known: Optional[Mapping[str, Any]], mode: str) -> float:
@@ -125,11 +113,11 @@ class Judge:
             f"{name} is of {wanted['metric']} ({wanted['mode']}) now, and was of {saved['metric']} ({saved['mode']}): it "
             "begins anew"
             for (name, wanted), saved in zip(self._wanted.items(), (record, patience))
-            if saved and wanted and not _fits(saved, wanted)
+            if saved and wanted and not is_of_metric(saved, wanted)
         ]
         # Without the setting the best one of earlier starts is still kept.
-        self._record = record if self._best is None or _fits(record, self._best) else None
-        self._patience = patience if _fits(patience, self._stop) else None
+        self._record = record if self._best is None or is_of_metric(record, self._best) else None
+        self._patience = patience if is_of_metric(patience, self._stop) else None
         return notes
 
     @property

@@ -9,6 +9,8 @@ from typing import Any, Optional
 from .errors import TrainingError
 from .evaluation import Results
 from .export import AVERAGE
+from .formats.checkpoint import step_folder
+from .formats.settings import CHANGE_NO_BIT, CHANGE_ONLY_ROUNDING
 from .generators import put_back as put_generators_back
 from .loop import Loop, Position
 from .optimizers import Schedule, load_state, with_states
@@ -23,15 +25,8 @@ from .streams import Stream
 
 __all__ = ["restore", "restore_rank"]
 
-# What may differ after a resume without changing what is computed; a changed schedule says so itself.
-_FREE = {
-    "strategy", "epochs", "max_steps", "workers", "evaluate_every", "evaluate_steps", "checkpoint_every",
-    "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin", "hang_timeout",
-    "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
-    "peak_flops", "timeout", "fit_head_room", "best", "early_stop", "checksum_steps", "verify_steps", "mismatch",
-    "pipeline_stages", "pipeline_schedule",
-    "checkpoint_shared_steps", "checkpoint_node_folder", "meta_device",
-}  # fmt: skip
+# What may differ after a resume; a changed schedule says so itself.
+_FREE = CHANGE_NO_BIT | CHANGE_ONLY_ROUNDING | {"config"}
 
 
 def restore(loop: Loop) -> None:
@@ -119,7 +114,7 @@ def _restore_judge(loop: Loop, found: Generation) -> None:
     for note in judge.restore(found.manifest):
         loop.console.say(f"note: {note}")
     step, folder = judge.kept, found.path.parent
-    if step is not None and not loop.group.on_first(lambda: counts(folder / f"step-{step}")):
+    if step is not None and not loop.group.on_first(lambda: counts(step_folder(folder, step))):
         judge.lose()
         loop.console.say(
             f"note: the best checkpoint, step-{step}, is gone: the next evaluation is the best one"
@@ -224,7 +219,7 @@ def _changes(loop: Loop, found: Generation) -> list[str]:
     # What an earlier version did not know was as it is by default.
     before = {**Settings(loop.settings.task).as_dict(), **facts["settings"]}
     now = loop.settings.as_dict()
-    pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
+    pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE]
     old, new = before.get("config", {}), loop.settings.config
     pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
     pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))

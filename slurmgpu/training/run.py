@@ -13,8 +13,11 @@ import torch
 from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError, TrainingError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
+from .formats.checkpoint import is_finished, is_spent, is_used_up
+from .formats.combinations import clashes
+from .formats.metrics import METRICS_FILE
+from .formats.settings import REMOVED
 from .generators import states_of
-from .judging import is_spent
 from .loop import Loop
 from .optimizers import by_name, left_out, states_in, unknown_options, without_states
 from .processes.group import Group
@@ -26,8 +29,8 @@ from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
-from .settings import REMOVED, Config, Settings, divided
-from .sharding import fully, layers, meta_init, pipeline
+from .settings import Config, Settings, divided
+from .sharding import fully, pipeline
 from .sharding.pipeline import Staged
 from .task import Task, load
 from .versions import with_versions
@@ -50,15 +53,14 @@ _PATIENCE = (1.0, 5.0, 10.0)
 
 
 def check_strategy(settings: Settings, world_size: int) -> None:
-    """Refuse a strategy of one process for several; before these meet, or the first to leave breaks the meeting."""
+    """Refuse what does not go with the strategy; before the processes meet, or the first to leave breaks the meeting."""
     if settings.strategy in ("single", "dp", "model_parallel") and world_size > 1:
         raise SettingsError(
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
-    meta_init.refuse(settings)
-    if settings.pipeline_stages is not None:
-        pipeline.require_stages(settings, world_size)
+    for reason, remedy in clashes(settings, world_size):
+        raise SettingsError(f"{reason}; {remedy}")
     if settings.strategy == "fsdp2" and world_size > 1:
         fully.require_torch()
 
@@ -130,24 +132,22 @@ class _Run:
         """Everything between the opening of the run directory and its closing."""
         if self.found is not None:
             require_facts(self.found, *_FACTS)
-        if self.found is not None and _finished(self.found, self.settings, self.limit.step):
+        if self.found is not None and is_finished(self.found.manifest, vars(self.settings), self.limit.step):
             self.console.say(_already_finished(self.found, self.settings))
             self.session.replicas.close()
             return
         tracking = self._tracking()
-        metrics = self._lines("metrics.jsonl", tracking.put)
+        metrics = self._lines(METRICS_FILE, tracking.put)
         if self.found is not None:
             metrics.recover(self.found.manifest.get("lines", []))
         task = load(self.settings.task)
         if fully.is_asked_for(self.settings, self.group):
             fully.require_torch_of(self.group.device)
-            fully.refuse(task, self.settings)
+            fully.refuse(task)
         if pipeline.is_asked_for(self.settings, self.group):
             stages = self.settings.pipeline_stages or self.group.ranks.world_size
-            pipeline.refuse(task, self.settings, copies=stages < self.group.ranks.world_size)
+            pipeline.refuse(task)
             self.group.form_pipeline(stages)
-        if self.settings.strategy == "model_parallel":
-            layers.refuse(self.settings)
         if task.has("sample"):
             self._generated = self._lines("generated.jsonl")
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
@@ -546,7 +546,7 @@ class _Run:
             self.session.stopped(step)
             return
         early = loop.judge.spent and step < loop.last_step()
-        cut = not early and not _used_up(loop.position.samples, loop.samples, self.settings)
+        cut = not early and not is_used_up(loop.position.samples, loop.samples, vars(self.settings))
         reason = "early_stop" if early else self.limit.name if cut else "epochs"
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
@@ -577,15 +577,6 @@ def _step_limit(settings: Settings, environment: Mapping[str, str]) -> _Limit:
     return _Limit(settings.max_steps, "max_steps")
 
 
-def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bool:
-    """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
-    facts = found.manifest
-    at_limit = limit is not None and facts["step"] >= limit
-    early = is_spent(facts.get("early_stop"), settings.early_stop)
-    used_up = _used_up(facts["samples"], facts["dataset_samples"], settings)
-    return bool(facts["complete"] and (at_limit or early or used_up))
-
-
 def _length(loop: Loop) -> str:
     """How long a training is, as it is said at its start."""
     if loop.stream:
@@ -596,15 +587,6 @@ def _length(loop: Loop) -> str:
         if epochs is None
         else f"{epochs} epoch{'s' * (epochs != 1)} of {loop.samples} samples, "
     )
-
-
-def _used_up(samples: int, dataset_samples: Optional[int], settings: Settings) -> bool:
-    """Whether the epochs have no step left at this position; ``drop_last`` leaves a rest that is none."""
-    epochs = settings.most_epochs
-    if dataset_samples is None or epochs is None:  # a stream, or steps alone are counted
-        return False
-    room = settings.batch_size if settings.drop_last else 1
-    return samples + room > epochs * dataset_samples
 
 
 def _already_finished(found: Generation, settings: Settings) -> str:

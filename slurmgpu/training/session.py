@@ -16,6 +16,8 @@ import torch
 
 from .errors import NotFinite, SettingsError, TakenOver, TrainingError
 from .files import free_name, read_json, write_json
+from .formats.checkpoint import CHECKPOINTS, step_folder
+from .formats.run_files import STOP_FILE, Stop
 from .processes.group import Channel, Group
 from .saving import checkpoint, randomness
 from .saving.bound import Bound
@@ -35,9 +37,7 @@ from .watching.watch import NEVER, Duties, Watch, dump_stacks
 
 __all__ = ["Limits", "Session"]
 
-STOP_SCHEMA = "slurmgpu.stop/1"
 # Slurm ends a job for these, and a person may too; whether it goes on afterwards is for the batch script to say.
-_ORDERLY = {"SIGTERM", "SIGUSR1", "SIGUSR2", "time"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Session:
         limits: Limits,
     ) -> None:
         self.run_dir, self.group, self.console = run_dir, group, console
-        self._folder, self._environment = run_dir / "checkpoints", environment
+        self._folder, self._environment = run_dir / CHECKPOINTS, environment
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
@@ -162,7 +162,7 @@ class Session:
         assert self._lock is not None
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
-        (state / "stop.json").unlink(missing_ok=True)  # it spoke of an earlier start
+        (self.run_dir / STOP_FILE).unlink(missing_ok=True)  # it spoke of an earlier start
         before = read_json(state / "starts.json")
         run = str(before.get("run") or ("" if checkpoint.folders(self._folder) else secrets.token_hex(8)))
         restart = max(int(before.get("starts", 0)), int(self._environment.get("SLURM_RESTART_COUNT") or 0))
@@ -344,7 +344,7 @@ class Session:
         Raises:
             TrainingError: on every rank, where the state cannot be saved.
         """
-        path = self._folder / f"step-{step}"
+        path = step_folder(self._folder, step)
         cost, trouble = try_saving(
             path, self.group, lambda snapshot: self._copies(snapshot, common, own), self._hold.check
         )
@@ -462,20 +462,11 @@ class Session:
         return self._mark(reason, step) if self.group.ranks.first else None
 
     def _mark(self, reason: str, step: int) -> Optional[str]:
-        gained = step - self.first_step
-        marker = {
-            "schema": STOP_SCHEMA,
-            "reason": reason,
-            "step": step,
-            "gained": gained,
-            "requeue": reason in _ORDERLY and gained > 0,
-            "job_id": self._environment.get("SLURM_JOB_ID", ""),
-            "restart": self.restart,
-            "time": time.time(),
-        }
+        job_id = self._environment.get("SLURM_JOB_ID", "")
+        stop = Stop(reason, step, step - self.first_step, job_id, self.restart)
         try:
             (self.run_dir / "state").mkdir(exist_ok=True)
-            write_json(self.run_dir / "state" / "stop.json", marker)
+            write_json(self.run_dir / STOP_FILE, stop.document(time.time()))
         except OSError as error:  # without it the run is not started again, which is safe
             return f"could not be written ({error.strerror})"
         return None

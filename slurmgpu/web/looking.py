@@ -23,11 +23,11 @@ from slurmgpu.jobs.select import WAITS_FOR, After, connected, layers, read_depen
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.printable import Harmless, printable
 from slurmgpu.runs.directory import read_plan
-from slurmgpu.runs.metrics import Trial, folder_of, metrics_at_end, number, trial_of
+from slurmgpu.runs.metrics import Trial, curves, trial_of
 from slurmgpu.runs.samples import gpu_series
 from slurmgpu.slurm import JobId
 
-__all__ = ["Box", "Graph", "Looker", "Piece", "Related", "curves", "metrics_of", "next_piece"]
+__all__ = ["Box", "Graph", "Looker", "Piece", "Related", "metrics_of", "next_piece"]
 
 
 _FLOOR = 2.0
@@ -164,25 +164,6 @@ def metrics_of(source: Source, job: JobStatus) -> dict[str, object]:
     series = gpu_series(folder, job.raw_id) if job.raw_id is not None else []
     gpus = [{"name": f"{one.host}:{one.gpu}", "use": one.use[-_MOST_POINTS:]} for one in series[:16]]
     return {**curves(folder, job), "gpus": gpus}
-
-
-def curves(run_dir: Path, job: JobStatus) -> dict[str, object]:
-    """Loss and samples per second by step, and the loss of evaluations: of each step, what the newest start says."""
-    trained: dict[int, tuple[float | None, float | None]] = {}
-    evaluated: dict[int, float] = {}
-    for row in metrics_at_end(folder_of(run_dir, job)):
-        loss = number(row.values.get("loss"))
-        if row.kind == "train":
-            trained[row.step] = (loss, number(row.values.get("samples_per_second")))
-        elif row.kind == "eval" and loss is not None:
-            evaluated[row.step] = loss
-    steps = sorted(trained)[-_MOST_POINTS:]
-    return {
-        "steps": steps,
-        "loss": [trained[step][0] for step in steps],
-        "speed": [trained[step][1] for step in steps],
-        "evals": sorted(evaluated.items()),
-    }
 
 
 _MOST_TRIALS = 100

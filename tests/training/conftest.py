@@ -17,11 +17,12 @@ import pytest
 import torch
 
 from slurmgpu.training import files
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.run import train
 from slurmgpu.training.saving.pieces import Pieces
-from slurmgpu.training.settings import SCHEMA, load
+from slurmgpu.training.settings import load
 from tests import ready
 from tests.ready import free_port
 
@@ -45,7 +46,7 @@ class RunFolder:
     path: Path
 
     def write(self, task: str = "Line", **settings: Any) -> None:
-        document = {"schema": SCHEMA, "task": f"{TASKS}:{task}" if ":" not in task else task}
+        document = {"schema": TRAIN_SCHEMA, "task": f"{TASKS}:{task}" if ":" not in task else task}
         document |= {
             "checkpoint_share": None,
             **settings,

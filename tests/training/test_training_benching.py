@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from slurmgpu.training.benching.reduction import measured
 from slurmgpu.training.benching.starting import Place, start
 from slurmgpu.training.benching.timing import Pace, timed
 from slurmgpu.training.benching.trying import _Ended, _Lines, _watched, counted, summed
+from slurmgpu.training.formats.metrics import MetricsRow, metrics_line
 
 from .conftest import ROOT
 
@@ -108,7 +110,7 @@ def test_two_processes_sum_or_one_says_why_not(monkeypatch: pytest.MonkeyPatch, 
 
 def written(path: Path, *lines: dict[str, Any]) -> Path:
     with path.open("a") as file:
-        file.writelines(json.dumps({"kind": "train", "values": one}) + "\n" for one in lines)
+        file.writelines(metrics_line(MetricsRow("train", 0.0, 0, 1, one), 0) for one in lines)
     return path
 
 
@@ -125,11 +127,12 @@ def test_a_line_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
     lines = _Lines(metrics)
     assert lines.more() == []
     written(metrics, QUICK, WAITS)
+    whole = metrics_line(MetricsRow("train", 0.0, 0, 1, {"loss": math.nan}), 0)
     with metrics.open("a") as file:
-        file.write('{"kind": "train", "val')
+        file.write(whole[:20])
     assert lines.more() == [QUICK, WAITS]
     with metrics.open("a") as file:
-        file.write('ues": {"loss": NaN}}\n{"kind": "eval", "values": {}}\n')
+        file.write(whole[20:] + metrics_line(MetricsRow("eval", 0.0, 0, 1, {}), 0))
     assert [list(row) for row in lines.more()] == [["loss"]]
     assert lines.more() == []
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from slurmgpu.training.formats.metrics import MetricsRow, metrics_line
 from slurmgpu.training.run import _Run
 from slurmgpu.training.watching import gauges, meter
 from slurmgpu.training.watching.gauges import PEAKS, Utilisation, peak_flops, peak_memory
@@ -113,8 +114,7 @@ def write_lines(folder: Path, *given: tuple[float, int, int, str, dict[str, floa
     (folder / "state").mkdir(exist_ok=True)
     with (folder / "metrics.jsonl").open("a") as file:
         for when, restart, step, kind, values in given:
-            line = {"time": when, "restart": restart, "step": step, "kind": kind, "values": values}
-            file.write(json.dumps(line) + "\n")
+            file.write(metrics_line(MetricsRow(kind, when, restart, step, values), 0))
 
 
 def train_line(when: float, restart: int, step: int) -> tuple[float, int, int, str, dict[str, float]]:

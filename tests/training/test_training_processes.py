@@ -24,11 +24,12 @@ import torch
 
 from slurmgpu.training import __main__ as entrypoint
 from slurmgpu.training import evaluation, session
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving.saver import Saving
 from slurmgpu.training.session import Limits, Session
-from slurmgpu.training.settings import SCHEMA, load
+from slurmgpu.training.settings import load
 from slurmgpu.training.watching.console import Console
 from slurmgpu.training.watching.watch import Duties, Watch
 from tests import ready
@@ -302,7 +303,7 @@ def test_the_first_start_writes_down_every_setting_and_later_ones_change_none(ru
     assert run.ranks(2).codes == [0, 0]
     file = run.path / "train.json"
     written = json.loads(file.read_text())
-    assert written == {"schema": SCHEMA, **load(file).as_dict()}
+    assert written == {"schema": TRAIN_SCHEMA, **load(file).as_dict()}
     assert (written["epochs"], written["config"], written["log_every"]) == (1, {"width": 1}, 10)
     file.write_text(json.dumps({**written, "log_every": 7, "epochs": 2}))
     before = file.read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,14 @@ import torch.distributed.fsdp
 
 from slurmgpu.training import run
 from slurmgpu.training.errors import SettingsError
-from slurmgpu.training.settings import REMOVED, SCHEMA, Config, Settings, load, micro_batch, parse
-from slurmgpu.training.sharding import fully, layers, pipeline
-from slurmgpu.training.task import Task
+from slurmgpu.training.formats.settings import NOT_INTERLEAVED, TRAIN_SCHEMA
+from slurmgpu.training.settings import Config, Settings, load, micro_batch, parse
 
 try:
     from pydantic import ValidationError
 
     from slurmgpu.errors import PlanError
-    from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
+    from slurmgpu.models.train import TrainSettings
 except ImportError:
     TrainSettings = None  # type: ignore[assignment, misc]
 twin = pytest.mark.skipif(TrainSettings is None, reason="the command line's settings need Pydantic")
@@ -110,20 +108,12 @@ WRONG: dict[str, list[Any]] = {
 INVALID: list[dict[str, Any]] = [
     *({setting: value} for setting, values in WRONG.items() for value in values),
     {"static_graph": True, "accumulate": 2},
-    *({"static_graph": True, "micro_batch": value} for value in ("auto", 2)),
+    *({"static_graph": True, "micro_batch": value} for value in ("auto", 2, 1)),
     *({"micro_batch": value, "accumulate": 2} for value in ("auto", 8)),
     {"checkpoint_shared_steps": 100, "checkpoint_steps": 100},
     {"checkpoint_shared_steps": 0, "checkpoint_steps": 1},
     {"checkpoint_node_folder": "", "checkpoint_steps": 1, "checkpoint_shared_steps": 100},
 ]
-
-
-@twin
-def test_both_sides_have_the_same_keys_and_defaults() -> None:
-    model = TrainSettings(task="task.py:Digits").model_dump()
-    assert list(model) == [field.name for field in dataclasses.fields(Settings)]
-    assert model == Settings(task="task.py:Digits").as_dict()
-    assert TRAIN_SCHEMA == SCHEMA
 
 
 @twin
@@ -149,7 +139,7 @@ def test_the_command_line_refuses_the_same_and_names_the_key(values: dict[str, A
 def test_the_entrypoint_refuses_it_and_names_the_key(values: dict[str, Any]) -> None:
     name = next(iter(values))
     with pytest.raises(SettingsError, match=name):
-        parse({"schema": SCHEMA, "task": "task.py:Digits", **values})
+        parse({"schema": TRAIN_SCHEMA, "task": "task.py:Digits", **values})
 
 
 @twin
@@ -160,7 +150,7 @@ def test_every_setting_is_described() -> None:
 
 def test_an_unknown_key_names_the_nearest_one() -> None:
     with pytest.raises(SettingsError, match="unknown key 'batchsize'; did you mean 'batch_size'"):
-        parse({"schema": SCHEMA, "task": "task.py:Digits", "batchsize": 3})
+        parse({"schema": TRAIN_SCHEMA, "task": "task.py:Digits", "batchsize": 3})
 
 
 @pytest.mark.parametrize(
@@ -216,7 +206,7 @@ def test_a_task_reads_settings_and_its_own_config_as_attributes() -> None:
 def test_settings_of_earlier_versions_are_read_where_they_asked_for_nothing() -> None:
     """As earlier versions wrote them into each train.json; other values are refused, with what to write instead."""
     earlier = {
-        "schema": SCHEMA, "task": "task.py:T", "tensor_parallel": 1, "stages_each": 1,
+        "schema": TRAIN_SCHEMA, "task": "task.py:T", "tensor_parallel": 1, "stages_each": 1,
         "gradient_as_bucket_view": True, "strategy": "fsdp2",
     }  # fmt: skip
     assert parse(earlier) == Settings("task.py:T", strategy="fsdp2")
@@ -232,12 +222,10 @@ def test_settings_of_earlier_versions_are_read_where_they_asked_for_nothing() ->
 
 
 @twin
-def test_the_entrypoint_and_the_command_line_say_the_same_of_what_has_been_removed() -> None:
-    absent = {name: why for name, why in TrainSettings.ABSENT.items() if name != "context_parallel"}
-    assert {name: f"it {REMOVED[name]}" for name in absent} == absent
+def test_the_command_line_says_what_takes_the_place_of_an_interleaved_schedule() -> None:
     with pytest.raises(ValidationError) as error:
         TrainSettings.model_validate({"task": "task.py:T", "pipeline_schedule": "interleaved"})
-    assert error.value.errors()[0]["msg"].removeprefix("Value error, ") == REMOVED["pipeline_schedule"]
+    assert error.value.errors()[0]["msg"].removeprefix("Value error, ") == NOT_INTERLEAVED
 
 
 CLASHES: list[tuple[dict[str, Any], int, str]] = [
@@ -265,31 +253,13 @@ TOGETHER: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-class _Any:
-    def dataset(self, cfg: Any, split: str) -> Any: ...
-    def model(self, cfg: Any) -> Any: ...
-    def loss(self, model: Any, batch: Any) -> Any: ...
-
-
-def _starts(settings: Settings, world_size: int) -> None:
-    """What the entrypoint judges of settings before the task is asked for anything."""
-    task = Task(_Any, Path("task.py"))
-    run.check_strategy(settings, world_size)
-    if settings.strategy == "pipeline" and world_size > 1:
-        pipeline.refuse(task, settings, copies=world_size > (settings.pipeline_stages or world_size))
-    if settings.strategy == "fsdp2" and world_size > 1:
-        fully.refuse(task, settings)
-    if settings.strategy == "model_parallel":
-        layers.refuse(settings)
-
-
 @twin
 @pytest.mark.parametrize(("values", "world_size", "message"), CLASHES)
 def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
     values: dict[str, Any], world_size: int, message: str
 ) -> None:
     with pytest.raises(SettingsError):
-        _starts(Settings("task.py:T", **values), world_size)
+        run.check_strategy(Settings("task.py:T", **values), world_size)
     with pytest.raises(PlanError, match=message) as planned:
         TrainSettings(task="task.py:T", **values).require_processes(world_size)
     assert planned.value.hint
@@ -300,7 +270,7 @@ def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
 def test_what_the_entrypoint_takes_is_planned(values: dict[str, Any], world_size: int) -> None:
     TrainSettings(task="task.py:T", **values).require_processes(world_size)
     if values["strategy"] != "fsdp2" or hasattr(torch.distributed.fsdp, "fully_shard"):
-        _starts(Settings("task.py:T", **values), world_size)
+        run.check_strategy(Settings("task.py:T", **values), world_size)
 
 
 @twin

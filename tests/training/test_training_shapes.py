@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from slurmgpu.training.settings import SCHEMA, parse
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
+from slurmgpu.training.settings import parse
 from slurmgpu.training.watching.advice import awkward_sizes, tensor_core_multiple
 
 
@@ -64,6 +65,6 @@ def test_the_multiple_depends_on_gpu_and_precision(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    settings = parse({"schema": SCHEMA, "task": "task.py:Task", "precision": precision, "tf32": tf32})
+    settings = parse({"schema": TRAIN_SCHEMA, "task": "task.py:Task", "precision": precision, "tf32": tf32})
     assert tensor_core_multiple(settings, torch.device("cuda", 0)) == multiple
     assert tensor_core_multiple(settings, torch.device("cpu")) is None

@@ -168,7 +168,7 @@ def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.Monkey
     [
         ({"strategy": "single"}, "strategy is single, but world size is 4: use strategy ddp or auto"),
         ({"strategy": "model_parallel"}, "strategy is model_parallel, but world size is 4"),
-        ({"strategy": "pipeline", "pipeline_stages": 3}, "pipeline_stages is 3, and there are 4 processes"),
+        ({"strategy": "pipeline", "pipeline_stages": 3}, "pipeline_stages is 3, and the job has 4 processes"),
         ({"strategy": "ddp", "pipeline_stages": 2}, "pipeline_stages is 2, and strategy is ddp"),
     ],
 )

@@ -17,7 +17,8 @@ import torch
 
 from slurmgpu.training import tasks
 from slurmgpu.training.errors import SettingsError, TrainingError
-from slurmgpu.training.settings import SCHEMA, Config, parse
+from slurmgpu.training.formats.settings import TRAIN_SCHEMA
+from slurmgpu.training.settings import Config, parse
 from slurmgpu.training.task import load
 from slurmgpu.training.tasks import fcn, gpt2, tokens
 
@@ -25,7 +26,7 @@ from .conftest import RunFolder, same
 
 
 def cfg(name: str, **options: Any) -> Config:
-    return Config(parse({"schema": SCHEMA, "task": f"slurmgpu:{name}", "config": options}))
+    return Config(parse({"schema": TRAIN_SCHEMA, "task": f"slurmgpu:{name}", "config": options}))
 
 
 def count(name: str, **options: Any) -> int:

@@ -16,7 +16,6 @@ from slurmgpu.runs.bench.results import (
     NODE_HEAD,
     PUBLISHED,
     PUBLISHED_PLACES,
-    SCHEMA,
     Part,
     Results,
     is_busy,
@@ -29,6 +28,7 @@ from slurmgpu.runs.bench.results import (
     times,
 )
 from slurmgpu.runs.bench.verdict import judge, ratios
+from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
 _NUMBERS_FROM = {"networks": 1, "node": 2, "task": 2}
 _SOURCE = "Shi et al. (2016), arXiv 1608.07249, Torch"
@@ -41,7 +41,7 @@ def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     _write(folder, page(kind, results), tables, figures(kind, results))
     _tell_if_busy(results)
     if as_json:
-        click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(kind, results)}, indent=2))
+        click.echo(json.dumps({"schema": BENCH_SCHEMA, "kind": kind, **_figures(kind, results)}, indent=2))
         return
     _print(kind, results)
     if kind == "networks":
@@ -69,7 +69,7 @@ def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool)
             {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(kind, one.results)}
             for one in parts
         ]
-        click.echo(json.dumps({"schema": SCHEMA, "kind": kind, "jobs": jobs}, indent=2))
+        click.echo(json.dumps({"schema": BENCH_SCHEMA, "kind": kind, "jobs": jobs}, indent=2))
         return
     for part in parts:
         click.echo(click.style(printable(f"{part.job.on}: {part.state}"), bold=True))

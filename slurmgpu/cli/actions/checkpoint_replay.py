@@ -20,7 +20,6 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.printable import printable
 from slurmgpu.runs.checkpoints import Checkpoint, damage
 from slurmgpu.runs.directory import ask_entrypoint, chosen_python, read_plan
-from slurmgpu.runs.metrics import MetricsRow
 from slurmgpu.runs.replay import (
     Again,
     Told,
@@ -33,6 +32,8 @@ from slurmgpu.runs.replay import (
     train_again,
 )
 from slurmgpu.slurm import Slurm
+from slurmgpu.training.formats.metrics import MetricsRow
+from slurmgpu.training.formats.settings import CHANGE_NO_BIT
 
 _CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
 _BAND, _SURE = 3.0, 30.0
@@ -41,12 +42,6 @@ _MAY_CHOOSE = (
     "two replays are the same and the run is not, but without deterministic: true a GPU may compute in another way in "
     "another start, and two replays do not tell how far apart these are"
 )
-# Settings that change no step.
-_FREE = {
-    "checkpoint_every", "checkpoint_steps", "checkpoint_shared_steps", "checkpoint_node_folder", "checkpoint_share", "keep",
-    "keep_every", "resume", "sanity", "stop_margin", "hang_timeout", "log_every", "checksum_steps", "verify_steps", "mismatch",
-    "profile", "track", "timeout", "peak_flops", "epochs", "max_steps",
-}  # fmt: skip
 
 
 class _Unknown(Exception):
@@ -252,7 +247,7 @@ def _require_one_setting(known: list[dict[str, Any]], interval: _Interval) -> No
         return
     one, other = (each["settings"] for each in known)
     changed = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-    changed = [name for name in changed if name not in _FREE]
+    changed = [name for name in changed if name not in CHANGE_NO_BIT]
     if known[0]["task_sha256"] != known[1]["task_sha256"]:
         changed.append("the text of the task")
     if changed:

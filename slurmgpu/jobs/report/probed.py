@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +27,10 @@ from slurmgpu.jobs.report.training import Line, read_rows, read_series
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run, SampleSummary
-from slurmgpu.runs.metrics import MetricsRow, Row, folder_of, number, part, positive, whole
+from slurmgpu.runs.metrics import folder_of
 from slurmgpu.runs.samples import summary
+from slurmgpu.training.formats.metrics import MetricsRow, intervals_of
+from slurmgpu.training.formats.rows import Row, part, positive, whole
 
 __all__ = [
     "MOST_TRIES",
@@ -89,14 +91,18 @@ def pace_of(rows: Iterable[MetricsRow]) -> Pace | None:
     if not begins:
         return None
     start, rest = all_rows[begins[-1]], all_rows[begins[-1] + 1 :]
-    intervals = list(_intervals(rest, start.step))
+    # The first line has the beginning of the loader and of the compiler.
+    measured = [one for one in intervals_of(rest, start.step) if one.seconds > 0]
+    measured = measured[1:] or measured
     evaluated = [positive(row.values.get("seconds")) or 0.0 for row in rest if row.kind == "eval"]
     total = whole(start.values.get("total_steps"))
     ends = [row.values.get("reason") for row in rest if row.kind == "end"]
     return Pace(
         steps=max((row.step for row in rest), default=start.step) - start.step,
         total_steps=total,
-        step_seconds=_mean(intervals[1:] or intervals),
+        step_seconds=sum(one.seconds for one in measured) / steps
+        if (steps := sum(one.steps for one in measured))
+        else None,
         evaluations=len(evaluated),
         evaluation_seconds=sum(evaluated) / len(evaluated) if evaluated else 0.0,
         epochs=(epochs := _epochs(total, start.values)),
@@ -104,21 +110,6 @@ def pace_of(rows: Iterable[MetricsRow]) -> Pace | None:
         checkpoints=sum(row.kind == "checkpoint" for row in rest),
         ended=next((one for one in reversed(ends) if isinstance(one, str)), None),
     )
-
-
-def _intervals(rows: Sequence[MetricsRow], first: int) -> Iterator[tuple[int, float]]:
-    """Steps and seconds of a step of each row of metrics."""
-    at = first
-    for row in rows:
-        seconds = number(row.values.get("step_seconds"))
-        if row.kind == "train" and row.step > at and seconds is not None:
-            yield row.step - at, max(0.0, seconds)
-            at = row.step
-
-
-def _mean(intervals: Sequence[tuple[int, float]]) -> float | None:
-    steps = sum(steps for steps, _ in intervals)
-    return sum(steps * seconds for steps, seconds in intervals) / steps if steps else None
 
 
 def _epochs(total: int | None, values: Row) -> int | None:

@@ -9,22 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.jobs.cause_files import ORDERLY
-from slurmgpu.runs.metrics import (
-    FILE,
+from slurmgpu.runs.samples import SAMPLE_SCHEMA, busy_since, gpus_by_index, grown, host_of, sample_files
+from slurmgpu.training.formats.metrics import (
+    METRICS_FILE,
     METRICS_SCHEMA,
     MetricsRow,
-    Row,
+    intervals_of,
+    kept_intervals,
     metrics_rows,
-    number,
-    opened,
-    part,
-    positive,
-    rows_at_end,
-    rows_in,
-    whole,
 )
-from slurmgpu.runs.samples import SAMPLE_SCHEMA, busy_since, gpus_by_index, grown, host_of, sample_files
+from slurmgpu.training.formats.rows import Row, opened, part, positive, rows_at_end, rows_in, whole
+from slurmgpu.training.formats.run_files import ORDERLY
 
 __all__ = ["Line", "Series", "Training", "read_rows", "read_series", "read_training", "training_of"]
 
@@ -54,8 +49,6 @@ class Training:
     world_size: int | None = None
     workers: int | None = None
     """Loader workers of each process, where the settings name a number."""
-    finished: bool = False
-    """Whether it has come to its own end."""
     stopped: bool = False
     """Whether it stopped in good order, with everything saved."""
     saved_seconds: float = 0.0
@@ -73,38 +66,19 @@ def read_training(run_dir: Path) -> Training | None:
 def read_rows(run_dir: Path) -> tuple[Iterator[MetricsRow], bool] | None:
     """The rows of a run directory's metrics, and whether they are all; None where there is no such file."""
     try:
-        with opened(run_dir / FILE, METRICS_SCHEMA) as file:
+        with opened(run_dir / METRICS_FILE, METRICS_SCHEMA) as file:
             text, all_of_it = file.end(LARGEST), file.size <= LARGEST
     except OSError:
         return None
     return metrics_rows(rows_in(text, METRICS_SCHEMA)), all_of_it
 
 
-@dataclass
-class _Interval:
-    """The steps of one train line."""
-
-    first: int
-    last: int
-    restart: int
-    seconds: float
-    waited: float | None
-    loss: float | None
-
-    @property
-    def steps(self) -> int:
-        return self.last - self.first
-
-    def share_up_to(self, step: int) -> float:
-        """Return which part of its steps a checkpoint of this step has."""
-        return min(max(step - self.first, 0), self.steps) / self.steps
-
-
 def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Training | None:
     """Add the rows up."""
-    intervals: list[_Interval] = []
+    rows = list(rows)
+    intervals = list(intervals_of(rows))
     total: int | None = None
-    finished = stopped = False
+    stopped = False
     restart, at, saved = -1, 0, 0
     first_time = last_time = None
     resumed = 0
@@ -112,21 +86,19 @@ def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Train
     for row in rows:
         if row.restart > restart:
             restart, first_time, resumed, at = row.restart, row.time, row.step, row.step
-        last_time, finished, stopped = row.time, False, False
+        last_time, stopped = row.time, False
         if row.kind == "start":
             at, resumed, begun = row.step, row.step, row.values
             total = whole(row.values.get("total_steps")) or total
         elif row.kind == "train" and row.step > at:
-            intervals.append(_interval(at, row.step, row.restart, row.values))
             at = row.step
         elif row.kind == "end":
-            finished = row.values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
             stopped = row.values.get("reason") in ORDERLY
         elif row.kind == "checkpoint":
             saved = row.step
     if restart < 0:
         return None
-    kept = _kept(intervals)
+    kept = kept_intervals(intervals)
     known = [one for one in kept if one.waited is not None and one.seconds > 0]
     seconds = sum(one.seconds for one in known)
     return Training(
@@ -142,40 +114,10 @@ def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Train
         else None,
         world_size=whole(begun.get("world_size")),
         workers=whole(part(begun, "settings").get("workers")),
-        finished=finished,
         stopped=stopped,
         saved_seconds=sum(one.seconds * one.share_up_to(saved) for one in kept),
         whole=whole_file,
     )
-
-
-def _interval(first: int, last: int, restart: int, values: Row) -> _Interval:
-    seconds, waited = number(values.get("step_seconds")), number(values.get("data_wait_seconds"))
-    steps = last - first
-    return _Interval(
-        first,
-        last,
-        restart,
-        max(0.0, seconds or 0.0) * steps,
-        None if waited is None else max(0.0, waited) * steps,
-        number(values.get("loss")),
-    )
-
-
-def _kept(intervals: list[_Interval]) -> list[_Interval]:
-    """Those steps that no later start repeated; an interval that one begins within counts in part."""
-    kept: list[_Interval] = []
-    floor: int | None = None  # the first step of all later starts
-    for one in reversed(intervals):
-        if floor is not None and one.first >= floor:
-            continue
-        if floor is not None and one.last > floor:
-            share = (floor - one.first) / one.steps
-            waited = None if one.waited is None else one.waited * share
-            one = _Interval(one.first, floor, one.restart, one.seconds * share, waited, None)
-        kept.append(one)
-        floor = one.first if floor is None else min(floor, one.first)
-    return kept[::-1]
 
 
 Line = list[tuple[float, float]]

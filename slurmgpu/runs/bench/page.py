@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurmgpu.runs.bench.results import times
 from slurmgpu.runs.bench.results import Results
 from slurmgpu.runs.bench.results import digits
-from slurmgpu.runs.metrics import positive
+from slurmgpu.training.formats.rows import Row, positive
 from slurmgpu.plots import Line, plot
 from collections.abc import Iterator, Sequence
 from slurmgpu.runs.bench import results 
@@ -29,7 +29,6 @@ from slurmgpu.plots import document, table, text
 from slurmgpu.amounts import count
 from collections.abc import Iterator
 from slurmgpu.runs.bench.verdict import FULL
-from slurmgpu.runs.metrics import Row, positive
 from slurmgpu.amounts import percent, short
 
 __all__ = ["Figure", "TRY_HEAD", "figures", "page", "page_of_parts", "svg", "try_lines", "write_png"]

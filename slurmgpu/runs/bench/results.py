@@ -11,28 +11,21 @@ What is said of the machine that was measured, and of its figures.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
-from slurmgpu.runs.metrics import Row, opened, part, positive
-from collections.abc import Iterator, Mapping
-from slurmgpu.runs.metrics import Row, whole
-from collections.abc import Iterator
-from slurmgpu.runs.metrics import Row, positive
-from slurmgpu.amounts import amount, percent, short
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slurmgpu.amounts import amount, count, percent, short
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import open_regular
-from slurmgpu.amounts import percent
-from collections.abc import Mapping
-from slurmgpu.runs.metrics import positive, whole
-from slurmgpu.amounts import count
+from slurmgpu.training.formats.rows import Row, opened, part, positive, whole
+from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
-__all__ = ["BenchJob", "NODE_HEAD", "JOBS", "KINDS", "PUBLISHED", "PUBLISHED_PLACES", "Part", "ROWS", "Results", "SCHEMA", "Table", "digits", "is_busy", "jobs_in", "jobs_text", "machine_line", "median", "missing", "network_lines", "node_lines", "over", "part_of", "place_of", "read", "seconds", "slow", "times"]
+__all__ = ["BenchJob", "NODE_HEAD", "JOBS", "KINDS", "PUBLISHED", "PUBLISHED_PLACES", "Part", "ROWS", "Results", "Table", "digits", "is_busy", "jobs_in", "jobs_text", "machine_line", "median", "missing", "network_lines", "node_lines", "over", "part_of", "place_of", "read", "seconds", "slow", "times"]
 
 
-SCHEMA = "slurmgpu.bench/1"
 _LARGEST_RESULTS = 1 << 21
 """Bytes: several times what the longest bench writes; what is beyond it was not written by one, and is left unread."""
 
@@ -52,7 +45,7 @@ def read(path: Path) -> Results:
     rows: list[Row] = []
     whole = False
     try:
-        with opened(path, SCHEMA) as file:
+        with opened(path, BENCH_SCHEMA) as file:
             found = list(file.head(_LARGEST_RESULTS))
     except OSError:
         found = []
@@ -231,7 +224,7 @@ class Part(NamedTuple):
 def jobs_text(kind: str, jobs: Sequence[BenchJob]) -> str:
     """The file that says which jobs a bench has."""
     return (
-        json.dumps({"schema": SCHEMA, "kind": kind, "jobs": [one._asdict() for one in jobs]}, indent=2) + "\n"
+        json.dumps({"schema": BENCH_SCHEMA, "kind": kind, "jobs": [one._asdict() for one in jobs]}, indent=2) + "\n"
     )
 
 
@@ -240,7 +233,7 @@ def jobs_in(folder: Path) -> tuple[str, list[BenchJob]]:
     try:
         with open_regular(folder / JOBS) as file:
             document = json.loads(file.read(_LARGEST_DOCUMENT))
-        if document["schema"] != SCHEMA:
+        if document["schema"] != BENCH_SCHEMA:
             raise ValueError(document["schema"])
         jobs = [BenchJob(str(one["on"]), str(one["run_dir"])) for one in document["jobs"]]
         if document["kind"] not in KINDS or not jobs:

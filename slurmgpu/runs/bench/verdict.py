@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.gpu_models import well_known
-from slurmgpu.runs.metrics import positive
+from slurmgpu.training.formats.rows import Row, positive, whole
 from slurmgpu.amounts import short
 from collections.abc import Iterator, Mapping
 from slurmgpu.runs.bench.results import Results
-from slurmgpu.runs.metrics import Row, positive, whole
 from slurmgpu.amounts import percent
 from slurmgpu.runs.bench.results import digits
 from slurmgpu.amounts import amount, clock, count, percent, short

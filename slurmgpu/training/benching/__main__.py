@@ -33,6 +33,7 @@ except ModuleNotFoundError as missing:
         raise
     sys.exit(f"slurmgpu: error: {sys.executable} has no torch, with which a bench measures")
 
+from ..formats.run_files import BENCH_SCHEMA
 from ..precision import can_bf16
 from . import machine, node, reduction
 from .bound import end_with_parent
@@ -44,7 +45,6 @@ from .timing import Pace
 
 __all__ = ["main"]
 
-_SCHEMA = "slurmgpu.bench/1"
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     with Path(found).open("a", encoding="utf-8") as file:
 
         def write(row: Mapping[str, Any]) -> None:
-            file.write(json.dumps({"schema": _SCHEMA, **row}) + "\n")
+            file.write(json.dumps({"schema": BENCH_SCHEMA, **row}) + "\n")
             file.flush()
 
         told = {"gpu_types": asked["gpu_types"]} if "gpu_types" in asked else {}

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple, Optional, Union
 import torch
 
 from ..data import auto_workers
+from ..formats.metrics import METRICS_FILE, METRICS_SCHEMA, metrics_rows
+from ..formats.rows import rows_in
+from ..formats.settings import TRAIN_SCHEMA
 from .machine import cpus
 from .starting import Place, end, run_folder, start
 
 __all__ = ["APART", "counted", "summed", "tried"]
 
-_SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
 _HARDLY_WAITS = 0.05
 _MOST_STEPS = 1_000_000
@@ -58,7 +60,7 @@ def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> 
     with run_folder(place) as run:
         # As many steps as no try takes, and not more: some schedules make a list of all.
         steps = max(_MOST_STEPS, int(_MOST_STEPS_A_SECOND * place.seconds))
-        document = {"schema": _SCHEMA, **settings, **_WITHOUT, "epochs": steps, "max_steps": steps}
+        document = {"schema": TRAIN_SCHEMA, **settings, **_WITHOUT, "epochs": steps, "max_steps": steps}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
         module = f"{__package__}.apart" if apart else __package__.rpartition(".")[0]
@@ -66,12 +68,12 @@ def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> 
         with said.open("wb") as file:
             started = start(module, run, place, file.fileno())
             try:
-                rows = _watched(started, Path(run, "metrics.jsonl"), place, max(1, workers))
+                rows = _watched(started, Path(run, METRICS_FILE), place, max(1, workers))
             finally:
                 end(started, place)
         found: dict[str, Any] = {
             "processes": place.processes, "nodes": place.nodes, "threads": place.threads, "workers": workers,
-            "dataset_samples": _samples(Path(run, "metrics.jsonl")),
+            "dataset_samples": _samples(Path(run, METRICS_FILE)),
             **({"apart": Path(run, APART).exists()} if apart else {}),
         }  # fmt: skip
         if isinstance(rows, _Ended):
@@ -147,8 +149,8 @@ class _Lines:
             return []
         text = text[: text.rfind(b"\n") + 1]
         self._at += len(text)
-        rows = (json.loads(line) for line in text.splitlines())
-        return [row["values"] for row in rows if row["kind"] == self._kind]
+        rows = metrics_rows(rows_in(text, METRICS_SCHEMA))
+        return [dict(row.values) for row in rows if row.kind == self._kind]
 
 
 def _samples(metrics: Path) -> Optional[int]:

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from ..files import write_json
+from ..formats.run_files import ESTIMATE_FILE
 from ..settings import Settings
 from ..task import load
 from .arithmetic import at, made, rows
 from .tracing import trace
 
-__all__ = ["NAME", "write"]
+__all__ = ["write"]
 
-NAME = "estimate.json"
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -29,7 +29,7 @@ def write(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
     facts = trace(task, settings, gpus)
     found = rows(facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"))
     write_json(
-        folder / NAME,
+        folder / ESTIMATE_FILE,
         {
             "schema": "slurmgpu.estimate/1",
             "task": settings.task,

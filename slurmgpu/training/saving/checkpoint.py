@@ -8,9 +8,6 @@ Nothing here loads a file whose checksum does not hold, and no loading unpickles
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -30,13 +27,25 @@ from ..files import (
     is_there,
     patiently,
     read_json,
-    sha256,
     sync_folder,
     write_whole,
 )
+from ..formats.checkpoint import (
+    CHECKPOINT_SCHEMA,
+    INDEX,
+    MANIFEST,
+    index_of,
+    read_index,
+    read_manifest,
+    require_content,
+    require_size,
+    sealed,
+    step_folder,
+    step_of,
+)
 from ..processes.group import Group
 from ..processes.ranks import Ranks
-from .layout import INDEX, Layout, entries_of, index_of, layout_of, own_rank
+from .layout import Layout, layout_of, own_rank
 
 __all__ = [
     "Generation",
@@ -52,12 +61,6 @@ __all__ = [
     "write_index",
     "write_part",
 ]
-
-SCHEMA = "slurmgpu.checkpoint/2"
-_UNSEALED = "slurmgpu.checkpoint/1"  # of earlier versions: without a checksum of the manifest
-_SEAL = ',\n "sha256": '
-_NUMBERS = {"step": 0, "samples": 0, "world_size": 1}  # what each manifest says, with the least value
-_MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -88,32 +91,13 @@ def _written(file: Path, fill: Callable[[Digest], object]) -> Facts:
 
 def commit(folder: Path, step: int, parts: Mapping[str, Facts], facts: Mapping[str, object]) -> Generation:
     """Write the manifest of a step whose parts are all there; from now on the generation counts."""
-    path = folder / f"step-{step}"
-    manifest = {"schema": SCHEMA, "step": step, **facts, "parts": dict(parts)}
-    text = _sealed(json.dumps(manifest, indent=1)[: -len("\n}")].encode())
-    write_whole(path / _MANIFEST, lambda file: file.write(text))
+    path = step_folder(folder, step)
+    manifest = {"schema": CHECKPOINT_SCHEMA, "step": step, **facts, "parts": dict(parts)}
+    text = sealed(manifest)
+    write_whole(path / MANIFEST, lambda file: file.write(text))
     sync_folder(path)
     sync_folder(folder)
     return Generation(path, manifest)
-
-
-def _sealed(body: bytes) -> bytes:
-    """The text of a manifest whose last entry is the SHA-256 of what stands before it."""
-    return body + f'{_SEAL}"{hashlib.sha256(body).hexdigest()}"\n}}'.encode()
-
-
-def _unsealed(text: bytes) -> dict[str, Any]:
-    """What a manifest says, if its text is as it was written."""
-    try:
-        manifest = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{_MANIFEST} cannot be read: {error}") from None
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema not in (SCHEMA, _UNSEALED):
-        raise ValueError(f"{_MANIFEST} is not of schema {SCHEMA}")
-    if schema == SCHEMA and text != _sealed(text.rpartition(_SEAL.encode())[0]):
-        raise ValueError(f"{_MANIFEST} differs from its SHA-256")
-    return {name: value for name, value in manifest.items() if name not in ("schema", "sha256")}
 
 
 def remove_generation(path: Path) -> None:
@@ -124,7 +108,7 @@ def remove_generation(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
         return
-    (path / _MANIFEST).unlink(missing_ok=True)
+    (path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path)
 
 
@@ -136,14 +120,15 @@ def prune(
     # Of each that stays: should the newest be damaged, the one before it is gone on from, with its best one.
     best = {_best(path) for path in generations[:keep]} if generations[keep:] else set()
     for path in generations[keep:]:
-        step = int(path.name.partition("-")[2])
+        step = step_of(path)
+        assert step is not None
         if step not in best and (not keep_every or step % keep_every):
             remove(path)
 
 
 def _best(path: Path) -> Optional[int]:
     """The step of the best generation, as the manifest of this one has it."""
-    best = read_json(path / _MANIFEST).get("best")
+    best = read_json(path / MANIFEST).get("best")
     return best.get("step") if isinstance(best, dict) else None
 
 
@@ -151,16 +136,15 @@ def _generations(folder: Path) -> list[Path]:
     """The folders with a manifest, newest first."""
     steps = {}
     for path in folders(folder):
-        match = re.fullmatch(r"step-(\d+)", path.name)
-        if match and counts(path):
-            steps[int(match[1])] = path
+        if (step := step_of(path)) is not None and counts(path):
+            steps[step] = path
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
 def newest(folder: Path) -> int:
     """The step of the newest generation, whole or not; 0 without any."""
     found = _generations(folder)
-    return int(found[0].name.partition("-")[2]) if found else 0
+    return (step_of(found[0]) or 0) if found else 0
 
 
 def folders(folder: Path) -> list[Path]:
@@ -180,7 +164,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def counts(path: Path) -> bool:
     """Whether a generation counts; raises where that is unclear, because a wrong no would lose a good one."""
-    return patiently(partial(is_there, path / _MANIFEST))
+    return patiently(partial(is_there, path / MANIFEST))
 
 
 class Doomed(NamedTuple):
@@ -207,11 +191,11 @@ class Doomed(NamedTuple):
 
 def doom(path: Path) -> Optional[Doomed]:
     """Let a generation count no more; None where it is gone then, as a small one and a link are."""
-    layout = layout_of(read_json(path / _MANIFEST))
+    layout = layout_of(read_json(path / MANIFEST))
     if path.is_symlink() or not layout.spans:
         remove_generation(path)
         return None
-    (path / _MANIFEST).unlink(missing_ok=True)
+    (path / MANIFEST).unlink(missing_ok=True)
     return Doomed(path.name, layout)
 
 
@@ -314,7 +298,7 @@ def _tried(
     except (OSError, ValueError) as error:
         return None, _Trouble(str(error))
     except (KeyError, TypeError, AttributeError):
-        return None, _Trouble(f"{_MANIFEST} is incomplete")
+        return None, _Trouble(f"{MANIFEST} is incomplete")
 
 
 def _fall_back(damaged: list[tuple[Path, str]], to: Path) -> list[str]:
@@ -328,16 +312,7 @@ def _fall_back(damaged: list[tuple[Path, str]], to: Path) -> list[str]:
 
 def _opened(path: Path) -> Generation:
     """A generation whose manifest is as it was written."""
-    manifest = _unsealed((path / _MANIFEST).read_bytes())
-    for name, least in _NUMBERS.items():
-        value = manifest.get(name)
-        if type(value) is not int or value < least:
-            raise ValueError(f"{_MANIFEST}: {name} is {value!r}")
-    if path.name != f"step-{manifest['step']}":
-        raise ValueError(f"{_MANIFEST} is of step {manifest['step']}")
-    if not all(entry["bytes"] >= 0 and entry["sha256"] for entry in manifest["parts"].values()):
-        raise ValueError(f"{_MANIFEST} says nothing of a part")
-    return Generation(path, manifest)
+    return Generation(path, read_manifest((path / MANIFEST).read_bytes(), step_of(path)))
 
 
 def _look(generation: Generation, ranks: Ranks, first_node: int) -> None:
@@ -374,21 +349,14 @@ def _index(path: Path, index: str, known: Optional[Facts]) -> dict[str, Any]:
     if known is None:
         raise ValueError(f"nothing is said of {index}")
     try:
-        return entries_of((path / index).read_bytes(), known, index)
+        return read_index((path / index).read_bytes(), known, index)
     except FileNotFoundError:
         raise ValueError(f"{index} is missing") from None
 
 
 def _require_as_written(path: Path, name: str, entry: Facts) -> None:
-    part = path / name
-    try:
-        size = part.stat().st_size
-    except FileNotFoundError:
-        raise ValueError(f"{name} is missing") from None
-    if size != entry["bytes"]:
-        raise ValueError(f"{name} has {size} bytes instead of {entry['bytes']}")
-    if sha256(part) != entry["sha256"]:
-        raise ValueError(f"{name} differs from its SHA-256")
+    require_size(path, name, entry)
+    require_content(path, name, entry)
 
 
 def require(generation: Generation, *names: str) -> None:

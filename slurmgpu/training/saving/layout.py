@@ -7,19 +7,15 @@ indexes in turn: nobody writes or reads a list of all files. The standard librar
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from ..formats.checkpoint import INDEX
 from ..processes.tree import Tree
 
-__all__ = ["INDEX", "Layout", "entries_of", "index_of", "layout_for", "layout_of", "own_rank", "parts_of"]
+__all__ = ["Layout", "layout_for", "layout_of", "own_rank"]
 
-INDEX = "index.json"
-INDEX_SCHEMA = "slurmgpu.checkpoint-index/1"
 _OWN = re.compile(r"(?:rank|shard)-(\d+)\.pt")
 
 
@@ -67,40 +63,3 @@ def own_rank(name: str) -> Optional[int]:
     """The rank whose own a part is by its name."""
     match = _OWN.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def index_of(parts: Mapping[str, Any]) -> bytes:
-    """The text of an index of these files."""
-    return json.dumps({"schema": INDEX_SCHEMA, "parts": parts}, indent=1).encode()
-
-
-def entries_of(text: bytes, known: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What an index says of the files in its folder, by their names there; ``known``: what is said of the index itself.
-
-    Raises:
-        ValueError: it is not as it was written.
-    """
-    if len(text) != known["bytes"]:
-        raise ValueError(f"{name} has {len(text)} bytes instead of {known['bytes']}")
-    if hashlib.sha256(text).hexdigest() != known["sha256"]:
-        raise ValueError(f"{name} differs from its SHA-256")
-    entries: dict[str, Any] = json.loads(text)["parts"]
-    return entries
-
-
-def parts_of(path: Path, parts: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
-    """All files of the checkpoint in a folder but its indexes, by their place in it, with what manifest and indexes say.
-
-    Raises:
-        ValueError: an index is not as it was written.
-        OSError: one cannot be read.
-    """
-    found: dict[str, Any] = {}
-    for name, entry in parts.items():
-        inner, slash, last = name.rpartition("/")
-        if slash and last == INDEX:
-            entries = entries_of((path / folder / name).read_bytes(), entry, folder + name)
-            found.update(parts_of(path, entries, f"{folder}{inner}/"))
-        else:
-            found[folder + name] = entry
-    return found

@@ -18,6 +18,7 @@ import torch
 
 from ..errors import TrainingError
 from ..files import read_json
+from ..formats.checkpoint import MANIFEST
 from ..sharding.local import is_sharded
 from ..versions import with_versions
 from ..weights.safetensors import Lazy
@@ -226,7 +227,7 @@ class Pieces:
 
     def __init__(self, folder: Path, layout: Optional[Layout] = None) -> None:
         self._folder = folder
-        self._layout = layout or layout_of(read_json(folder / "manifest.json"))
+        self._layout = layout or layout_of(read_json(folder / MANIFEST))
         self._files: dict[int, Mapping[str, torch.Tensor]] = {}
 
     def whole(self, value: Any) -> torch.Tensor:

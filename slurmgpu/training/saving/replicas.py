@@ -31,6 +31,7 @@ import torch.distributed as dist
 
 from ..errors import NotFinite, TrainingError
 from ..files import TEMPORARY, Facts, is_there, patiently, sync_folder, write_json, write_whole
+from ..formats.checkpoint import step_folder
 from ..processes.group import Group
 from . import checkpoint
 
@@ -175,7 +176,7 @@ class Replicas:
     def _commit(self, step: int, heads: Optional[Mapping[int, _Head]]) -> None:
         """Let it count, with all files in its own folder however many ranks there were; None: take it back."""
         if heads is None:
-            shutil.rmtree(self._folder / f"step-{step}", ignore_errors=True)
+            shutil.rmtree(step_folder(self._folder, step), ignore_errors=True)
             return
         parts = {name: entry for rank in sorted(heads) for name, entry in heads[rank].parts.items()}
         facts = {name: value for name, value in heads[0].facts.items() if name != "follows"}
@@ -194,7 +195,7 @@ class Replicas:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 trouble = f"{path} is damaged ({error})"
                 continue
-            target = self._folder / f"step-{key.step}"
+            target = step_folder(self._folder, key.step)
             target.mkdir(parents=True, exist_ok=True)
             for name, content in parts.items():
                 write_whole(target / name, lambda file, content=content: file.write(content))  # type: ignore[misc]

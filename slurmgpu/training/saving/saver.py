@@ -20,12 +20,13 @@ from typing import Any, Optional
 
 from ..errors import TakenOver, TrainingError
 from ..files import Facts
+from ..formats.checkpoint import INDEX, step_folder
 from ..processes.group import Channel
 from ..processes.ranks import Ranks
 from ..processes.tree import Tree
 from . import checkpoint
 from .checkpoint import Doomed, Generation
-from .layout import INDEX, Layout, layout_for
+from .layout import Layout, layout_for
 from .lock import Hold
 from .snapshot import Snapshot
 
@@ -174,7 +175,7 @@ class Saver:
         losses: Optional[Iterable[float]],
     ) -> Saved:
         own = _Part([step])
-        path = self._folder / f"step-{step}"
+        path = step_folder(self._folder, step)
         try:
             snapshot.wait()
             own.finite = losses is None or all(map(math.isfinite, losses))

@@ -64,21 +64,12 @@ def require_torch_of(device: torch.device) -> None:
         )
 
 
-def refuse(task: Task, settings: Settings) -> None:
-    """Refuse what cannot be done with a sharded model.
-
-    Raises:
-        SettingsError: the message names the setting, and what to do.
-    """
+def refuse(task: Task) -> None:
+    """Raise SettingsError where the task has what cannot be done with a sharded model; the message says what to do."""
     if task.has("step"):
         raise SettingsError(
             "strategy fsdp2 shares gradients where the model's own forward is called, and the task's step calls what it "
             "likes: use strategy ddp"
-        )
-    if settings.cpu_offload and settings.precision == "fp16":
-        raise SettingsError(
-            "cpu_offload is true and precision is fp16: a scaler looks for gradients that are not finite on the GPU; "
-            "use precision bf16 or fp32"
         )
 
 

@@ -11,28 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import SettingsError, TrainingError
-from ..settings import Settings
+from ..errors import TrainingError
 from ..task import Task
 from .fully import blocks_of
 
-__all__ = ["devices_of", "laid_out", "refuse"]
-
-
-def refuse(settings: Settings) -> None:
-    """Refuse what cannot be done with layers on several devices.
-
-    Raises:
-        SettingsError: the message names the setting, and what to do.
-    """
-    if settings.compile:
-        raise SettingsError(
-            "compile is true and strategy is model_parallel: the two are not done together yet; leave out compile"
-        )
-    if settings.micro_batch == "auto":
-        raise SettingsError(
-            "micro_batch is auto and strategy is model_parallel: what fits is found for one device alone; give it a number"
-        )
+__all__ = ["devices_of", "laid_out"]
 
 
 def devices_of(first: torch.device) -> list[torch.device]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..errors import SettingsError, TrainingError
+from ..errors import TrainingError
 from ..order import mix
 from ..processes.group import Group
 from ..saving.randomness import seed_all
@@ -23,20 +23,7 @@ from ..settings import Settings
 from ..task import Task
 from .local import local
 
-__all__ = ["MetaInit", "refuse"]
-
-
-def refuse(settings: Settings) -> None:
-    """Refuse a strategy with which each process has the whole model.
-
-    Raises:
-        SettingsError: the message names the strategy, and what to do.
-    """
-    if settings.meta_device and settings.strategy not in ("fsdp2", "pipeline"):
-        raise SettingsError(
-            f"meta_device is true, and strategy is {settings.strategy}: a process then has the whole model; use strategy fsdp2 "
-            "or pipeline, or leave out meta_device"
-        )
+__all__ = ["MetaInit"]
 
 
 class _Filled(NamedTuple):

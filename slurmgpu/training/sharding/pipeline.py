@@ -24,7 +24,7 @@ from ..settings import Settings
 from ..task import Task
 from .meta_init import MetaInit
 
-__all__ = ["Handed", "Staged", "Turn", "is_asked_for", "refuse", "require_stages", "staged", "turns"]
+__all__ = ["Handed", "Staged", "Turn", "is_asked_for", "refuse", "staged", "turns"]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32)
 _MOST_DIMS = 8
@@ -39,47 +39,13 @@ def is_asked_for(settings: Settings, group: Group) -> bool:
     return settings.strategy == "pipeline" and group.together
 
 
-def require_stages(settings: Settings, world_size: int) -> None:
-    """Refuse a number of processes that cannot be laid out in pipelines, and ``pipeline_stages`` without a pipeline.
-
-    Raises:
-        SettingsError: the message names the setting and the numbers.
-    """
-    count = settings.pipeline_stages
-    if count is None:
-        return
-    if settings.strategy != "pipeline":
-        raise SettingsError(
-            f"pipeline_stages is {count}, and strategy is {settings.strategy}: stages are those of strategy pipeline"
-        )
-    if world_size % count:
-        raise SettingsError(
-            f"pipeline_stages is {count}, and there are {world_size} processes, which it must divide: start a multiple of {count}"
-        )
-
-
-def refuse(task: Task, settings: Settings, copies: bool = False) -> None:
-    """Refuse what cannot be done with stages; ``copies``: there are several of each.
-
-    Raises:
-        SettingsError: the message names what, and what to do.
-    """
-    reasons = {
-        "the task's step calls what it likes": task.has("step"),
-        "the task's sample calls the whole model": task.has("sample"),
-        "compile is true": settings.compile,
-        "micro_batch is auto": settings.micro_batch == "auto",
-        "ema is given": settings.ema is not None,
-        "precision is fp16, whose scale the stages would have to agree on": settings.precision == "fp16",
-        "nonfinite is skip, for which the stages would have to agree on what to put back": settings.nonfinite
-        == "skip",
-        "broadcast_buffers is false, with several copies of each stage": copies
-        and not settings.broadcast_buffers,
-    }
-    for reason, holds in reasons.items():
-        if holds:
+def refuse(task: Task) -> None:
+    """Raise SettingsError where the task has what cannot be done with stages; the message says what to do."""
+    for name, what in (("step", "calls what it likes"), ("sample", "calls the whole model")):
+        if task.has(name):
             raise SettingsError(
-                f"strategy is pipeline, and {reason}: the two are not done together yet; change one of them, or use fsdp2"
+                f"strategy is pipeline, and the task's {name} {what}: the two are not done together yet; change one of them, "
+                "or use fsdp2"
             )
 
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Optional, TypedDict, cast
+from typing import Optional
 
 from ..files import read_json, write_json
+from ..formats.metrics import METRICS_FILE, METRICS_SCHEMA, MetricsRow, intervals_of, metrics_rows
+from ..formats.rows import rows_from_end
 
 __all__ = ["account"]
-
-_BLOCK = 1 << 16
-
-
-class _Line(TypedDict):
-    """What is read here of a line of metrics."""
-
-    kind: str
-    restart: int
-    step: int
-    time: float
-    values: Mapping[str, float]
 
 
 def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, float]]:
@@ -33,29 +20,23 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
     Sums over all restarts are kept in ``state/lost.json``. Read from the end of ``metrics.jsonl``, no further back
     than the step from which this start goes on.
     """
-    last: Optional[_Line] = None
-    later: Optional[_Line] = None
-    newest, seconds = first_step, 0.0
-    for line in _backwards(run_dir / "metrics.jsonl"):
-        if line["kind"] == "start" or line["restart"] >= restart:
+    last: Optional[MetricsRow] = None
+    trained: list[MetricsRow] = []
+    for row in metrics_rows(rows_from_end(run_dir / METRICS_FILE, METRICS_SCHEMA)):
+        if row.kind == "start" or row.restart >= restart or row.time is None:
             continue
-        last = last or line
-        if line["restart"] != last["restart"]:
+        last = last or row
+        if row.restart != last.restart:
             break  # what that start had lost, the one after it has counted
-        if line["kind"] != "train":
-            continue
-        newest = max(newest, line["step"])
-        if later is not None:
-            seconds += _seconds(later, max(first_step, line["step"]))
-        later = line
-        if line["step"] <= first_step:
-            break
-    if last is None:
+        if row.kind == "train":
+            trained.append(row)
+            if row.step <= first_step:
+                break
+    if last is None or last.time is None:
         return None
-    if later is not None:
-        seconds += _seconds(later, first_step)
-    steps = newest - first_step
-    down = max(0.0, time.time() - last["time"])
+    seconds = sum(one.seconds for one in intervals_of(reversed(trained), first_step))
+    steps = max([first_step, *(row.step for row in trained)]) - first_step
+    down = max(0.0, time.time() - last.time)
     file = run_dir / "state" / "lost.json"
     before = read_json(file)
     lost_seconds = float(before.get("lost_seconds", 0.0)) + down + seconds
@@ -70,33 +51,3 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
         "lost_seconds": lost_seconds,
         "lost_steps": lost_steps,
     }
-
-
-def _seconds(line: _Line, before: int) -> float:
-    """The time of the steps that a line is the mean of, or of those of them that came after a step."""
-    return line["values"]["step_seconds"] * max(0, line["step"] - before)
-
-
-def _backwards(path: Path) -> Iterator[_Line]:
-    """The lines of a file of JSON objects, the last one first; what is cut off is left out."""
-    try:
-        file = path.open("rb")
-    except OSError:
-        return
-    with file:
-        place, rest = file.seek(0, os.SEEK_END), b""
-        while place:
-            size = min(_BLOCK, place)
-            place -= size
-            file.seek(place)
-            first, *lines = (file.read(size) + rest).split(b"\n")
-            rest = first
-            if not place:
-                lines.insert(0, first)
-            for line in reversed(lines):
-                try:
-                    found = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(found, dict) and found.keys() >= {"kind", "restart", "step", "time"}:
-                    yield cast("_Line", found)

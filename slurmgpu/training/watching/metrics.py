@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
-import math
 import os
 import queue
 import secrets
@@ -21,11 +19,10 @@ from pathlib import Path
 from typing import Optional, Protocol, Union
 
 from ..errors import SettingsError
+from ..formats.metrics import MetricsRow, metrics_line
 
 __all__ = ["Line", "Metrics", "Tracking", "require"]
 
-SCHEMA = "slurmgpu.metrics/1"
-_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _END = 1 << 20  # bytes in which a line is looked for that may have been written
 _HELD = 1.0  # seconds for which a line may be held back: many at once cost less
 _MODULES = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb": ("wandb", "init")}
@@ -144,29 +141,7 @@ class Metrics:
 
     def _line(self, held: Line) -> str:
         when, kind, step, values = held
-        line = {
-            "schema": SCHEMA,
-            "time": round(when, 6),
-            "restart": self._restart,
-            "rank": self._rank,
-            "step": step,
-            "kind": kind,
-            "values": values,
-        }
-        try:
-            return _ENCODE(line) + "\n"
-        except ValueError:
-            return _ENCODE(_finite(line)) + "\n"
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return value
+        return metrics_line(MetricsRow(kind, when, self._restart, step, values), self._rank)
 
 
 class Tracker(Protocol):
