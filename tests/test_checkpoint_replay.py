@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.cli.actions import checkpoint_replay
-from slurmgpu.cli.actions.replay_on_nodes import check_nodes, listed
+from slurmgpu.cli import replay as checkpoint_replay
 from slurmgpu.cli.group import cli
+from slurmgpu.cli.replay import check_nodes, listed
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job

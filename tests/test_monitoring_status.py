@@ -532,7 +532,7 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
 
 @pytest.fixture(autouse=True)
 def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.cli.actions.filtering.current_user", lambda: USER)
+    monkeypatch.setattr("slurmgpu.cli.filters.current_user", lambda: USER)
 
 
 def invoke(*args: str, slurm: Slurm | None = None) -> Result:

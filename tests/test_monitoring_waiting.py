@@ -119,7 +119,7 @@ def test_a_watch_goes_on_when_slurm_does_not_answer(monkeypatch: pytest.MonkeyPa
     queues = [silent, SEEN, silent, queue(("1", "COMPLETED"))]
     slurm = Slurm(run=Replay(squeue=queues, sacct=refused), env={"SLURM_CONF": "/nowhere"})
     monkeypatch.setattr(slurmgpu.cli.actions.status, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr("slurmgpu.cli.actions.filtering.current_user", lambda: "root")
+    monkeypatch.setattr("slurmgpu.cli.filters.current_user", lambda: "root")
     done = CliRunner().invoke(command, ["--watch", "1"], obj=slurm)
     assert done.exit_code == 0, done.output
     assert done.stderr.count("asking again in") == 2

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
-from slurmgpu.cli.actions.local import Local
 from slurmgpu.cli.group import cli
+from slurmgpu.cli.running_here import Local
 from slurmgpu.cli.train import _option, command, layer_of, train_options
 from slurmgpu.cli.usage import usage_hint
 from slurmgpu.errors import SlurmGpuError

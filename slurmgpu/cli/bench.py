@@ -121,7 +121,7 @@ def command() -> None:
 )
 @_where
 @_in_new_jobs
-def networks(**options: Any) -> None:
+def bench_networks(**options: Any) -> None:
     """Time seven networks on CPU threads and GPUs: forward pass, backward pass and update.
 
     The networks and mini-batches are those of Shi et al. (2016, arXiv 1608.07249); its figures for Torch stand beside. The
@@ -140,7 +140,7 @@ def networks(**options: Any) -> None:
 )
 @_where
 @_in_new_jobs
-def node(**options: Any) -> None:
+def bench_node(**options: Any) -> None:
     """Measure matrix products in each precision, copies between memories, sums over processes, and folders.
 
     With --submit --nodes 2, sums over all GPUs of two nodes, too. Of GPUs that are known, the published peak stands beside. A
@@ -188,7 +188,7 @@ _APPLY = click.option("--apply", is_flag=True, help="Write what follows into the
 @_APPLY
 @_where
 @_in_jobs
-def task(**options: Any) -> None:
+def bench_task(**options: Any) -> None:
     """Find out what a training gains from larger batches, workers, precisions and processes.
 
     Each setting is tried by the training itself, for some seconds in processes of its own, in the order: as it is, in one
@@ -209,7 +209,7 @@ def task(**options: Any) -> None:
 @_APPLY
 @_where
 @_in_jobs
-def scaling(**options: Any) -> None:
+def bench_scaling(**options: Any) -> None:
     """Find out what a training gains from more processes: `bench task --part scaling`."""
     from slurmgpu.cli.actions.bench import act_task
 
@@ -222,7 +222,7 @@ def scaling(**options: Any) -> None:
 @_APPLY
 @_where
 @_in_jobs
-def precision(**options: Any) -> None:
+def bench_precision(**options: Any) -> None:
     """Find out what a training gains from other precisions: `bench task --part precision`."""
     from slurmgpu.cli.actions.bench import act_task
 
@@ -235,7 +235,7 @@ def precision(**options: Any) -> None:
 @_APPLY
 @_where
 @_in_jobs
-def loader(**options: Any) -> None:
+def bench_loader(**options: Any) -> None:
     """Find out how many data-loader workers a training needs: `bench task --part workers`."""
     from slurmgpu.cli.actions.bench import act_task
 
@@ -247,12 +247,12 @@ def loader(**options: Any) -> None:
 @click.option("--wait", is_flag=True, help="Wait until all have ended.")
 @click.option("--apply", "apply_to", metavar="JOB.yaml", help="Write what follows into this job file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def show(**options: Any) -> None:
+def bench_show(**options: Any) -> None:
     """Gather what the jobs of `bench ... --submit` have measured so far.
 
     FOLDER is the one that `--submit` printed. Its table and page are written anew. The exit code is 1 as long as something is
     missing. The folder of a bench that ran on this machine is shown, too, though its command was killed.
     """
-    from slurmgpu.cli.actions.bench_jobs import act_show
+    from slurmgpu.cli.bench_jobs import act_show
 
     act_show(**options)

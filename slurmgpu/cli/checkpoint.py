@@ -19,7 +19,7 @@ def command() -> None:
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=runs)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def list_(ctx: click.Context, /, **given: Any) -> None:
+def checkpoint_list(ctx: click.Context, /, **given: Any) -> None:
     """Show a run's checkpoints, and which one a resume would take; reads manifests and sizes alone.
 
     RUN is a run directory, a job id (112_3 for one task of an array) or a job name; without it, the newest run here
@@ -35,7 +35,7 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(ctx: click.Context, /, **given: Any) -> None:
+def checkpoint_verify(ctx: click.Context, /, **given: Any) -> None:
     """Read every file of a run's checkpoints and hold its size and SHA-256 against the manifest.
 
     RUN as for `checkpoint list`. Says which one a resume would take. Exit code 1 when one of those asked for is
@@ -77,7 +77,7 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
 @click.pass_context
-def export(
+def checkpoint_export(
     ctx: click.Context,
     /,
     step: int | None,
@@ -124,13 +124,13 @@ def export(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
 @click.pass_context
-def replay(ctx: click.Context, /, **given: Any) -> None:
+def checkpoint_replay(ctx: click.Context, /, **given: Any) -> None:
     """Train an interval of a run again, and compare losses, checksums and the checkpoint at its end, bit for bit.
 
     RUN as for `checkpoint list`. It runs on this machine, with as many processes as the run had, in a temporary folder; with
     --on as a job, with the run's own settings, in a run directory beside the run's. The run is only read. Exit code 0: all is
     equal; 1: something differs; 2: there is no such interval, or a node that it can't have; 3: it cannot be told.
     """
-    from slurmgpu.cli.actions.checkpoint_replay import act_replay
+    from slurmgpu.cli.replay import act_replay
 
     act_replay(ctx, **given)

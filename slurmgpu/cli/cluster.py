@@ -26,7 +26,7 @@ def command() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def discover_(ctx: click.Context, /, **given: Any) -> None:
+def cluster_discover(ctx: click.Context, /, **given: Any) -> None:
     """Learn the cluster from Slurm itself and print its profile.
 
     Asks Slurm 5 to 8 times, and the module system once. What could not be read is listed under `hidden`, what was
@@ -42,7 +42,7 @@ def discover_(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what changed; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def refresh(ctx: click.Context, /, **given: Any) -> None:
+def cluster_refresh(ctx: click.Context, /, **given: Any) -> None:
     """Discover the cluster of a saved profile again, show what changed, and write it.
 
     What you have written or corrected in the profile is kept. NAME: a profile that `cluster discover --save` wrote
@@ -60,7 +60,7 @@ def refresh(ctx: click.Context, /, **given: Any) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(ctx: click.Context, /, **given: Any) -> None:
+def cluster_verify(ctx: click.Context, /, **given: Any) -> None:
     """Hold a profile against Slurm itself: a line for each thing of which the two say something else, with both values
     and the command that tells Slurm's.
 
@@ -76,7 +76,7 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
 @click.argument("what", metavar="ADDRESS|NAME")
 @click.option("--name", metavar="NAME", help="The profile's name.  [default: its own]")
 @click.option("--dry-run", is_flag=True, help="Print it; write nothing.")
-def fetch(**given: Any) -> None:
+def cluster_fetch(**given: Any) -> None:
     """Fetch a profile from an address of its centre (https://HOST/PATH/NAME.yaml) into your profiles, or look whether
     there is a newer one of a profile that was fetched, and show what changed.
 
@@ -90,7 +90,7 @@ def fetch(**given: Any) -> None:
 @command.command("list", short_help="List the known profiles.")
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(**given: Any) -> None:
+def cluster_list(**given: Any) -> None:
     """List the known profiles: name, site, GPUs, and its source's own date; a star marks the chosen one.
 
     WORD: only those in which each word is found, such as a100 or csc.
@@ -103,7 +103,7 @@ def list_(**given: Any) -> None:
 @command.command("show", short_help="Show a profile.")
 @click.argument("name", required=False, shell_complete=clusters)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(**given: Any) -> None:
+def cluster_show(**given: Any) -> None:
     """Show all that a profile says (the chosen one, when none is named); a question mark: it was guessed."""
     from slurmgpu.cli.actions.cluster import act_show
 
@@ -112,7 +112,7 @@ def show(**given: Any) -> None:
 
 @command.command("use", short_help="Choose a profile for all your jobs.")
 @click.argument("name", shell_complete=clusters)
-def use(**given: Any) -> None:
+def cluster_use(**given: Any) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
     from slurmgpu.cli.actions.cluster import act_use
 
@@ -122,7 +122,7 @@ def use(**given: Any) -> None:
 @command.command("gpus", short_help="Show which GPUs are free at this moment.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def gpus(ctx: click.Context, /, **given: Any) -> None:
+def cluster_gpus(ctx: click.Context, /, **given: Any) -> None:
     """Show the cluster's GPUs at this moment, by type and by partition: how many there are, are used and are free, the
     most that are free on one node, those on nodes that take no jobs, and what one job of yours could get this minute.
 

@@ -9,7 +9,7 @@ import click
 from slurmgpu.cli.asked import Lines
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.gathering import gathered
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.interrupts import as_interrupts
 
 
 @click.command("logs")

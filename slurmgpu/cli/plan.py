@@ -17,6 +17,6 @@ from slurmgpu.cli.job_options import JobCommand, job_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**options: Any) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
-    from slurmgpu.cli.actions.plan import act
+    from slurmgpu.cli.submitting import act_plan as act
 
     act(**options)

@@ -9,7 +9,7 @@ import click
 
 from slurmgpu.cli.asked import Reported
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filtering import FILTERS
+from slurmgpu.cli.filters import FILTERS
 from slurmgpu.cli.gathering import gathered
 
 

@@ -36,7 +36,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command("up")
 @_name
 @gathered(
     "asked",
@@ -56,27 +56,27 @@ def command() -> None:
 )
 @click.option("--accounting/--no-accounting", default=None, help="With slurmdbd.  [default: if installed]")
 @click.option("--for", "lasting", metavar="TIME", help="End by itself after this time (2h, 30m, 1d).")
-def up(**given: Any) -> None:
+def sandbox_up(**given: Any) -> None:
     """Start a sandbox: Slurm's daemons as you, on loopback, until `down` or the machine's end."""
     from slurmgpu.cli.actions.sandbox import act_up
 
     act_up(**given)
 
 
-@command.command()
+@command.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(**given: Any) -> None:
+def sandbox_status(**given: Any) -> None:
     """Show all sandboxes: whether they are alive, their nodes, since when, and where."""
     from slurmgpu.cli.actions.sandbox import act_status
 
     act_status(**given)
 
 
-@command.command()
+@command.command("down")
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="All sandboxes of yours.")
 @click.option("--name", "name_option", envvar="SLURMGPU_SANDBOX", hidden=True)
-def down(**given: Any) -> None:
+def sandbox_down(**given: Any) -> None:
     """End a sandbox (default: `default`) and its jobs; looks afterwards whether anything is left."""
     from slurmgpu.cli.actions.sandbox import act_down
 
@@ -86,39 +86,39 @@ def down(**given: Any) -> None:
 @command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_name
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec_(**given: Any) -> None:
+def sandbox_exec(**given: Any) -> None:
     """Run a command that talks to the sandbox; ends with the command's own exit code."""
     from slurmgpu.cli.actions.sandbox import act_exec
 
     act_exec(**given)
 
 
-@command.command()
+@command.command("env")
 @_name
 @click.option("--unset", is_flag=True, help="Print the lines that take it back, as it was before.")
-def env(**given: Any) -> None:
+def sandbox_env(**given: Any) -> None:
     """Print shell lines that make this shell talk to the sandbox: eval "$(slurmgpu sandbox env)"."""
     from slurmgpu.cli.actions.sandbox import act_env
 
     act_env(**given)
 
 
-@command.command()
+@command.command("logs")
 @click.argument("daemon", required=False)
 @_name
 @click.option("-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="How many lines.")
-def logs(**given: Any) -> None:
+def sandbox_logs(**given: Any) -> None:
     """Show the end of the daemons' logs; DAEMON is slurmctld, slurmdbd, slurmd-node1, munged, mariadbd, ..."""
     from slurmgpu.cli.actions.sandbox import act_logs
 
     act_logs(**given)
 
 
-@command.command()
+@command.command("fault")
 @click.argument("fault")
 @click.argument("target", metavar="[NODE|JOB]", required=False)
 @_name
-def fault(**given: Any) -> None:
+def sandbox_fault(**given: Any) -> None:
     """Cause a fault, to see what it does to you.
 
     \b
@@ -136,9 +136,9 @@ def fault(**given: Any) -> None:
     act_fault(**given)
 
 
-@command.command()
+@command.command("heal")
 @_name
-def heal(**given: Any) -> None:
+def sandbox_heal(**given: Any) -> None:
     """Mend all faults of a sandbox."""
     from slurmgpu.cli.actions.sandbox import act_heal
 

@@ -8,9 +8,9 @@ import click
 
 from slurmgpu.cli.asked import How, Which
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filtering import FILTERS
+from slurmgpu.cli.filters import FILTERS
 from slurmgpu.cli.gathering import gathered
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.interrupts import as_interrupts
 
 
 @click.command("status")

@@ -35,7 +35,7 @@ def command(**options: Any) -> None:
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.actions.submit import act
+    from slurmgpu.cli.submitting import act_submit as act
 
     options["given"]["pull"] = options.pop("pull")
     act(**options)

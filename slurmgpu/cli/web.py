@@ -96,11 +96,11 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     Prints the address, which has a token that no one else knows, and the line of ssh that leads there from your own computer.
     Job files are made and submitted in this folder. Nothing comes from the internet. Needs the extra `web`.
     """
-    from slurmgpu.cli.actions import web
+    from slurmgpu.cli.actions.web import act, export_page
 
     page = {name: given.pop(name) for name in ("directory", "cluster", "parts", "fetch")}
     if page["directory"] is not None:
-        web.export_page(**page)
+        export_page(**page)
         return
     named = [f"--{name}" for name in ("cluster", "parts", "fetch") if page[name]]
     if named:
@@ -112,4 +112,4 @@ def command(ctx: click.Context, /, **given: Any) -> None:
         )
     if where.behind and where.unix_socket:
         raise click.UsageError("--behind goes with a port, and not with --socket")
-    web.act(ctx, **given)
+    act(ctx, **given)

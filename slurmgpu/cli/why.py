@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.interrupts import as_interrupts
 
 
 @click.command("why")

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
-from slurmgpu.cli.actions.bench_jobs import ASKED, check, command_alone, submit_bench
-from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
-from slurmgpu.cli.actions.bench_showing import show
-from slurmgpu.cli.actions.local import LOGIN_NICE, on_login_node
-from slurmgpu.cli.actions.planned_training import described, planned
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.bench_jobs import ASKED, check, command_alone, submit_bench
+from slurmgpu.cli.bench_results import show
+from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.running_here import LOGIN_NICE, described, on_login_node, planned
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.settings import runs_by_settings
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.models.job import Job
+from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
 from slurmgpu.runs.bench.results import PUBLISHED, ROWS, Results, read
 from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
 from slurmgpu.runs.directory import chosen_python, copy_entrypoint

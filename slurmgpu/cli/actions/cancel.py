@@ -7,16 +7,16 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
 from slurmgpu.jobs.cancel import Cancellation, cancel
 from slurmgpu.jobs.select import current_user, run_of, select
 from slurmgpu.printable import printable
 from slurmgpu.runs.checkpoints import newest_of_tasks
-from slurmgpu.slurm import Slurm
 
 
 def act(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = own_slurm(ctx)
     results = cancel(slurm, select(jobs), user=current_user(), signal=signal)
     problems: dict[str, list[str]] = {"failed": [], "unknown": []}
     for result in results:

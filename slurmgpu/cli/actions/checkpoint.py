@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.jobs.runs import find_run, newest_run
@@ -27,7 +28,6 @@ from slurmgpu.runs.checkpoints import (
     read_through,
 )
 from slurmgpu.runs.directory import ask_entrypoint, chosen_python
-from slurmgpu.slurm import Slurm
 
 _HEADER = ("TASK", "STEP", "EPOCH", "SAVED", "SIZE", "RANKS", "RESTART", "STATE", "NOTE")
 _STATE = _HEADER.index("STATE")
@@ -286,7 +286,7 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
 def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     """The run directory that is meant, and its folders of checkpoints."""
     runs_of = runs_by_settings(Path.cwd(), os.environ)
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = own_slurm(ctx)
     run_dir = find_run(slurm, run, runs_of, current_user()) if run else newest_run(runs_of(Path.cwd()))
     folders = checkpoint_folders(run_dir)
     return run_dir, [_Task(name, folder, checkpoints(folder)) for name, folder in folders.items()]

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.actions.cluster_text import Row, description_lines, listed, matches
-from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
+from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.clusters.discover import last_discovered, save, write
+from slurmgpu.clusters.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.clusters.refreshing import overlay, refreshed
+from slurmgpu.clusters.text import ProfileRow, description_lines, listed, matches
 from slurmgpu.clusters.writing import profile_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import (
@@ -39,7 +40,7 @@ def act_discover(
     base = named_profile(based_on, settings, "--based-on") if based_on else None
     check_name(name)
     target = _target(name, to, save, settings)
-    found = discover_here(ctx, name, settings)
+    found = discover_here(own_slurm(ctx), name, settings)
     target = target or _target(found.cluster.name, to, save, settings)
     text = _text(found, base)
     _tell(found, settings, base)
@@ -133,7 +134,7 @@ def act_refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bo
     folders = profile_folders(settings)
     old = load_cluster(path, folders)
     base = base_of(path, folders)
-    found = discover_here(ctx, old.name, settings)
+    found = discover_here(own_slurm(ctx), old.name, settings)
     if old.slurm_name and found.cluster.slurm_name != old.slurm_name:
         raise InvalidInput(
             f"{path} is of the cluster {old.slurm_name}, and Slurm here is {found.cluster.slurm_name}",
@@ -197,7 +198,7 @@ def act_list(words: tuple[str, ...], as_json: bool) -> None:
     whose = {folder: f"of package {name}" for name, folder in package_folders().items()}
     whose |= {folder / "clusters": _WHOSE[layer] for layer, folder in settings.folders.items()}
     everything = [
-        Row(name, load_cluster(path, folders), path, whose.get(path.parent), name == chosen.name)
+        ProfileRow(name, load_cluster(path, folders), path, whose.get(path.parent), name == chosen.name)
         for name, path in sorted(profiles(settings).items())
     ]
     rows = [row for row in everything if matches(row, words)]

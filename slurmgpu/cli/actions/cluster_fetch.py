@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions.profiles import check_name
 from slurmgpu.clusters.fetching import Fetched, download, keep, kept
+from slurmgpu.clusters.profiles import check_name
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, user_profile
 from slurmgpu.files.settings import LoadedSettings, load_settings

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
+import datetime
 
 import click
 
-from slurmgpu.cli.actions.asking import ago, shared
+from slurmgpu.cli.shared_answers import ago, shared_slurm
 from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row, could, gpus_now, kind, notes, place, who
 from slurmgpu.jobs.select import current_user
 from slurmgpu.printable import printable
-from slurmgpu.slurm import Slurm
 
 SCHEMA = "slurmgpu.gpus/1"
 
 
 def act(ctx: click.Context, as_json: bool) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
+    slurm = shared_slurm(ctx)
     found = gpus_now(slurm.present(), current_user())
     age = slurm.oldest()
-    asked = datetime.now(timezone.utc) - timedelta(seconds=age)
+    asked = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
     if as_json:
         click.echo(json.dumps(_document(found, asked, age), indent=2))
         return
@@ -35,7 +34,7 @@ def act(ctx: click.Context, as_json: bool) -> None:
         click.echo(line.rstrip())
 
 
-def _document(found: GpusNow, asked: datetime, age: float) -> dict[str, object]:
+def _document(found: GpusNow, asked: datetime.datetime, age: float) -> dict[str, object]:
     told = {"time": asked.isoformat(timespec="seconds"), "age_seconds": round(age, 1)}
     return {"schema": SCHEMA, **told, **asdict(found)}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions.profiles import discover_here, likely_documented
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.clusters.profiles import discover_here, likely_documented
 from slurmgpu.clusters.verifying import Disagreement, Patch, disagreements, patch_of, unseen
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, profiles
@@ -24,7 +25,7 @@ def act(ctx: click.Context, name: str | None, patch: bool, as_json: bool) -> Non
     path = _chosen(name, settings)
     folders = profile_folders(settings)
     cluster = load_cluster(path, [path.parent, *folders]) if path else None
-    found = discover_here(ctx, None, settings)
+    found = discover_here(own_slurm(ctx), None, settings)
     if path is None or cluster is None:
         path = _likely(found, settings)
         cluster = load_cluster(path, folders)

@@ -8,10 +8,11 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import click
 
-from slurmgpu.cli.preparing import load
+from slurmgpu.cli.preparing import load, note
 from slurmgpu.doctor.lines import Level, Line, counts
 from slurmgpu.printable import printable
 
@@ -24,17 +25,19 @@ _MARKS: dict[Level, tuple[str, str]] = {
 _WIDTH = 80
 
 
-def act(given: dict[str, object], on_gpu: bool, within: int, as_json: bool) -> None:
-    loaded = load(given)
+def act(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> None:
+    loaded, cluster_name = load(given), given.get("job__cluster")
     if on_gpu:
-        from slurmgpu.cli.actions.doctor_on_nodes import probe_nodes
+        from slurmgpu.doctor.on_nodes import probe_nodes
 
-        probed = probe_nodes(loaded, given, within * 60.0)
+        probed = probe_nodes(
+            loaded, cluster_name, force=bool(given.get("job__force")), within=within * 60.0, say=note
+        )
         _show(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
         return
-    from slurmgpu.cli.actions.doctor_here import lines_here
+    from slurmgpu.doctor.here import lines_here
 
-    _show(list(lines_here(loaded, given)), {}, as_json)
+    _show(list(lines_here(loaded, cluster_name, note)), {}, as_json)
 
 
 def _show(lines: Sequence[Line], more: dict[str, object], as_json: bool) -> None:

@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.actions import init_choices
-from slurmgpu.cli.actions.init_choices import ENVIRONMENT, EnvironmentQuestion, check_runs, choose_base
-from slurmgpu.cli.actions.init_files import (
-    Drafts,
-    Key,
-    Target,
-    check_places,
-    find_target,
-    settings_to_write,
-    typed,
+from slurmgpu.cli import init_questions as init_choices
+from slurmgpu.cli.init_files import Drafts, Key, Target, check_places, find_target, settings_to_write, typed
+from slurmgpu.cli.init_questions import (
+    ENVIRONMENT,
+    EnvironmentQuestion,
+    Questions,
+    check_runs,
+    choose_base,
+    found_lines,
+    say,
 )
-from slurmgpu.cli.actions.init_terminal import Questions, found_lines, say
-from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.cli.preparing import prepare
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.clusters.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.clusters.refreshing import environment_data
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
@@ -68,7 +68,7 @@ def _drafts(ctx: click.Context, options: _Options, settings: LoadedSettings, que
     check_name(options.name)
     job = Path(options.job).expanduser()
     check_places(settings, job)
-    found = _discovered(lambda: discover_here(ctx, options.name, settings))
+    found = _discovered(lambda: discover_here(own_slurm(ctx), options.name, settings))
     for line in found_lines(found):
         say(line)
     target = find_target(found.cluster, options.name, settings, os.environ, force=options.force)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.asking import named_or_newest, shared
-from slurmgpu.cli.actions.awaiting import wait_at_terminal, written
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
+from slurmgpu.cli.waiting import wait_at_terminal, written
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.jobs.log_files import (
@@ -60,7 +60,7 @@ def act(
             f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
             hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
         )
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
+    slurm = shared_slurm(ctx)
     jobs = named_or_newest(slurm, jobs)
     selections = select(jobs)
     runs_of = runs_by_settings(Path.cwd(), os.environ)

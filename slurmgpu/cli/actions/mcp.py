@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.mcp.budget import Budget, hours
+from slurmgpu.mcp.budget import Budget, allowed, hours, limit_of
 from slurmgpu.printable import printable
 
 
@@ -29,14 +28,15 @@ def act(folder: Path | None, read_only: bool, budget: bool) -> None:
             hint="enter `slurmgpu mcp` as a command in the client's settings; slurmgpu mcp --budget shows what was submitted",
         )
     try:
-        from slurmgpu.cli.actions.mcp_server import serve
+        from slurmgpu.cli.mcp_tools import TOOLS
+        from slurmgpu.mcp.server import serve
     except ImportError as error:
         raise SlurmGpuError(
             f"mcp needs release 2.3 or newer of the library mcp: {error}", hint="pip install 'slurmgpu[mcp]'"
         ) from None
     if folder is not None:
         os.chdir(folder)
-    serve(read_only=read_only)
+    serve(TOOLS, read_only=read_only)
 
 
 def _show_budget() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.actions.probe_once import Found, planned, run_it, tell_beforehand
-from slurmgpu.cli.actions.submit import show, with_image
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.probing import Found, planned, run_it, tell_beforehand
+from slurmgpu.cli.submitting import show, with_image
 from slurmgpu.errors import InvalidInput
 from slurmgpu.jobs.causes import cause_lines
 from slurmgpu.printable import printable
@@ -38,7 +38,7 @@ def act(given: dict[str, Any], how: How) -> None:
         show(prepared, Slurm(), making, "probe --dry-run")
         return
     if how.micro_batch:
-        from slurmgpu.cli.actions.probe_micro_batch import search
+        from slurmgpu.cli.probing import search
 
         found = search(given, how, probe, parts)
     else:
@@ -95,7 +95,7 @@ def _check(how: How) -> None:
 
 def _file_to_change(prepared: Prepared) -> Path:
     """The job file that is changed afterwards; InvalidInput, before anything runs, where there is none to change."""
-    from slurmgpu.cli.actions.report_apply import check_own
+    from slurmgpu.cli.job_file_changes import check_own
 
     path = prepared.loaded.path
     if path is None:
@@ -130,7 +130,7 @@ def _conclude(found: Found, file: Path | None, how: How) -> None:
     if not proposals:
         note(f"{file}: nothing is proposed, and nothing is changed")
         return
-    from slurmgpu.cli.actions.report_apply import write_request
+    from slurmgpu.cli.job_file_changes import write_request
 
     write_request(found.report, file, found.probe.asked, found.probe.prepared.plan, beside=how.as_json)
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.shared_answers import shared_slurm
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.runs import find_run, newest_run
 from slurmgpu.jobs.select import current_user
 from slurmgpu.printable import printable
 from slurmgpu.runs.profiles import Judged, judge_run, judge_trace, verdict_lines
-from slurmgpu.slurm import Slurm
 
 
 def act(ctx: click.Context, run: str | None, as_json: bool) -> None:
@@ -37,5 +36,5 @@ def _judged(ctx: click.Context, run: str | None) -> Judged:
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     if run is None:
         return judge_run(newest_run(runs_of(Path.cwd())))
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(load_settings(Path.cwd(), os.environ).settings)
+    slurm = shared_slurm(ctx, load_settings(Path.cwd(), os.environ).settings)
     return judge_run(find_run(slurm, run, runs_of, current_user()))

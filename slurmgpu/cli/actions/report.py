@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.actions.asking import ago, shared
-from slurmgpu.cli.actions.filtering import chosen, named, user_of
+from slurmgpu.cli.filters import chosen, named, user_of
+from slurmgpu.cli.shared_answers import ago, shared_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -26,7 +26,6 @@ from slurmgpu.jobs.select import select, since_moment
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.printable import printable
-from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
     from slurmgpu.cli.asked import Reported
@@ -49,7 +48,7 @@ def act(
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
     user, since, counts = user_of(which), _since(which.since), chosen(which)
     _check(jobs, apply=apply, html=html, as_json=as_json)
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
+    slurm = shared_slurm(ctx)
     cluster = _cluster()
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     if jobs:
@@ -69,7 +68,7 @@ def act(
     else:
         _print(found, cluster, each=each, by=named(which))
     if apply:
-        from slurmgpu.cli.actions.report_apply import apply_to_file
+        from slurmgpu.cli.job_file_changes import apply_to_file
 
         apply_to_file(found, job_file)
     if found.missing:
@@ -165,7 +164,7 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> N
     carbon = cluster.carbon if cluster else None
     blocks: list[list[str]] = []
     if found.since is None and not each:
-        from slurmgpu.cli.actions.bench_memory import told_of_run
+        from slurmgpu.runs.bench.memory import told_of_run
 
         for one in found.jobs:
             told = [printable(f"  {line}") for line in told_of_run(one.run)] if one.run is not None else []

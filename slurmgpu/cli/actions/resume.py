@@ -10,12 +10,13 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from slurmgpu.cli.actions.awaiting import wait_for_job
-from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import check_whose, note, prepare
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.waiting import wait_for_job
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.files.settings import runs_by_settings
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.runs import check_at_rest, completed_tasks, find_run
 from slurmgpu.jobs.select import current_user
 from slurmgpu.jobs.settle import settle
@@ -40,7 +41,7 @@ def act(
     hold: bool,
     as_json: bool,
 ) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = own_slurm(ctx)
     record = _resume(slurm, run, given, hold)
     click.echo(record.to_json() if as_json else f"{record.job_id}\n", nl=False)
     if wait or follow:

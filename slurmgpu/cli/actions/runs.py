@@ -8,17 +8,17 @@ from pathlib import Path
 
 import click
 
+from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.run_record import read_run
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.jobs.runs import run_directories
 from slurmgpu.jobs.settle import SettledRun, settle
 from slurmgpu.printable import printable
-from slurmgpu.slurm import Slurm
 
 
 def act_settle(ctx: click.Context, runs: tuple[Path, ...]) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = own_slurm(ctx)
     folder = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())
     open_runs = []
     for path in runs or run_directories(folder):

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, plan_given
 from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.local.gpus import is_on_a_node
 from slurmgpu.quoting import job_path
 from slurmgpu.runs.preflight import check_before_submission

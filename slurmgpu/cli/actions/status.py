@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from slurmgpu.cli.actions.asking import shared
-from slurmgpu.cli.actions.filtering import chosen, named, user_of
 from slurmgpu.cli.actions.status_text import View, show
+from slurmgpu.cli.filters import chosen, named, user_of
+from slurmgpu.cli.shared_answers import shared_slurm
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
 from slurmgpu.jobs.arrays import only
@@ -73,7 +73,7 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
     counts = chosen(which)
     if how.sort:
         in_order([], how.sort, datetime.now(timezone.utc))
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+    slurm = shared_slurm(ctx, settings)
     if watch and slurm.shelf is not None:
         slurm.shelf.good_for = _pace(slurm)  # a watch's picture is never older than that
     selections = select(jobs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from slurmgpu.amounts import duration
-from slurmgpu.cli.actions.asking import ago
+from slurmgpu.cli.shared_answers import ago
 from slurmgpu.jobs.arrays import Among, Line
 from slurmgpu.jobs.arrays import lines as lines_of
 from slurmgpu.jobs.look import StatusReport

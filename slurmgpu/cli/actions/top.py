@@ -12,14 +12,13 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.itself import command_of
+from slurmgpu.cli.shared_answers import own_slurm, shared_slurm
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.runs import run_of_job, runs_that_ended
 from slurmgpu.jobs.select import current_user, since_moment
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.slurm import Slurm
 
 # A folder of runs is not read more often than so, seconds.
 _OLD = 20.0
@@ -44,8 +43,8 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
     settings = load_settings(Path.cwd(), os.environ).settings
     runs = KnownRuns()
     source = Source(
-        looking=ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings),
-        acting=ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
+        looking=shared_slurm(ctx, settings),
+        acting=own_slurm(ctx),
         user=current_user(),
         quick_run=runs.quick,
         find_run=runs.find,

@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from slurmgpu.cli.actions.gpus_here import count_of_the_job
-from slurmgpu.cli.actions.local import LOGIN_NICE, Local, looks_like_a_login_node, on_login_node, run_prepared
-from slurmgpu.cli.actions.planned_training import planned
 from slurmgpu.cli.actions.train_estimate import ESTIMATED, print_estimate
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.running_here import (
+    LOGIN_NICE,
+    Local,
+    looks_like_a_login_node,
+    on_login_node,
+    planned,
+    run_prepared,
+)
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.layered import Layered
+from slurmgpu.local.gpus import count_of_the_job
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.directory import chosen_python, estimate_here, prepare_here, prepare_plan
 from slurmgpu.runs.preflight import check_task, is_folder

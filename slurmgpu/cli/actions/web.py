@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.actions.top import KnownRuns, resume
-from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.itself import command_of
 from slurmgpu.cli.preparing import note
+from slurmgpu.cli.shared_answers import shared
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.select import current_user, select, since_moment
 from slurmgpu.models.run import JobStatus
 from slurmgpu.slurm import Slurm

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.asking import ago, named_or_newest, shared
+from slurmgpu.cli.shared_answers import ago, named_or_newest, shared_slurm
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -55,7 +55,7 @@ _COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green
 
 def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool, as_json: bool) -> None:
     settings = load_settings(Path.cwd(), os.environ).settings
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+    slurm = shared_slurm(ctx, settings)
     if shapes and not settings.policy.test_only:
         raise InvalidInput(
             "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-import click
-
 from slurmgpu.clusters.discover import discover
 from slurmgpu.clusters.refreshing import likely_profiles
 from slurmgpu.errors import InvalidInput
@@ -32,13 +30,9 @@ def check_name(name: str | None) -> None:
         )
 
 
-def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
+def discover_here(slurm: Slurm, name: str | None, settings: LoadedSettings) -> Discovered:
     """Discover the cluster that this machine talks to, with as many calls as the site allows."""
-    return discover(
-        ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
-        name=name,
-        most=settings.settings.policy.max_slurm_calls,
-    )
+    return discover(slurm, name=name, most=settings.settings.policy.max_slurm_calls)
 
 
 def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:

@@ -1,24 +1,34 @@
-"""A job's script on this machine: where it may run, with how many processes, and on which GPUs."""
+"""A job's script on this machine: where it may run, with how many processes, and on which GPUs.
+
+The job of a training that is named on the command line, as this machine runs it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import click
 
-from slurmgpu.cli.actions.gpus_here import choose_gpus, share_out, told_of_gpus
-from slurmgpu.cli.preparing import check_whose, note, prepare
+from slurmgpu.cli.preparing import check_whose, note, prepare, put_any
 from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.files.jobs import find_job_file, load_job
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.launchers import world_size
-from slurmgpu.local.gpus import UsableGpus, is_on_a_node
+from slurmgpu.local.gpus import UsableGpus, choose_gpus, is_on_a_node, share_out, told_of_gpus
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepare import Prepared, plan_here
 from slurmgpu.slurm import Slurm
+
+__all__ = ["described", "planned"]
+
 
 _LOGIN_PROCESSES = 2
 LOGIN_NICE = 15
@@ -213,3 +223,58 @@ def _request(
         nice=LOGIN_NICE if here.login_node else 0,
         python=here.python,
     )
+
+
+class _Described(Protocol):
+    """How a training is named on the command line."""
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def config(self) -> tuple[str, ...]: ...
+
+    @property
+    def sets(self) -> tuple[str, ...]: ...
+
+    @property
+    def cluster(self) -> str | None: ...
+
+
+def planned(asked: _Described, layer: Layered, gpus: int) -> Prepared:
+    """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
+    what = asked.what
+    is_task = _is_task(what)
+
+    def put(key: str, value: object, origin: str) -> None:
+        layer.put(tuple(key.split(".")), value, Origin(origin))
+
+    for text in asked.sets:
+        put_any(text, put)
+    for text in asked.config:
+        put_any(text, put, "--config", "channels=16", "train.config.")
+    if is_task:
+        put("train.task", what, "the argument")
+        put("resources.nodes", 1, "slurmgpu train")
+        put("resources.gpus", gpus, "option --processes")
+    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
+    if loaded.job.train is None:
+        raise InvalidInput(
+            f"{what}: has no train:, and there is nothing to train",
+            hint="slurmgpu run runs a job's command on this machine",
+        )
+    return plan_here(loaded, asked.cluster)
+
+
+def described(asked: _Described) -> dict[str, Any]:
+    """The same training as `prepare` takes it: a job for the cluster."""
+    sets = (*asked.sets, *(f"train.config.{text}" for text in asked.config))
+    given: dict[str, Any] = {"job__cluster": asked.cluster}
+    if _is_task(asked.what):
+        return {**given, "job__set": (f"train.task={json.dumps(asked.what)}", *sets)}
+    return {**given, "job__file": asked.what, "job__set": sets}
+
+
+def _is_task(what: str) -> bool:
+    """Whether the word names a task, and no job file."""
+    return re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None

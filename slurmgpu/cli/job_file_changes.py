@@ -1,4 +1,7 @@
-"""What ``slurmgpu report --apply`` does: the proposed request goes into the job file, and nothing else changes there."""
+"""What ``slurmgpu report --apply`` does: the proposed request goes into the job file, and nothing else changes there.
+
+What ``slurmgpu bench --apply`` does: what follows from the bench goes into the job file, and nothing else changes there.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.run import Run
 from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.printable import printable
+from slurmgpu.runs.bench.verdict import Verdict
 from slurmgpu.runs.directory import read_plan
 
 # What a job is; its resources are what changes, and a name alone makes no other job of it.
@@ -264,3 +268,40 @@ def _memory(asked: Resources, memory: int, cpus: int, gpus: int) -> tuple[Place,
     if asked.memory_per_gpu is not None:
         return ("resources", "memory_per_gpu"), memory_text(math.ceil(memory / gpus))
     return ("resources", "memory"), memory_text(memory)
+
+
+def file_to_change(what: str) -> Path:
+    """The job file, before anything runs; InvalidInput where there is none to change."""
+    path = Path(what)
+    if path.suffix not in {".yaml", ".yml"} or not path.is_file():
+        raise InvalidInput(
+            f"--apply: {what} is no job file", hint="name one, as in slurmgpu bench task job.yaml --apply"
+        )
+    check_own(path)
+    if not os.access(path, os.W_OK):
+        raise InvalidInput(f"--apply: {path} cannot be written", hint="copy it, and measure the copy")
+    return path
+
+
+def apply_verdict(path: Path, verdict: Verdict, *, beside: bool) -> None:
+    """Write what was proposed into the job file, and show what changes."""
+    if not verdict.proposals:
+        click.echo(printable(f"{path}: nothing is proposed, and nothing is changed"), err=True)
+        return
+    resources = load_job(path, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.resources
+    write_values(path, dict(_values_of_verdict(verdict, resources)), lambda: None, beside=beside)
+
+
+def _values_of_verdict(verdict: Verdict, asked: Resources) -> Iterator[tuple[Place, str | int]]:
+    for one in verdict.proposals:
+        section, _, key = one.key.partition(".")
+        if one.key != "resources.gpus":
+            yield (section, key), one.value
+            continue
+        if asked.gpus is None or (asked.nodes or 1) != 1:
+            click.echo(
+                f"note: {one.key}: {one.value} is left to you: the file asks for its GPUs in another way",
+                err=True,
+            )
+            continue
+        yield (section, key), f"{asked.gpus.type}:{one.value}" if asked.gpus.type else one.value

@@ -7,11 +7,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from slurmgpu.cli.preparing import note
 from slurmgpu.clusters.discover import look_around
 from slurmgpu.clusters.pytorch import Tried, cannot_be_tried, try_environment
 from slurmgpu.containers import runtime
@@ -30,17 +29,12 @@ from slurmgpu.planning.settled import resolve_environment
 from slurmgpu.runs.preflight import check_image
 from slurmgpu.slurm import Health, Slurm, current_user
 
-__all__ = ["environment_of", "lines_here", "needs_torch"]
 
-
-def lines_here(loaded: LoadedJob, given: Mapping[str, object]) -> Iterator[Line]:
+def lines_here(loaded: LoadedJob, cluster_name: str | None, say: Callable[[str], None]) -> Iterator[Line]:
     """Everything that is looked at on this machine, for this job."""
     health = Slurm().health(current_user())
-    asked = given.get("job__cluster")
     try:
-        cluster, chooser = choose_cluster(
-            asked if isinstance(asked, str) else None, loaded.settings, os.environ
-        )
+        cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)
         name, why = cluster.name, ""
     except InvalidInput as error:
         cluster, chooser, name, why = GENERIC, "", None, error.message
@@ -48,7 +42,7 @@ def lines_here(loaded: LoadedJob, given: Mapping[str, object]) -> Iterator[Line]
     yield scheduler.profile(name, why, cluster.slurm_name, health.cluster)
     if chooser and cluster is not GENERIC:
         yield _profile_age(cluster, health)
-    yield from _software(loaded, cluster, name=name)
+    yield from _software(loaded, cluster, name, say)
     yield from machine.folders(_folders(loaded, cluster), _umask())
     yield from machine.quota(probe.quota(str(Path.home())))
 
@@ -78,7 +72,9 @@ def _profile_age(cluster: Cluster, health: Health) -> Line:
     return scheduler.profile_age(days, (cluster.slurm.release, health.release), gone)
 
 
-def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator[Line]:
+def _software(
+    loaded: LoadedJob, cluster: Cluster, name: str | None, say: Callable[[str], None]
+) -> Iterator[Line]:
     job = loaded.job
     here = look_around(os.environ, current_user()).software
     try:
@@ -94,7 +90,7 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
         yield machine.containers(here.containers, environment)
         yield unknown("torch.version", "not tried: what would run it is not there")
         return
-    tried = _tried(environment, cluster, loaded)
+    tried = _tried(environment, cluster, loaded, say)
     modules_fail = tried.why if tried.version is None and tried.why.startswith("module ") else None
     yield machine.modules(here.module_system, needed, modules_fail)
     yield machine.containers(here.containers, environment)
@@ -163,11 +159,13 @@ def needs_torch(job: Job) -> bool:
     return job.train is not None or command is not None or job.environment is not None
 
 
-def _tried(environment: Environment, cluster: Cluster, loaded: LoadedJob) -> Tried:
+def _tried(
+    environment: Environment, cluster: Cluster, loaded: LoadedJob, say: Callable[[str], None]
+) -> Tried:
     why = cannot_be_tried(environment) or _without_runtime(environment)
     if why:
         return Tried(None, why)
-    note("importing torch as a job would; a minute at most ...")
+    say("importing torch as a job would; a minute at most ...")
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as empty:
         folder = folder_here(loaded.work_dir, Path.cwd()) or Path(empty)
         templates = read_templates(*loaded.settings.template_sources(os.environ))

@@ -1,33 +1,40 @@
-"""One probe: a job for some minutes, from its plan to what it used."""
+"""One probe: a job for some minutes, from its plan to what it used.
+
+``slurmgpu probe --micro-batch``: several probes, each with micro-batches of another size, of the same batch.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurmgpu.amounts import count
-from slurmgpu.cli.actions.bench_memory import told_by_benches
-from slurmgpu.cli.actions.probe_waiting import Wait
-from slurmgpu.cli.actions.submit import submit, with_image
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.amounts import count, percent
 from slurmgpu.cli.preparing import note, prepare
+from slurmgpu.cli.submitting import submit, with_image
+from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.settings import load_settings
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.causes import cause_of
+from slurmgpu.jobs.report.advising import Proposal
 from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into, report_on_jobs
-from slurmgpu.jobs.report.probed import Probed, ended_well, probed
+from slurmgpu.jobs.report.probed import MOST_TRIES, Probed, Tried, best, ended_well, next_try, pace_in, probed
 from slurmgpu.jobs.select import Selection, current_user
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
-from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.runs.bench.memory import told_by_benches
 from slurmgpu.runs.metrics import folder_of
 from slurmgpu.runs.prepare import Prepared
 from slurmgpu.runs.resume import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.slurm import History, Slurm, Start
 
 if TYPE_CHECKING:
+    from slurmgpu.cli.probe import How
     from slurmgpu.diagnosis.facts import Cause
+
 
 _ACCOUNTING_LATE = 60.0
 """Seconds for which accounting may lag behind the queue."""
@@ -148,3 +155,72 @@ def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobRe
 def _is_told(found: Reports) -> bool:
     figures = found.jobs[0].figures if found.jobs else None
     return figures is not None and figures.job.state.is_final and figures.steps > 0
+
+
+_FULL = frozenset({"gpu-memory", "cpu-memory", "host-memory"})
+"""First causes by which a micro-batch was too large (slurmgpu/diagnosis/table/)."""
+
+
+def search(given: dict[str, Any], how: How, probe: Probe, parts: int) -> Found:
+    """Probe with the job's own micro-batch, then with others; what was found with the one to take.
+
+    ``parts``: samples that each process takes in an optimizer step.
+    """
+    train = probe.asked.train
+    assert train is not None
+    first = train.accumulate
+    note(
+        f"--micro-batch: up to {MOST_TRIES} such jobs, one after another; batch_size {train.batch_size} stays"
+    )
+    tried: dict[int, Tried] = {}
+    found: dict[int, Found] = {}
+    number = next_try(first, parts, tried)
+    while number is not None:
+        note(f"accumulate {number}: micro-batches of {parts // number}")
+        one = run_it(probe if number == first else planned(given, how.minutes, number), how.wait_at_most)
+        full = _was_full(one)
+        if not one.well and not full:
+            return found[best(first, tried) or first] if tried and number != first else one
+        found[number], tried[number] = one, Tried(one.well, _step_seconds(one), _memory_share(one))
+        note(f"accumulate {number}: {_said(tried[number], parts // number)}")
+        number = next_try(first, parts, tried)
+    chosen = best(first, tried)
+    if chosen is None:
+        return found[max(found)]
+    return _proposed(found[chosen], first, chosen, tried) if chosen != first else found[first]
+
+
+def _was_full(found: Found) -> bool:
+    job = found.report.figures.job
+    kind = found.cause.kind if found.cause is not None else None
+    return not found.well and (job.state is JobState.OUT_OF_MEMORY or kind in _FULL)
+
+
+def _step_seconds(found: Found) -> float | None:
+    pace = pace_in(folder_of(Path(found.run.run_dir), found.report.figures.job))
+    return None if pace is None else pace.step_seconds
+
+
+def _memory_share(found: Found) -> float | None:
+    figures = found.report.figures
+    peak, total = figures.gpu_memory_peak, figures.gpu_memory_total
+    return peak / total if peak is not None and total else None
+
+
+def _said(one: Tried, size: int) -> str:
+    if not one.fits:
+        return f"memory was full with {count(size, 'sample')} at a time"
+    pace = "" if one.step_seconds is None else f", {one.step_seconds:.3g} s a step"
+    return f"it fits{pace}" + (
+        "" if one.memory_share is None else f", {percent(one.memory_share)} of the GPU's memory"
+    )
+
+
+def _proposed(found: Found, first: int, chosen: int, tried: dict[int, Tried]) -> Found:
+    own, other = tried[first], tried[chosen]
+    if not own.fits:
+        why = f"with {first}, memory was full; the batch stays the same"
+    else:
+        why = f"{other.step_seconds:.3g} s a step in place of {own.step_seconds:.3g} s, on the same batch"
+    proposal = Proposal("accumulate", first, chosen, why)
+    return found._replace(report=replace(found.report, also=(proposal,)))

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -27,16 +27,16 @@ from mcp_types import (
 )
 
 from slurmgpu import __version__
-from slurmgpu.cli.actions import mcp_fields, mcp_jobs, mcp_reading
-from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
-from slurmgpu.cli.actions.mcp_reading import Said
 from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.runs import run_directories
-from slurmgpu.mcp.text import Calls, Secrets, marked, plain, shortened
+from slurmgpu.mcp.budget import allowed, limit_of
+from slurmgpu.mcp.fields import Fields, read
+from slurmgpu.mcp.text import Calls, Said, Secrets, failed, marked, plain, shortened
 from slurmgpu.runs.preflight import secrets_folder
 
-__all__ = ["make_server", "serve"]
+__all__ = ["OfferedTool", "make_server", "serve"]
+
 
 _INSTRUCTIONS = """\
 slurmgpu plans, checks and explains GPU jobs of one user on a Slurm cluster. Begin with gpus and plan; why and logs tell of a
@@ -49,11 +49,11 @@ _NOTED = 10_000
 """Characters of a call that are looked at for the record."""
 
 
-class _Offer(NamedTuple):
+class OfferedTool(NamedTuple):
     """One tool."""
 
     about: str
-    fields: type[mcp_fields.Fields]
+    fields: type[Fields]
     act: Callable[[Any], Said]
     needs: Literal["submit", "cancel"] | None = None
     keeps_end: bool = False
@@ -61,48 +61,13 @@ class _Offer(NamedTuple):
     """Whether a code other than 0 is a failure."""
 
 
-_TOOLS: dict[str, _Offer] = {
-    "plan": _Offer(
-        "The plan of a job: every sbatch option with its reason, GPU-hours, warnings; where it does not fit, what would.",
-        mcp_fields.PlanFields, mcp_reading.plan,
-    ),
-    "render": _Offer("The batch script of a job.", mcp_fields.PlanFields, mcp_reading.render),
-    "check": _Offer(
-        "What is wrong with a batch script, each finding with its fix.", mcp_fields.CheckFields, mcp_reading.check, codes=False,
-    ),
-    "why": _Offer(
-        "Why a job waits and what would let it start, or which rank failed first, its error and the fix.",
-        mcp_fields.WhyFields, mcp_reading.why,
-    ),
-    "report": _Offer(
-        "What jobs used of what they asked for, and what to ask for next time.", mcp_fields.ReportFields, mcp_reading.report,
-    ),
-    "status": _Offer(
-        "The user's jobs: waiting, running, and finished since a day.",
-        mcp_fields.StatusFields,
-        mcp_reading.show_status,
-    ),
-    "gpus": _Offer(
-        "Which GPUs are free at this moment, by type and partition.",
-        mcp_fields.Nothing,
-        lambda _: mcp_reading.gpus(),
-    ),
-    "logs": _Offer("The last lines of a job's logs.", mcp_fields.LogsFields, mcp_reading.logs, keeps_end=True),
-    "submit": _Offer(
-        "Submit a job, once for each name in `once`, within the user's budget: GPUs x time limit x starts are reserved. It "
-        "runs as the user, and costs them; ask them first.",
-        mcp_fields.SubmitFields, mcp_jobs.submit, needs="submit",
-    ),
-    "cancel": _Offer("End jobs of the user's own. Ask them first.", mcp_fields.CancelFields, mcp_jobs.cancel, needs="cancel"),
-}  # fmt: skip
-
-
 class _Door:
     """What is offered, and how a call is answered."""
 
-    def __init__(self, *, read_only: bool) -> None:
+    def __init__(self, known: Mapping[str, OfferedTool], *, read_only: bool) -> None:
         rules = () if read_only else allowed().allow
-        self.tools = {name: one for name, one in _TOOLS.items() if one.needs is None or one.needs in rules}
+        self._known = known
+        self.tools = {name: one for name, one in known.items() if one.needs is None or one.needs in rules}
         self._calls = Calls(os.environ)
         self._one_at_a_time = anyio.Lock()
 
@@ -134,18 +99,19 @@ class _Door:
 
     def _answered(self, name: str, arguments: object) -> CallToolResult:
         secrets = Secrets(os.environ, secrets_folder(), _named_secrets())
+        shown = name if name in self._known else "call"
         try:
             number = self._calls.begun(secrets.hidden(plain(name[:_NOTED])), _noted(arguments, secrets))
         except SlurmGpuError as error:
-            return _result(name, mcp_reading.failed(error), secrets, is_error=True)
+            return _result(shown, failed(error), secrets, is_error=True)
         offer = self.tools.get(name)
         try:
             if offer is None:
-                raise InvalidInput(*_unknown(name, self.tools))
-            said = offer.act(mcp_fields.read(offer.fields, {} if arguments is None else arguments))
+                raise InvalidInput(self._unknown(name))
+            said = offer.act(read(offer.fields, {} if arguments is None else arguments))
             is_error = said.code != 0 and offer.codes
         except SlurmGpuError as error:
-            said, is_error = mcp_reading.failed(error), True
+            said, is_error = failed(error), True
         except Exception as error:
             # What it says may hold anything: the client gets its kind, the user's own record the rest.
             with suppress(SlurmGpuError):
@@ -155,24 +121,22 @@ class _Door:
                 "",
                 1,
             )
-            return _result(name, said, secrets, is_error=True)
+            return _result(shown, said, secrets, is_error=True)
         result = _result(
-            name, said, secrets, is_error=is_error, keep_end=offer is not None and offer.keeps_end
+            shown, said, secrets, is_error=is_error, keep_end=offer is not None and offer.keeps_end
         )
         head = secrets.hidden(plain(said.out))[:500] if is_error or (offer and offer.needs) else ""
         with suppress(SlurmGpuError):  # it was noted when it began, and what was done is done
             self._calls.ended(number, "failed" if is_error else "ok", head, code=said.code)
         return result
 
-
-def _unknown(name: str, tools: dict[str, _Offer]) -> tuple[str]:
-    there = ", ".join(tools)
-    if name in _TOOLS:
-        needs = _TOOLS[name].needs
-        return (
-            f"tool: {name} is not offered: the user's own settings allow it with mcp: {{allow: [{needs}]}}; there are {there}",
-        )
-    return (f"tool: there is no {plain(name)[:60]!r}; {did_you_mean(name, tools)}there are {there}",)
+    def _unknown(self, name: str) -> str:
+        there = ", ".join(self.tools)
+        if name in self._known:
+            needs = self._known[name].needs
+            how = f"the user's own settings allow it with mcp: {{allow: [{needs}]}}"
+            return f"tool: {name} is not offered: {how}; there are {there}"
+        return f"tool: there is no {plain(name)[:60]!r}; {did_you_mean(name, self.tools)}there are {there}"
 
 
 def _noted(arguments: object, secrets: Secrets) -> str:
@@ -193,7 +157,7 @@ def _result(
     text = secrets.hidden(plain(text))
     body = shortened(said.only(text) if said.only else text, keep_end=keep_end) or "(nothing)"
     ended = f"failed with exit code {said.code}" if is_error else "done"
-    head = f"slurmgpu {name if name in _TOOLS else 'call'}: {ended}. {_DATA}"
+    head = f"slurmgpu {name}: {ended}. {_DATA}"
     return CallToolResult(
         content=[TextContent(type="text", text=f"{head}\n{marked(body)}")], is_error=is_error
     )
@@ -229,9 +193,9 @@ def _names_in(job: dict[str, Any]) -> Iterator[str]:
         yield webhook
 
 
-def make_server(*, read_only: bool = False) -> Server[Any]:
+def make_server(tools: Mapping[str, OfferedTool], *, read_only: bool = False) -> Server[Any]:
     """The server of this folder, with what the user's settings allow now; it is asked again at each submit and cancel."""
-    door = _Door(read_only=read_only)
+    door = _Door(tools, read_only=read_only)
 
     async def list_tools(_: Any, __: Any) -> ListToolsResult:
         return ListToolsResult(tools=door.listed())
@@ -248,9 +212,9 @@ def make_server(*, read_only: bool = False) -> Server[Any]:
     )
 
 
-def serve(*, read_only: bool) -> None:
+def serve(tools: Mapping[str, OfferedTool], *, read_only: bool) -> None:
     """Serve one client on standard input and output until it goes."""
-    server = make_server(read_only=read_only)
+    server = make_server(tools, read_only=read_only)
     rules = allowed()
     may = "reads only" if read_only or not rules.allow else f"may {' and '.join(rules.allow)}"
     budget = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.cli.actions.init_terminal import Questions, say
+from slurmgpu.cli.init_questions import Questions, say
 from slurmgpu.clusters.discover import can_be_made, last_discovered, save, write
 from slurmgpu.clusters.refreshing import add, completed, overlay
 from slurmgpu.clusters.writing import first_job_text, plain, profile_text

@@ -6,16 +6,26 @@ import os
 from datetime import datetime, timezone
 from pathlib import Path
 
+import click
+
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.settings import Settings, load_settings
 from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm, current_user, shelf_here
 
-__all__ = ["ago", "named_or_newest", "shared"]
-
 # An answer that another process has asked for is as good as one's own for so many seconds.
 _YOUNG = 5.0
+
+
+def own_slurm(ctx: click.Context) -> Slurm:
+    """Return a Slurm that is asked anew; a caller's own, such as a test's, where the context has one."""
+    return ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+
+
+def shared_slurm(ctx: click.Context, settings: Settings | None = None) -> Slurm:
+    """Return a Slurm whose answers are shared; a caller's own, such as a test's, where the context has one."""
+    return ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
 
 
 def shared(settings: Settings | None = None) -> Slurm:

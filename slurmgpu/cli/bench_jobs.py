@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.actions.asking import shared
-from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
-from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
-from slurmgpu.cli.actions.bench_showing import show, show_parts
-from slurmgpu.cli.actions.submit import submit, with_image
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.bench_results import show, show_parts
+from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.preparing import load, note, prepare
+from slurmgpu.cli.shared_answers import shared
+from slurmgpu.cli.submitting import submit, with_image
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import read_run, write_atomically
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import Selection, belongs, current_user
 from slurmgpu.jobs.wait import PATIENCE
@@ -34,6 +33,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
 from slurmgpu.runs.bench.results import JOBS, KINDS, ROWS, BenchJob, Part, jobs_in, jobs_text, part_of, read
 from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
 from slurmgpu.runs.prepare import Prepared, prepare_job
@@ -43,6 +43,7 @@ from slurmgpu.slurm import Slurm, expand
 if TYPE_CHECKING:
     from slurmgpu.cli.bench import Jobs
     from slurmgpu.slurm import Present
+
 
 ASKED = "asked.json"
 _FIRST_LOOK, _SLOWEST_LOOK = 2.0, 30.0

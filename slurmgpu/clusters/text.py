@@ -179,7 +179,7 @@ _WIDTH = 80
 _SLICE = re.compile(r"(?:\A|[_-])\d+g\.\d+gb")
 
 
-class Row(NamedTuple):
+class ProfileRow(NamedTuple):
     """A profile in the list."""
 
     name: str
@@ -226,13 +226,13 @@ class Row(NamedTuple):
         }
 
 
-def matches(row: Row, words: Sequence[str]) -> bool:
+def matches(row: ProfileRow, words: Sequence[str]) -> bool:
     """Whether each word is found in the name, the description or a type of GPU; case does not count."""
     text = " ".join([row.name, row.site, row.cluster.description or "", *row.gpus]).lower()
     return all(word.lower() in text for word in words)
 
 
-def listed(rows: Sequence[Row]) -> Iterator[str]:
+def listed(rows: Sequence[ProfileRow]) -> Iterator[str]:
     """The table's lines; what does not fit is cut off, the name never."""
     name = max((len(row.name) for row in rows), default=0)
     date = max((len(row.date) for row in rows), default=0)

@@ -9,6 +9,7 @@ from types import FrameType
 
 __all__ = ["as_interrupts"]
 
+
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -1,4 +1,7 @@
-"""Which jobs ``--state``, ``--partition``, ``--account`` and ``--name`` mean."""
+"""The options that choose among jobs, the same for every command that lists them.
+
+Which jobs ``--state``, ``--partition``, ``--account`` and ``--name`` mean.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,48 @@ import pwd
 import shlex
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import click
+
+from slurmgpu.cli.gathering import Decorator
 from slurmgpu.errors import InvalidInput
 from slurmgpu.jobs.select import current_user
 from slurmgpu.models.run import JobState, JobStatus
 
 if TYPE_CHECKING:
     from slurmgpu.cli.asked import Reported, Which
-    from slurmgpu.cli.filtering import Filter
 
-__all__ = ["chosen", "named", "user_of"]
+__all__ = ["FILTERS", "Filter", "chosen", "named", "user_of"]
+
+
+class Filter(Protocol):
+    """What these options say; None: any."""
+
+    @property
+    def states(self) -> str | None:
+        """A list of states."""
+
+    @property
+    def partitions(self) -> str | None:
+        """A list of partitions."""
+
+    @property
+    def accounts(self) -> str | None:
+        """A list of accounts."""
+
+    @property
+    def name(self) -> str | None:
+        """A pattern of names."""
+
+
+FILTERS: tuple[Decorator, ...] = (
+    click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running."),
+    click.option("-p", "--partition", "partitions", metavar="LIST", help="Only jobs of these partitions."),
+    click.option("-A", "--account", "accounts", metavar="LIST", help="Only jobs of these accounts."),
+    click.option("--name", metavar="PATTERN", help="Only jobs whose name is like this: 'sweep-*'."),
+)
+"""Their values are those of `Filter`."""
 
 
 def chosen(by: Filter) -> Callable[[JobStatus], bool]:

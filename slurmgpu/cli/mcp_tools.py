@@ -1,0 +1,356 @@
+"""The tools for assistants: what the commands of the same name print, within what an assistant may see and spend."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurmgpu.cli.asked import How, Lines, Reported, Which
+from slurmgpu.cli.preparing import note, prepare
+from slurmgpu.cli.shared_answers import shared
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
+from slurmgpu.files.data import example_names
+from slurmgpu.files.trust import staying_below
+from slurmgpu.jobs.cancel import cancel as cancel_jobs
+from slurmgpu.jobs.look import status
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.mcp import fields as mcp_fields
+from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require
+from slurmgpu.mcp.permitted import (
+    check_is_script,
+    check_script,
+    check_since,
+    gpu_seconds,
+    inside,
+    named_profile,
+    own_jobs,
+    stay_below,
+)
+from slurmgpu.mcp.server import OfferedTool
+from slurmgpu.mcp.text import Said, heard
+from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.runs.preflight import check_before_submission, doubts
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.submit import Submission, submit_in
+from slurmgpu.slurm import JobId, Slurm
+
+_SEARCHED = 5000  # lines of a log
+_SUFFIXES = {".yaml", ".yml"}
+
+
+def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
+    """What describes the job, as the command line hands it on; InvalidInput for files that may not be read."""
+    given, file = asked.given(), asked.file
+    own = asked.set.get("command")
+    for word in (*(asked.command or ()), *(own if isinstance(own, list) else str(own or "").split())):
+        if str(word).endswith((".py", ".sh")):
+            stay_below(str(word), "command")
+    stay_below(str(asked.set.get("work_dir") or "."), "work_dir")
+    named_profile(given.get("job__cluster"))
+    if file is not None:
+        if file in example_names() and not Path(file).exists():
+            return given  # one that ships with slurmgpu
+        given["job__file"] = file = inside(file)
+        if Path(file).suffix not in _SUFFIXES:
+            check_is_script(file)
+        return given
+    from slurmgpu.cli.job_source import find_source
+
+    found = find_source(given, Path.cwd(), os.environ)
+    if found.batch is not None:
+        raise InvalidInput(
+            f"command: {found.batch.name!r} is a batch script", hint="name it as file, without command"
+        )
+    if found.path is not None:
+        inside(str(found.path), "job.yaml")
+    return given
+
+
+def show_plan(asked: mcp_fields.PlanFields) -> Said:
+    """The plan of a job with its reasons."""
+    from slurmgpu.cli.submitting import act_plan as act
+
+    with heard() as told, staying_below(Path.cwd()):
+        act(job_of(asked), when=False, as_json=False)
+    return told.said()
+
+
+def show_script(asked: mcp_fields.PlanFields) -> Said:
+    """The batch script of a job."""
+    from slurmgpu.cli.preparing import prepare, tell_of_image
+
+    with heard() as told, staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked))
+        tell_of_image(prepared)
+        click.echo(prepared.render(), nl=False)
+    return told.said()
+
+
+def show_findings(asked: mcp_fields.CheckFields) -> Said:
+    """What is wrong with a batch script."""
+    from slurmgpu.cli.actions.check import findings, show
+    from slurmgpu.files.yaml import refuse_too_many_lines
+
+    with heard() as told, staying_below(Path.cwd()):
+        if asked.file is not None:
+            shown = inside(asked.file)
+            text = check_is_script(shown)
+        else:
+            shown, text = "<text>", refuse_too_many_lines(asked.text or "", "text")
+        show(shown, findings(text, named_profile(asked.cluster)))
+    return told.said()
+
+
+def show_why(asked: mcp_fields.WhyFields) -> Said:
+    """Why jobs wait, or why they failed."""
+    from slurmgpu.cli.actions.why import act
+
+    own_jobs(asked.jobs, shared())
+    with heard(ends=True) as told:
+        act(_context("why"), tuple(asked.jobs), shapes=False, all_users=False, as_json=False)
+    return told.said()
+
+
+def show_status(asked: mcp_fields.StatusFields) -> Said:
+    """The user's jobs."""
+    from slurmgpu.cli.actions.status import act
+
+    check_since(asked.since)
+    if asked.jobs:
+        own_jobs(asked.jobs, shared())
+    which = Which(None, False, asked.since, asked.state, asked.partition, None, asked.name)
+    with heard(ends=True) as told:
+        act(
+            _context("status"),
+            tuple(asked.jobs),
+            which,
+            How(False, None, None, False),
+            live=False,
+            watch=False,
+        )
+    return told.said()
+
+
+def show_report(asked: mcp_fields.ReportFields) -> Said:
+    """What jobs used of what they asked for."""
+    from slurmgpu.cli.actions.report import act
+
+    check_since(asked.since)
+    if asked.jobs:
+        own_jobs(asked.jobs, shared())
+    which = Reported(None, False, asked.since, asked.state, asked.partition, None, asked.name)
+    with heard(ends=True) as told:
+        act(
+            _context("report"),
+            tuple(asked.jobs),
+            which,
+            each=asked.each,
+            apply=False,
+            html=None,
+            as_json=False,
+        )
+    return told.said()
+
+
+def show_gpus(_: mcp_fields.Nothing) -> Said:
+    """Which GPUs are free."""
+    from slurmgpu.cli.actions.cluster_gpus import act
+
+    with heard() as told:
+        act(_context("gpus"), as_json=False)
+    return told.said()
+
+
+def show_logs(asked: mcp_fields.LogsFields) -> Said:
+    """The last lines of a job's logs."""
+    from slurmgpu.cli.actions.logs import act
+
+    own_jobs([asked.job], shared())
+    lines = Lines(_SEARCHED if asked.find else asked.lines, asked.rank, None, None, None)
+    with heard(ends=True) as told:
+        act(
+            _context("logs"),
+            (asked.job,),
+            lines,
+            follow=False,
+            prefix=False,
+            stream=asked.stream,
+            paths=False,
+        )
+    said, find = told.said(), asked.find
+    return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
+
+
+def _with_text(text: str, find: str, asked: mcp_fields.LogsFields) -> str:
+    """Return the last of the lines with a text in them, and those around each."""
+    lines = text.split("\n")
+    found = [at for at, line in enumerate(lines) if find in line][-asked.lines :]
+    shown = {at for one in found for at in range(one - asked.around, one + asked.around + 1)}
+    kept = [line for at, line in enumerate(lines) if at in shown]
+    return "\n".join(kept) or f"there is no line with {find!r} in the last {_SEARCHED:,}"
+
+
+def _context(name: str) -> click.Context:
+    """What a command ends itself by."""
+    return click.Context(click.Command(name), info_name=name)
+
+
+def submit_job(asked: mcp_fields.SubmitFields) -> Said:
+    """Submit a job once, within the budget."""
+    limit = limit_of(require("submit"))
+    book = Budget(os.environ)
+    what = _hash(asked)
+    with heard() as told:
+        entry = book.known(asked.once, what)
+        if entry is None:
+            entry = _submitted(asked, what, book, limit)
+        else:
+            note(f"it was submitted before, at {entry.time}; nothing was submitted now")
+        click.echo(f"job {entry.job_id} ({entry.name}), run directory {entry.run_dir}")
+        left = f"{max(limit - book.spent(), 0) // 36 / 100:g}"
+        click.echo(f"{hours(entry.seconds)} GPU-hours are reserved for it; {left} of {hours(limit)} are left")
+    return told.said()
+
+
+def _hash(asked: mcp_fields.SubmitFields) -> str:
+    """What is asked for and from where, without the name that was made up for it."""
+    text = json.dumps([str(Path.cwd()), asked.model_dump(exclude={"once"})], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
+
+
+def _submitted(asked: mcp_fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
+    """Reserve, and submit; the entry of the job."""
+    with staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked), starts="submit")
+        _check_nothing_to_make(prepared)
+        seconds, script = gpu_seconds(prepared), prepared.render()
+        if starts := prepared.plan.restart_limit:
+            note(
+                f"it may start {starts + 1} times, and each counts (restart: {{limit: 1}} or restart: {{on: []}} reserves less)"
+            )
+        check_script(prepared.plan, script)
+        check_before_submission(prepared.plan, prepared.folder, os.environ)
+        doubted = doubts(prepared.plan, prepared.folder)
+    directory = new_run_directory(prepared.runs, prepared.plan, prepared.loaded.job, script)
+    entry = new_entry(seconds, what, prepared.plan.name, directory.path)
+    try:
+        other = book.reserve(asked.once, entry, limit)
+    except BaseException:
+        directory.remove()
+        raise
+    if other is not None:  # another server was quicker
+        directory.remove()
+        return other
+    path = prepared.loaded.path
+    submission = Submission(
+        plan=prepared.plan,
+        script=script,
+        folder=prepared.folder,
+        cwd=Path.cwd(),
+        job_file=None if path is None else str(path.absolute()),
+        told=note,
+    )
+    try:
+        run, said = submit_in(directory, submission, Slurm(), os.environ)
+    except OutcomeUnknown:
+        book.settle(asked.once, "unknown")
+        raise
+    except SlurmGpuError:
+        # Submission takes the directory away where nothing was sent, or Slurm has refused it: then alone.
+        if not directory.path.exists():
+            book.settle(asked.once, "refused")
+        raise
+    try:
+        book.settle(asked.once, "submitted", run.job_id)
+    except SlurmGpuError as error:  # the job is there; its run directory tells so to the next call
+        note(error.message)
+    if said:
+        note(said)
+    for doubt in doubted:
+        note(doubt)
+    return entry.model_copy(update={"state": "submitted", "job_id": run.job_id})
+
+
+def _check_nothing_to_make(prepared: Prepared) -> None:
+    """PlanError where an image is to be pulled, or an environment packed: that takes long, and fills the user's disk."""
+    making, packing = prepared.image_to_make(note), prepared.environment_to_pack()
+    told = making.told_before if making is not None else packing.told_before if packing is not None else None
+    if told is not None:
+        raise PlanError(
+            f"submit: {told}; assistants do not do that",
+            hint="the user submits it once with slurmgpu submit; what it makes is kept, and serves the next jobs",
+        )
+
+
+def cancel_own_jobs(asked: mcp_fields.CancelFields) -> Said:
+    """End jobs of the user's own."""
+    require("cancel")
+    for word in asked.jobs:
+        if JobId.parse(word) is None:
+            raise InvalidInput(
+                f"jobs: {word!r} is not a job's id", hint="give ids as status shows them: 112, or 112_3"
+            )
+    me, slurm, selections = current_user(), Slurm(), select(asked.jobs)
+    report = status(slurm, user=me, selections=selections)
+    if report.no_answer is not None:
+        raise report.no_answer
+    for job in report.jobs:
+        # Who administers Slurm could end anybody's.
+        if job.source not in ("none", "run.json") and job.user != me:
+            raise PlanError(
+                f"cancel: {job.job_id} is not a job of {me}; nothing was cancelled",
+                hint="name the user's own jobs only; status lists them",
+            )
+    with heard() as told:
+        results = cancel_jobs(slurm, selections, user=me)
+        for result in results:
+            click.echo(result.message)
+    outcomes = {result.outcome for result in results}
+    code = SlurmRefused.exit_code if outcomes & {"missing", "refused"} else 0
+    code = code or (OutcomeUnknown.exit_code if "unknown" in outcomes else 0)
+    return told.said()._replace(code=code)
+
+
+TOOLS: dict[str, OfferedTool] = {
+    "plan": OfferedTool(
+        "The plan of a job: every sbatch option with its reason, GPU-hours, warnings; where it does not fit, what would.",
+        mcp_fields.PlanFields, show_plan,
+    ),
+    "render": OfferedTool("The batch script of a job.", mcp_fields.PlanFields, show_script),
+    "check": OfferedTool(
+        "What is wrong with a batch script, each finding with its fix.", mcp_fields.CheckFields, show_findings, codes=False,
+    ),
+    "why": OfferedTool(
+        "Why a job waits and what would let it start, or which rank failed first, its error and the fix.",
+        mcp_fields.WhyFields, show_why,
+    ),
+    "report": OfferedTool(
+        "What jobs used of what they asked for, and what to ask for next time.", mcp_fields.ReportFields, show_report,
+    ),
+    "status": OfferedTool(
+        "The user's jobs: waiting, running, and finished since a day.",
+        mcp_fields.StatusFields,
+        show_status,
+    ),
+    "gpus": OfferedTool(
+        "Which GPUs are free at this moment, by type and partition.",
+        mcp_fields.Nothing,
+        show_gpus,
+    ),
+    "logs": OfferedTool("The last lines of a job's logs.", mcp_fields.LogsFields, show_logs, keeps_end=True),
+    "submit": OfferedTool(
+        "Submit a job, once for each name in `once`, within the user's budget: GPUs x time limit x starts are reserved. It "
+        "runs as the user, and costs them; ask them first.",
+        mcp_fields.SubmitFields, submit_job, needs="submit",
+    ),
+    "cancel": OfferedTool(
+        "End jobs of the user's own. Ask them first.",
+        mcp_fields.CancelFields, cancel_own_jobs,
+        needs="cancel",
+    ),
+}  # fmt: skip
