@@ -14,9 +14,8 @@ import click
 from ruamel.yaml import YAML
 
 from slurmgpu import errors
-from slurmgpu.cli.actions.schema import schema_of
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.schema import Kind
+from slurmgpu.cli.schema import Kind, schema_of
 from slurmgpu.diagnosis.row import ROLES
 from slurmgpu.diagnosis.table import ROWS
 from slurmgpu.doctor.lines import CHECKS, LEAST_DRIVERS, THRESHOLDS, Threshold

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.cli.actions import cluster_gpus as gpus_action
-from slurmgpu.cli.actions import report as report_action
-from slurmgpu.cli.actions import why as why_action
+from slurmgpu.cli import cluster as gpus_action
+from slurmgpu.cli import report as report_action
+from slurmgpu.cli import why as why_action
 from slurmgpu.cli.group import cli
 from slurmgpu.slurm import Slurm, even, shelf_here
 from slurmgpu.slurm import shelf as shelf_module

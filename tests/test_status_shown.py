@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from slurmgpu.cli.actions.status_text import _pretty, unexplained
 from slurmgpu.cli.group import cli
+from slurmgpu.cli.status import _pretty, unexplained
 from slurmgpu.jobs.arrays import Among
 from slurmgpu.jobs.arrays import lines as lines_of
 from slurmgpu.jobs.table import COLUMNS, in_order, table

@@ -17,7 +17,7 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
-from slurmgpu.cli.actions import top as top_actions
+from slurmgpu.cli import top as top_actions
 from slurmgpu.jobs import look as status_module
 from slurmgpu.jobs.details import chart
 from slurmgpu.jobs.live import Source

@@ -1,12 +1,38 @@
-"""``slurmgpu cluster``: discover, refresh, list, show and choose cluster profiles."""
+"""``slurmgpu cluster``: discover, refresh, list, show and choose cluster profiles.
+
+What ``slurmgpu cluster`` does.
+
+What ``slurmgpu cluster gpus`` does.
+
+What ``slurmgpu cluster verify`` does.
+
+What ``slurmgpu cluster fetch`` does.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+import difflib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.completing import clusters
+from slurmgpu.errors import InvalidInput
+from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row, could, gpus_now, kind, notes, place, who
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.clusters.fetching import Fetched
+    from slurmgpu.clusters.verifying import Disagreement, Patch
+    from slurmgpu.files.settings import LoadedSettings
+    from slurmgpu.models.cluster import Cluster, Discovered
 
 
 @click.group()
@@ -26,15 +52,35 @@ def command() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def cluster_discover(ctx: click.Context, /, **given: Any) -> None:
+def cluster_discover(
+    ctx: click.Context, name: str | None, to: str | None, save: bool, based_on: str | None, as_json: bool
+) -> None:
     """Learn the cluster from Slurm itself and print its profile.
 
     Asks Slurm 5 to 8 times, and the module system once. What could not be read is listed under `hidden`, what was
     guessed under `guessed`.
     """
-    from slurmgpu.cli.actions.cluster import act_discover
 
-    act_discover(ctx, **given)
+    from slurmgpu.cli.shared_answers import own_slurm
+    from slurmgpu.clusters.profiles import check_name, discover_here, named_profile
+    from slurmgpu.files.settings import load_settings
+
+    if save and to:
+        raise InvalidInput("--save and --to exclude each other", hint="leave one of them out")
+    settings = load_settings(Path.cwd())
+    base = named_profile(based_on, settings, "--based-on") if based_on else None
+    check_name(name)
+    target = _target(name, to, save, settings)
+    found = discover_here(own_slurm(ctx), name, settings)
+    target = target or _target(found.cluster.name, to, save, settings)
+    text = _text(found, base)
+    _tell(found, settings, base)
+    if target is not None:
+        _write(target, text, found.cluster.name, settings if save else None)
+    if as_json:
+        click.echo(_json(found))
+    elif target is None:
+        click.echo(text, nl=False)
 
 
 @command.command("refresh", short_help="Discover again; show what changed.")
@@ -42,15 +88,65 @@ def cluster_discover(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what changed; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def cluster_refresh(ctx: click.Context, /, **given: Any) -> None:
+def cluster_refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Discover the cluster of a saved profile again, show what changed, and write it.
 
     What you have written or corrected in the profile is kept. NAME: a profile that `cluster discover --save` wrote
     (the chosen one, when none is named).
     """
-    from slurmgpu.cli.actions.cluster import act_refresh
 
-    act_refresh(ctx, **given)
+    from slurmgpu.cli.shared_answers import own_slurm
+    from slurmgpu.clusters.discover import last_discovered, save
+    from slurmgpu.clusters.profiles import discover_here
+    from slurmgpu.clusters.refreshing import refreshed
+    from slurmgpu.files.clusters import base_of, load_cluster, profile_folders
+    from slurmgpu.files.settings import load_settings
+
+    settings = load_settings(Path.cwd())
+    path = _saved(name, settings)
+    last = last_discovered(path)
+    if last is None:
+        raise InvalidInput(
+            f"{path} was not written by `slurmgpu cluster discover --save`, so nothing of it can be refreshed",
+            hint="slurmgpu cluster discover --save --name ANOTHER",
+        )
+    folders = profile_folders(settings)
+    old = load_cluster(path, folders)
+    base = base_of(path, folders)
+    found = discover_here(own_slurm(ctx), old.name, settings)
+    if old.slurm_name and found.cluster.slurm_name != old.slurm_name:
+        raise InvalidInput(
+            f"{path} is of the cluster {old.slurm_name}, and Slurm here is {found.cluster.slurm_name}",
+            hint="run this where that cluster's commands are, or name another profile",
+        )
+    text = _text(found, base)
+    result = refreshed(last, path.read_text(encoding="utf-8"), text)
+    if not dry_run:
+        save(path, result.text, text)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "schema": "slurmgpu.refresh/1",
+                    "path": str(path),
+                    "calls": found.calls,
+                    "changes": [_entry(one) for one in result.changes],
+                    "kept": [_entry(one) for one in result.kept],
+                },
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
+        return
+    for change in result.changes:
+        click.echo(str(change))
+    for one in result.kept:
+        click.echo(f"kept as you wrote it: {one}", err=True)
+    done = "not written" if dry_run else "is up to date"
+    click.echo(
+        f"{len(result.changes) or 'no'} changes; asked Slurm {found.calls} times in {found.seconds:.1f} s; {path} {done}",
+        err=True,
+    )
 
 
 @command.command("verify", short_help="Hold a profile against Slurm itself.")
@@ -60,74 +156,489 @@ def cluster_refresh(ctx: click.Context, /, **given: Any) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def cluster_verify(ctx: click.Context, /, **given: Any) -> None:
+def cluster_verify(ctx: click.Context, name: str | None, patch: bool, as_json: bool) -> None:
     """Hold a profile against Slurm itself: a line for each thing of which the two say something else, with both values
     and the command that tells Slurm's.
 
     NAME: any profile, shipped ones too (the chosen one, or the one that seems to describe this cluster). Asks Slurm 5 to
     8 times and changes nothing. Ends with exit code 1 where they disagree.
     """
-    from slurmgpu.cli.actions.cluster_verify import act
+    from slurmgpu.cli.shared_answers import own_slurm
+    from slurmgpu.clusters.profiles import discover_here
+    from slurmgpu.clusters.verifying import disagreements, patch_of, unseen
+    from slurmgpu.files.clusters import load_cluster, profile_folders
+    from slurmgpu.files.settings import load_settings
 
-    act(ctx, **given)
+    if patch and as_json:
+        raise InvalidInput("--patch and --json exclude each other", hint="--json has the patch, too")
+    settings = load_settings(Path.cwd())
+    path = _chosen(name, settings)
+    folders = profile_folders(settings)
+    cluster = load_cluster(path, [path.parent, *folders]) if path else None
+    found = discover_here(own_slurm(ctx), None, settings)
+    if path is None or cluster is None:
+        path = _likely(found, settings)
+        cluster = load_cluster(path, folders)
+    disagreed = disagreements(cluster, found)
+    text = path.read_text(encoding="utf-8")
+    if as_json:
+        made = patch_of(text, _file(path), disagreed)
+        click.echo(
+            json.dumps(
+                _verify_document(cluster.name, path, found, disagreed, made), indent=2, ensure_ascii=False
+            )
+        )
+    elif patch:
+        _print_patch(patch_of(text, _file(path), disagreed))
+    else:
+        for one in disagreed:
+            click.echo(str(one))
+    if not as_json:
+        for why in unseen(found):
+            click.echo(f"not compared: {why}", err=True)
+        said = (
+            f"{len(disagreed)} disagreement{'s' * (len(disagreed) != 1)}" if disagreed else "no disagreement"
+        )
+        hint = (
+            f"; a diff of the profile: slurmgpu cluster verify {cluster.name} --patch"
+            if disagreed and not patch
+            else ""
+        )
+        click.echo(
+            f"{cluster.name} and Slurm on {found.cluster.slurm_name or 'this cluster'}: {said}; "
+            f"asked Slurm {found.calls} times in {found.seconds:.1f} s{hint}",
+            err=True,
+        )
+    if disagreed:
+        raise click.exceptions.Exit(1)
 
 
 @command.command("fetch", short_help="Fetch a profile that a centre publishes.")
 @click.argument("what", metavar="ADDRESS|NAME")
 @click.option("--name", metavar="NAME", help="The profile's name.  [default: its own]")
 @click.option("--dry-run", is_flag=True, help="Print it; write nothing.")
-def cluster_fetch(**given: Any) -> None:
+def cluster_fetch(what: str, name: str | None, dry_run: bool) -> None:
     """Fetch a profile from an address of its centre (https://HOST/PATH/NAME.yaml) into your profiles, or look whether
     there is a newer one of a profile that was fetched, and show what changed.
 
     This is the only command that fetches a profile: plans and submissions use the file that is there.
     """
-    from slurmgpu.cli.actions.cluster_fetch import act
+    from slurmgpu.clusters.fetching import download, keep, kept
+    from slurmgpu.clusters.profiles import check_name
+    from slurmgpu.files.clusters import user_profile
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.models.cluster import GENERIC
 
-    act(**given)
+    settings = load_settings(Path.cwd())
+    check_name(name)
+    again = "://" not in what
+    if again and name:
+        raise InvalidInput(
+            "--name: the profile has a name already", hint="leave out --name, or give an address"
+        )
+    path = _known(what, settings) if again else user_profile(settings, name) if name else None
+    before = kept(path) if path else None
+    if again and before is None:
+        raise InvalidInput(
+            f"{what!r} is neither an address nor a profile that was fetched",
+            hint="slurmgpu cluster fetch https://HOST/PATH/NAME.yaml",
+        )
+    address = before.address if again and before else what
+    old = path.read_text(encoding="utf-8") if path and path.is_file() else None
+    fetched = download(address, before.tag if before and old is not None and before.is_of(old) else None)
+    if fetched is None:
+        click.echo(f"{path}: {address} has nothing newer", err=True)
+        return
+    cluster = _read(fetched, address, path.stem if path else None, settings)
+    if path is None:
+        check_name(cluster.name)
+        if cluster.name == GENERIC.name:
+            raise InvalidInput(
+                f"{address}: name: {GENERIC.name!r} is the profile of no cluster, which comes with slurmgpu",
+                hint="give it another one: --name NAME",
+            )
+        path = user_profile(settings, cluster.name)
+        before = kept(path)
+        old = path.read_text(encoding="utf-8") if path.is_file() else None
+    if dry_run:
+        click.echo(fetched.text, nl=False)
+    else:
+        _check_is_ours(path, old, before.is_of(old) if before and old is not None else False)
+        keep(path, address, fetched, datetime.date.today())
+    for line in _told(cluster, old, fetched.text, shown=dry_run):
+        click.echo(line, err=True)
+    done = "is not written" if dry_run else "is written"
+    click.echo(f"{path} {done}; plan on it: slurmgpu cluster use {path.stem}", err=True)
 
 
 @command.command("list", short_help="List the known profiles.")
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def cluster_list(**given: Any) -> None:
+def cluster_list(words: tuple[str, ...], as_json: bool) -> None:
     """List the known profiles: name, site, GPUs, and its source's own date; a star marks the chosen one.
 
     WORD: only those in which each word is found, such as a100 or csc.
     """
-    from slurmgpu.cli.actions.cluster import act_list
 
-    act_list(**given)
+    from slurmgpu.clusters.text import ProfileRow, listed, matches
+    from slurmgpu.files.clusters import (
+        choose_cluster,
+        load_cluster,
+        package_folders,
+        profile_folders,
+        profiles,
+    )
+    from slurmgpu.files.settings import load_settings
+
+    settings = load_settings(Path.cwd())
+    folders = profile_folders(settings)
+    chosen, chooser = choose_cluster(None, settings, os.environ)
+    whose = {folder: f"of package {name}" for name, folder in package_folders().items()}
+    whose |= {folder / "clusters": _WHOSE[layer] for layer, folder in settings.folders.items()}
+    everything = [
+        ProfileRow(name, load_cluster(path, folders), path, whose.get(path.parent), name == chosen.name)
+        for name, path in sorted(profiles(settings).items())
+    ]
+    rows = [row for row in everything if matches(row, words)]
+    if words and not rows:
+        raise InvalidInput(
+            f"WORD {' '.join(words)!r}: none of the {len(everything)} profiles has it in its name, site or GPUs",
+            hint="slurmgpu cluster list shows all",
+        )
+    if as_json:
+        document = {"schema": "slurmgpu.clusters/1", "clusters": [row.data() for row in rows]}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for line in listed(rows):
+        click.echo(line)
+    if chooser is None:
+        click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
 
 
 @command.command("show", short_help="Show a profile.")
 @click.argument("name", required=False, shell_complete=clusters)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def cluster_show(**given: Any) -> None:
+def cluster_show(name: str | None, as_json: bool) -> None:
     """Show all that a profile says (the chosen one, when none is named); a question mark: it was guessed."""
-    from slurmgpu.cli.actions.cluster import act_show
 
-    act_show(**given)
+    from slurmgpu.clusters.text import description_lines
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.settings import load_settings
+
+    cluster, chooser = choose_cluster(name, load_settings(Path.cwd()), os.environ, asker="NAME")
+    if as_json:
+        data = {"schema": "slurmgpu.cluster/1", **cluster.model_dump(mode="json")}
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        return
+    by = "" if name else f" (chosen by {chooser or 'nobody'})"
+    click.echo(f"{cluster.name}: {cluster.description or 'no description'}{by}")
+    for line in description_lines(cluster, datetime.date.today()):
+        click.echo(line)
 
 
 @command.command("use", short_help="Choose a profile for all your jobs.")
 @click.argument("name", shell_complete=clusters)
-def cluster_use(**given: Any) -> None:
+def cluster_use(name: str) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
-    from slurmgpu.cli.actions.cluster import act_use
 
-    act_use(**given)
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.settings import load_settings, write_user_setting
+
+    settings = load_settings(Path.cwd())
+    cluster, _ = choose_cluster(name, settings, os.environ, asker="NAME")
+    chosen = str(Path(name).expanduser().resolve()) if "/" in name else cluster.name
+    path = write_user_setting(settings, "cluster", chosen)
+    click.echo(f"jobs are planned on {chosen} from now on ({path})", err=True)
+    if cluster.farewell:
+        click.echo(f"slurmgpu: warning: {cluster.farewell}", err=True)
 
 
 @command.command("gpus", short_help="Show which GPUs are free at this moment.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def cluster_gpus(ctx: click.Context, /, **given: Any) -> None:
+def cluster_gpus(ctx: click.Context, as_json: bool) -> None:
     """Show the cluster's GPUs at this moment, by type and by partition: how many there are, are used and are free, the
     most that are free on one node, those on nodes that take no jobs, and what one job of yours could get this minute.
 
     Asks Slurm 6 times.
     """
-    from slurmgpu.cli.actions.cluster_gpus import act
+    from slurmgpu.cli.shared_answers import ago, shared_slurm
+    from slurmgpu.jobs.select import current_user
 
-    act(ctx, **given)
+    slurm = shared_slurm(ctx)
+    found = gpus_now(slurm.present(), current_user())
+    age = slurm.oldest()
+    asked = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
+    if as_json:
+        click.echo(json.dumps(_gpus_document(found, asked, age), indent=2))
+        return
+    for what, why in found.unknown.items():
+        click.echo(f"note: {what}: unknown; {printable(why)}", err=True)
+    click.echo(
+        f"cluster {printable(found.cluster or 'unknown')}, {asked.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
+    )
+    for line in _gpus_lines(found):
+        click.echo(line.rstrip())
+
+
+def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
+    """Where the profile goes, which must not be there yet; None: nowhere, or not known before Slurm is asked."""
+
+    from slurmgpu.clusters.discover import last_discovered
+    from slurmgpu.files.clusters import user_profile
+
+    path = Path(to).expanduser() if to else user_profile(settings, name) if save and name else None
+    if path is not None and path.exists():
+        again = save and last_discovered(path) is not None
+        hint = (
+            f"slurmgpu cluster refresh {name}" if again else "give another --name, or another file with --to"
+        )
+        raise InvalidInput(f"{path} exists already, and nothing is overwritten", hint=hint)
+    return path
+
+
+def _text(found: Discovered, base: Cluster | None) -> str:
+    from slurmgpu.clusters.refreshing import overlay
+    from slurmgpu.clusters.writing import profile_text
+
+    return profile_text(found, overlay(found, base) if base else None)
+
+
+def _tell(found: Discovered, settings: LoadedSettings, base: Cluster | None) -> None:
+    """What was done and what is to be known of it, on stderr."""
+    cluster = found.cluster
+    nodes = len(
+        {name for part in cluster.partitions.values() for group in part.nodes for name in _hosts(group.names)}
+    )
+    click.echo(
+        f"cluster {cluster.slurm_name or cluster.name}: {len(cluster.partitions)} partitions, {nodes} nodes, "
+        f"{len(cluster.qos)} QOS, {len({one.account for one in cluster.associations})} accounts of yours; "
+        f"asked Slurm {found.calls} times in {found.seconds:.1f} s",
+        err=True,
+    )
+    for key, why in cluster.hidden.items():
+        click.echo(f"hidden: {key}: {why}", err=True)
+    if base is None:
+        _propose(cluster, settings)
+
+
+def _hosts(names: str | None) -> list[str]:
+    from slurmgpu.slurm import expand
+
+    return expand(names or "")
+
+
+def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
+    from slurmgpu.clusters.profiles import likely_documented
+
+    for name, why in likely_documented(cluster, settings)[:1]:
+        click.echo(
+            f"this seems to be {name}: {why}; to keep its documented rules: "
+            f"slurmgpu cluster discover --based-on {name}",
+            err=True,
+        )
+
+
+def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
+    """Write a new profile; with ``settings`` into the user's own."""
+
+    from slurmgpu.clusters.discover import save, write
+    from slurmgpu.files.clusters import profiles
+
+    if settings is not None:
+        save(path, text, text)
+        click.echo(f"{path} is written; plan on it: slurmgpu cluster use {name}", err=True)
+        counts = profiles(settings).get(name, path)
+        if counts != path:
+            click.echo(f"{counts} has the same name and goes before it; --name gives another", err=True)
+    else:
+        write(path, text)
+        click.echo(f"{path} is written", err=True)
+
+
+def _json(found: Discovered) -> str:
+    data = {
+        "schema": "slurmgpu.clusters/1",
+        "calls": found.calls,
+        "seconds": round(found.seconds, 3),
+        "cluster": found.cluster.model_dump(mode="json"),
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _entry(change: Any) -> dict[str, object]:
+    return {"key": ".".join(change.place), "before": change.before, "after": change.after}
+
+
+def _saved(name: str | None, settings: LoadedSettings) -> Path:
+    """The file of a profile of the user's."""
+
+    from slurmgpu.files.clusters import user_profile
+
+    name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
+    if name is None:
+        raise InvalidInput("no profile is chosen, and none is named", hint="slurmgpu cluster refresh NAME")
+    path = Path(name).expanduser() if "/" in name else user_profile(settings, name)
+    if not path.is_file():
+        raise InvalidInput(
+            f"{path}: there is no such profile of yours",
+            hint=f"slurmgpu cluster discover --save --name {path.stem}",
+        )
+    return path
+
+
+_WHOSE = {"site": "the site's", "lab": "the lab's", "user": "yours", "project": "the project's"}
+
+
+SCHEMA = "slurmgpu.gpus/1"
+
+
+def _gpus_document(found: GpusNow, asked: datetime.datetime, age: float) -> dict[str, object]:
+    told = {"time": asked.isoformat(timespec="seconds"), "age_seconds": round(age, 1)}
+    return {"schema": SCHEMA, **told, **asdict(found)}
+
+
+def _gpus_lines(found: GpusNow) -> list[str]:
+    if "nodes" in found.unknown:
+        return ["which GPUs there are is not known"]
+    if not found.types:
+        return ["Slurm lists no GPUs on this cluster"]
+    mine = {(one.partition, one.type): one for one in found.mine}
+    head = (
+        "GPU",
+        "PARTITION",
+        "TOTAL",
+        "IN USE",
+        "FREE",
+        "ON ONE NODE",
+        "NOT AVAILABLE",
+        "YOURS NOW",
+    )
+    rows = [head, *(_cells(row, None) for row in found.types)]
+    rows += [_cells(row, mine.get((row.partition or "", row.type))) for row in found.partitions]
+    lines = _table(rows)
+    lines += ["", *dict.fromkeys(line for row in found.types for line in notes(row))]
+    lines += [who(found)]
+    return [line for number, line in enumerate(lines) if line or (number and lines[number - 1])]
+
+
+def _cells(row: Row, mine: Mine | None) -> tuple[str, ...]:
+    away = ", ".join(f"{count} {why}" for why, count in row.away.items())
+    why = f" ({printable(mine.why)})" if mine is not None and mine.why != "free" else ""
+    return (
+        kind(row), place(row), str(row.total), str(row.used), str(row.free), str(row.block), away or "-",
+        f"{could(mine)}{why}" or "-",
+    )  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _chosen(name: str | None, settings: LoadedSettings) -> Path | None:
+    """The profile's file; None: none is named or chosen."""
+
+    from slurmgpu.files.clusters import profiles
+
+    name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
+    if name is None or name == "generic":
+        return None
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return Path(name).expanduser()
+    known = profiles(settings)
+    if name not in known:
+        raise InvalidInput(
+            f"NAME {name!r}: no such profile",
+            hint="slurmgpu cluster list shows them; a file is named by its path",
+        )
+    return known[name]
+
+
+def _likely(found: Discovered, settings: LoadedSettings) -> Path:
+    from slurmgpu.clusters.profiles import likely_documented
+    from slurmgpu.files.clusters import profiles
+
+    for name, why in likely_documented(found.cluster, settings)[:1]:
+        click.echo(f"no profile is named; this seems to be {name}: {why}", err=True)
+        return profiles(settings)[name]
+    raise InvalidInput(
+        "no profile is named or chosen, and none seems to describe this cluster",
+        hint="slurmgpu cluster verify NAME; slurmgpu cluster list shows the names",
+    )
+
+
+def _file(path: Path) -> str:
+    """The file as a diff calls it: a shipped profile by its place in the project."""
+
+    from slurmgpu.files.data import data_folder
+
+    return f"examples/clusters/{path.name}" if path.parent == data_folder("clusters") else path.name
+
+
+def _print_patch(made: Patch) -> None:
+    for one in made.by_hand:
+        click.echo(f"# by hand: {one}")
+    click.echo(made.diff, nl=False)
+
+
+def _verify_document(
+    name: str, path: Path, found: Discovered, disagreed: list[Disagreement], made: Patch
+) -> dict[str, object]:
+    return {
+        "schema": "slurmgpu.verify/1",
+        "profile": name,
+        "path": str(path),
+        "slurm_name": found.cluster.slurm_name,
+        "release": found.cluster.slurm.release,
+        "calls": found.calls,
+        "disagreements": [one.data() for one in disagreed],
+        "not_compared": dict(found.cluster.hidden),
+        "patch": made.diff,
+        "by_hand": [".".join(map(str, one.place)) for one in made.by_hand],
+    }
+
+
+def _known(name: str, settings: LoadedSettings) -> Path:
+    from slurmgpu.clusters.profiles import check_name
+    from slurmgpu.files.clusters import user_profile
+
+    check_name(name)
+    return user_profile(settings, name)
+
+
+def _check_is_ours(path: Path, old: str | None, unchanged: bool) -> None:
+    if old is not None and not unchanged:
+        raise InvalidInput(
+            f"{path} is there, and is not as it was fetched: nothing that you wrote is overwritten",
+            hint="give another --name, or keep your changes in a profile of their own that is based_on this one",
+        )
+
+
+def _read(fetched: Fetched, address: str, name: str | None, settings: LoadedSettings) -> Cluster:
+    """The profile, as it would be loaded; InvalidInput names the address."""
+
+    from slurmgpu.files.clusters import load_cluster, profile_folders
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name or 'fetched'}.yaml"
+        path.write_text(fetched.text, encoding="utf-8")
+        try:
+            return load_cluster(path, profile_folders(settings))
+        except InvalidInput as error:
+            raise InvalidInput(error.message.replace(str(path), address), hint=error.hint) from None
+
+
+def _told(cluster: Cluster, old: str | None, new: str, *, shown: bool) -> Iterator[str]:
+    """What was fetched: the changes of a profile that was there, else what of it runs in jobs."""
+    if old is not None:
+        changes = list(
+            difflib.unified_diff(old.splitlines(), new.splitlines(), "before", "now", lineterm="", n=1)
+        )
+        yield from (printable(line) for line in changes) if changes and not shown else ()
+        yield f"{cluster.name}: {'changed' if changes else 'nothing has changed'}"
+        return
+    yield printable(f"{cluster.name}: {cluster.description or 'no description'}")
+    yield f"  {len(cluster.partitions)} partitions, {len(cluster.qos)} QOS, {len(cluster.environments)} environments"
+    if cluster.environments or cluster.dialect.options or cluster.dialect.srun_options:
+        yield "  its environments and options become lines of your jobs' scripts: read them before you submit"

@@ -15,11 +15,10 @@ import click
 
 from slurmgpu.cli.gathering import Decorator
 from slurmgpu.errors import InvalidInput
-from slurmgpu.jobs.select import current_user
-from slurmgpu.models.run import JobState, JobStatus
 
 if TYPE_CHECKING:
     from slurmgpu.cli.asked import Reported, Which
+    from slurmgpu.models.run import JobState, JobStatus
 
 __all__ = ["FILTERS", "Filter", "chosen", "named", "user_of"]
 
@@ -90,6 +89,9 @@ def _words(text: str, option: str) -> set[str]:
 
 def _states(text: str) -> set[JobState]:
     """The states that a list names, in Slurm's long or short words."""
+
+    from slurmgpu.models.run import JobState
+
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if JobState.parse(word) is JobState.UNKNOWN and word.upper() != "UNKNOWN":
@@ -102,6 +104,9 @@ def _states(text: str) -> set[JobState]:
 
 def user_of(which: Which | Reported) -> str | None:
     """Return whose jobs ``--user`` and ``--all-users`` mean; None: everybody's. InvalidInput for a user that is none."""
+
+    from slurmgpu.jobs.select import current_user
+
     if which.user is not None and which.all_users:
         raise InvalidInput("--user and --all-users are both given", hint="keep one of the two")
     if which.user is not None and not which.user.strip():

@@ -1,12 +1,19 @@
-"""``slurmgpu init``: the first minute on a cluster."""
+"""``slurmgpu init``: the first minute on a cluster.
+
+What ``slurmgpu init`` does.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.completing import clusters
+
+if TYPE_CHECKING:
+    pass
 
 
 @click.command()
@@ -45,6 +52,19 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     writes a profile, your settings and a first job. Nothing that is there is overwritten, and nothing at all is
     written before the last question.
     """
-    from slurmgpu.cli.actions.init import act
 
-    act(ctx, **given)
+    from slurmgpu.cli.init_files import _drafts, _Options, _tell_next
+    from slurmgpu.cli.init_questions import Questions, say
+    from slurmgpu.files.settings import load_settings
+
+    options = _Options(**given)
+    questions = Questions(yes=options.yes, asker="slurmgpu init")
+    settings = load_settings(Path.cwd())
+    try:
+        drafts = _drafts(ctx, options, settings, questions)
+    except (click.Abort, KeyboardInterrupt):
+        say("\nnothing was written")
+        raise
+    say()
+    drafts.write(settings)
+    _tell_next(drafts)

@@ -73,7 +73,7 @@ def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
 
 def show_plan(asked: mcp_fields.PlanFields) -> Said:
     """The plan of a job with its reasons."""
-    from slurmgpu.cli.submitting import act_plan as act
+    from slurmgpu.cli.plan import act_plan as act
 
     with heard() as told, staying_below(Path.cwd()):
         act(job_of(asked), when=False, as_json=False)
@@ -93,7 +93,7 @@ def show_script(asked: mcp_fields.PlanFields) -> Said:
 
 def show_findings(asked: mcp_fields.CheckFields) -> Said:
     """What is wrong with a batch script."""
-    from slurmgpu.cli.actions.check import findings, show
+    from slurmgpu.cli.check import findings, show
     from slurmgpu.files.yaml import refuse_too_many_lines
 
     with heard() as told, staying_below(Path.cwd()):
@@ -108,7 +108,7 @@ def show_findings(asked: mcp_fields.CheckFields) -> Said:
 
 def show_why(asked: mcp_fields.WhyFields) -> Said:
     """Why jobs wait, or why they failed."""
-    from slurmgpu.cli.actions.why import act
+    from slurmgpu.cli.why import act
 
     own_jobs(asked.jobs, shared())
     with heard(ends=True) as told:
@@ -118,7 +118,7 @@ def show_why(asked: mcp_fields.WhyFields) -> Said:
 
 def show_status(asked: mcp_fields.StatusFields) -> Said:
     """The user's jobs."""
-    from slurmgpu.cli.actions.status import act
+    from slurmgpu.cli.status import act
 
     check_since(asked.since)
     if asked.jobs:
@@ -138,7 +138,7 @@ def show_status(asked: mcp_fields.StatusFields) -> Said:
 
 def show_report(asked: mcp_fields.ReportFields) -> Said:
     """What jobs used of what they asked for."""
-    from slurmgpu.cli.actions.report import act
+    from slurmgpu.cli.report import act
 
     check_since(asked.since)
     if asked.jobs:
@@ -159,7 +159,7 @@ def show_report(asked: mcp_fields.ReportFields) -> Said:
 
 def show_gpus(_: mcp_fields.Nothing) -> Said:
     """Which GPUs are free."""
-    from slurmgpu.cli.actions.cluster_gpus import act
+    from slurmgpu.cli.cluster import act_gpus as act
 
     with heard() as told:
         act(_context("gpus"), as_json=False)
@@ -168,7 +168,7 @@ def show_gpus(_: mcp_fields.Nothing) -> Said:
 
 def show_logs(asked: mcp_fields.LogsFields) -> Said:
     """The last lines of a job's logs."""
-    from slurmgpu.cli.actions.logs import act
+    from slurmgpu.cli.logs import act
 
     own_jobs([asked.job], shared())
     lines = Lines(_SEARCHED if asked.find else asked.lines, asked.rank, None, None, None)

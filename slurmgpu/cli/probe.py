@@ -1,13 +1,25 @@
-"""``slurmgpu probe``: a job for some minutes, to find out what it should ask for."""
+"""``slurmgpu probe``: a job for some minutes, to find out what it should ask for.
+
+What ``slurmgpu probe`` does: a short job, a wait, and a report on what it used.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from slurmgpu.cli.gathering import gathered
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.errors import InvalidInput
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.probing import Found
+    from slurmgpu.runs.prepare import Prepared
 
 
 class How(NamedTuple):
@@ -51,7 +63,7 @@ class How(NamedTuple):
     click.option("--dry-run", is_flag=True, help="Show what would be submitted; submit nothing."),
     click.option("--json", "as_json", is_flag=True, help="One JSON document."),
 )
-def command(**options: Any) -> None:
+def command(given: dict[str, Any], how: How) -> None:
     """Run a job for some minutes with what it asks for, and propose the right request.
 
     It is a job of its own, NAME-probe, with its own run directory, which is stopped by its time limit. Meanwhile memory,
@@ -61,6 +73,143 @@ def command(**options: Any) -> None:
     Ctrl-C cancels it. Exit code 1 when the job fails or does not start in time, with its first cause, or why it waits;
     3 when its end is not known.
     """
-    from slurmgpu.cli.actions.probe import act
 
-    act(**options)
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.cli.probing import planned, run_it, tell_beforehand
+    from slurmgpu.cli.submitting import show, with_image
+    from slurmgpu.slurm import Slurm
+
+    _check(how)
+    probe = planned(given, how.minutes)
+    file = _file_to_change(probe.prepared) if how.apply else None
+    parts = _parts(probe.prepared) if how.micro_batch else 0
+    tell_beforehand(probe, how.minutes)
+    if how.dry_run:
+        prepared, making = with_image(probe.prepared, pull=True, now=False)
+        show(prepared, Slurm(), making, "probe --dry-run")
+        return
+    if how.micro_batch:
+        from slurmgpu.cli.probing import search
+
+        found = search(given, how, probe, parts)
+    else:
+        found = run_it(probe, how.wait_at_most)
+    if how.as_json:
+        click.echo(json.dumps(_document(found), indent=2))
+    else:
+        _print(found)
+    if found.well:
+        _conclude(found, file, how)
+        return
+    if file is not None:
+        note(f"{file} is not changed: the probe did not end well")
+    click.get_current_context().exit(1)
+
+
+SCHEMA = "slurmgpu.probe/1"
+LONGEST = 60
+"""Minutes: a longer one is the run itself."""
+
+
+def _parts(prepared: Prepared) -> int:
+    """Samples that each process takes in an optimizer step; InvalidInput where slurmgpu does not divide them."""
+    from slurmgpu.launchers import world_size
+
+    train = prepared.loaded.job.train
+    if train is None:
+        raise InvalidInput(
+            "--micro-batch: the job runs a command, and only slurmgpu's own trainings (train:) say how they divide a batch",
+            hint="leave it out; the log of a job that was out of memory says what to change: slurmgpu why JOB",
+        )
+    if train.micro_batch is not None:
+        raise InvalidInput(
+            f"--micro-batch: it tries other values of accumulate, and the job says micro_batch: {train.micro_batch} in its place",
+            hint="leave out one of them; with micro_batch: auto the training itself finds what fits",
+        )
+    world = world_size(prepared.plan)
+    return train.samples_at_a_time(world) * train.accumulate
+
+
+def _check(how: How) -> None:
+    if not 1 <= how.minutes <= LONGEST:
+        raise InvalidInput(
+            f"--minutes {how.minutes}: a probe runs for 1 to {LONGEST} minutes",
+            hint="give --minutes 2, or submit the job and ask slurmgpu report JOB afterwards",
+        )
+    if how.wait_at_most is not None and how.wait_at_most < 1:
+        raise InvalidInput(
+            f"--wait-at-most {how.wait_at_most}: it is a number of minutes in the queue, from 1 on",
+            hint="give --wait-at-most 30, or leave it out to wait as long as it takes",
+        )
+    for option, is_given in (("--json", how.as_json), ("--apply", how.apply)):
+        if how.dry_run and is_given:
+            raise InvalidInput(
+                f"--dry-run and {option} are both given: nothing is found out by a dry run",
+                hint="keep one of the two",
+            )
+
+
+def _file_to_change(prepared: Prepared) -> Path:
+    """The job file that is changed afterwards; InvalidInput, before anything runs, where there is none to change."""
+    from slurmgpu.cli.job_file_changes import check_own
+
+    path = prepared.loaded.path
+    if path is None:
+        raise InvalidInput(
+            "--apply: the job is made of options or a batch script, and there is no job file to write into",
+            hint="name a job file: slurmgpu probe job.yaml --apply; or leave --apply out, and see what is proposed",
+        )
+    check_own(path)
+    if not os.access(path, os.W_OK):
+        raise InvalidInput(
+            f"--apply: {path} cannot be written", hint="copy it, and probe the copy; or leave --apply out"
+        )
+    return path
+
+
+def _print(found: Found) -> None:
+    from slurmgpu.jobs.causes import cause_lines
+    from slurmgpu.jobs.report.text import job_lines
+
+    carbon = found.probe.prepared.cluster.carbon
+    click.echo("\n".join(job_lines(found.report, carbon, bars=False)))
+    for line in cause_lines(found.cause) if found.cause is not None else ():
+        click.echo(line)
+
+
+def _conclude(found: Found, file: Path | None, how: How) -> None:
+    from slurmgpu.cli.preparing import note
+
+    proposals = found.report.advice.proposals
+    if file is None:
+        path = found.probe.prepared.loaded.path
+        if proposals and path is not None:
+            note(f"{path} is as it was; with --apply, probe writes what it proposes into it")
+        return
+    if not proposals:
+        note(f"{file}: nothing is proposed, and nothing is changed")
+        return
+    from slurmgpu.cli.job_file_changes import write_request
+
+    write_request(found.report, file, found.probe.asked, found.probe.prepared.plan, beside=how.as_json)
+
+
+def _document(found: Found) -> dict[str, object]:
+    from slurmgpu.jobs.report.text import job_document
+    from slurmgpu.runs.resume import left_out
+
+    part, run = found.report.part, found.run
+    return {
+        "schema": SCHEMA,
+        "cluster": run.cluster,
+        "run_dir": run.run_dir,
+        "ended_well": found.well,
+        "stopped": part is not None,
+        "whole_seconds": None if part is None else part.seconds,
+        "whole_how": None if part is None else part.how,
+        "memory_grows": None if part is None else part.grows,
+        "unseen": [] if part is None else list(part.unseen),
+        "left_out": [printable(one) for one in left_out(found.probe.asked)],
+        "cause": None if found.cause is None else found.cause._asdict(),
+        "job": job_document(found.report, found.probe.prepared.cluster.carbon),
+    }

@@ -1,16 +1,34 @@
-"""``slurmgpu report``: what jobs asked for, what they used, and what to ask for next time."""
+"""``slurmgpu report``: what jobs asked for, what they used, and what to ask for next time.
+
+What ``slurmgpu report`` does.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.asked import Reported
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filters import FILTERS
+from slurmgpu.cli.filters import FILTERS, chosen, named, user_of
 from slurmgpu.cli.gathering import gathered
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.jobs.report.gathering import Reports
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.models.run import JobStatus, Run
 
 
 @click.command("report")
@@ -37,7 +55,15 @@ from slurmgpu.cli.gathering import gathered
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+def command(
+    ctx: click.Context,
+    jobs: tuple[str, ...],
+    which: Reported,
+    each: bool,
+    apply: bool,
+    html: Path | None,
+    as_json: bool,
+) -> None:
     """Show what jobs used of what they asked for, and what to ask for next time.
 
     JOB is a job id (112, 112_3), a job name, or a run directory. Without one: all jobs since WHEN, added up by user,
@@ -47,6 +73,188 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     directory. What is not known is said to be unknown, and nothing is proposed from it. Exit code 1 when a JOB is named that
     Slurm does not know, 3 when Slurm could not be asked for it.
     """
-    from slurmgpu.cli.actions.report import act
 
-    act(ctx, **given)
+    from slurmgpu.cli.shared_answers import shared_slurm
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, report_on_jobs, report_since
+    from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+    from slurmgpu.jobs.select import select
+
+    # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
+    gc.set_threshold(100_000, 50, 50)
+    jobs, job_file = _job_file(jobs) if apply else (jobs, None)
+    user, since, counts = user_of(which), _since(which.since), chosen(which)
+    _check(jobs, apply=apply, html=html, as_json=as_json)
+    slurm = shared_slurm(ctx)
+    cluster = _cluster()
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
+    if jobs:
+        selections = select(jobs)
+        run_for = _once(_run_for(selections, partial(run_of_job, runs_of=runs_of)))
+        found = report_on_jobs(
+            slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster, counts=counts
+        )
+    else:
+        begin = since or datetime.now(timezone.utc) - DEFAULT_SINCE
+        run_for = _once(runs_that_ended(runs_of))
+        found = report_since(slurm, begin, user=user, run_for=run_for, cluster=cluster, counts=counts)
+    if html is not None:
+        _write_page(found, cluster, html)
+    elif as_json:
+        _print_json(found, cluster)
+    else:
+        _print(found, cluster, each=each, by=named(which))
+    if apply:
+        from slurmgpu.cli.job_file_changes import apply_to_file
+
+        apply_to_file(found, job_file)
+    if found.missing:
+        ctx.exit(1)
+    if found.unasked or (not jobs and not found.available):
+        ctx.exit(OutcomeUnknown.exit_code)
+
+
+_LISTED = 25
+"""So few jobs get a line each without being asked for."""
+
+
+def _since(text: str | None) -> datetime | None:
+    from slurmgpu.jobs.select import since_moment
+
+    return None if text is None else since_moment(text, datetime.now(timezone.utc))
+
+
+def _job_file(words: tuple[str, ...]) -> tuple[tuple[str, ...], Path | None]:
+    """The JOB words, and the job file that stands among them."""
+    files = [word for word in words if word.endswith((".yaml", ".yml"))]
+    if len(files) > 1:
+        raise InvalidInput(
+            f"--apply: {' and '.join(files)} are two job files", hint="give one job and its job file"
+        )
+    if files and not Path(files[0]).is_file():
+        raise InvalidInput(f"--apply {files[0]}: there is no such file", hint="give the path of the job file")
+    return tuple(word for word in words if word not in files), Path(files[0]) if files else None
+
+
+def _check(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bool) -> None:
+    if html is not None and as_json:
+        raise InvalidInput("--html and --json are both given", hint="keep one of the two")
+    if apply and len(jobs) != 1:
+        raise InvalidInput(
+            f"--apply: {' and '.join(jobs[:3]) or 'no jobs'} are named, where one job is expected",
+            hint="name the job whose request is to be changed: slurmgpu report JOB --apply; a job file ends in .yaml",
+        )
+    if apply and as_json:
+        raise InvalidInput("--apply and --json are both given", hint="keep one of the two")
+    folder = html.parent if html is not None else None
+    if html is not None and (html.is_dir() or (folder and not folder.is_dir())):
+        what = "is a folder" if html.is_dir() else f"there is no folder {folder}"
+        raise InvalidInput(
+            f"--html {html}: {what}", hint="give the name of a file, such as --html report.html"
+        )
+
+
+def _cluster() -> Cluster | None:
+    """The profile that is in use here, for what it says of limits and carbon; a report needs none."""
+
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.settings import load_settings
+
+    try:
+        return choose_cluster(None, load_settings(Path.cwd()), os.environ)[0]
+    except SlurmGpuError as error:
+        click.echo(f"note: no profile is used: {printable(error.message)}", err=True)
+        return None
+
+
+def _run_for(
+    selections: Any, otherwise: Callable[[JobStatus], Run | None]
+) -> Callable[[JobStatus], Run | None]:
+    def find(job: JobStatus) -> Run | None:
+        named = (selection.run for selection in selections if selection.run and selection.matches(job))
+        return next(named, None) or otherwise(job)
+
+    return find
+
+
+def _once(find: Callable[[JobStatus], Run | None]) -> Callable[[JobStatus], Run | None]:
+    """The same, each job looked for once; a record that cannot be read is none."""
+    known: dict[str, Run | None] = {}
+
+    def found(job: JobStatus) -> Run | None:
+        key = f"{job.cluster} {job.job_id} {job.submit}"
+        if key not in known:
+            try:
+                known[key] = find(job)
+            except (SlurmGpuError, OSError):
+                known[key] = None
+        return known[key]
+
+    return found
+
+
+def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> None:
+    from slurmgpu.cli.shared_answers import ago
+    from slurmgpu.jobs.report import text
+    from slurmgpu.jobs.report.lines import summed
+
+    for note in found.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    name = found.cluster or "unknown"
+    if not found.jobs:
+        if not found.missing and not found.unasked:
+            said = "No jobs ran" if found.available else "Nothing is known of jobs that ran"
+            since = f" since {found.since.astimezone():%Y-%m-%d %H:%M}" if found.since else ""
+            click.echo(f"{said}{printable(by)} on cluster {name}{since}.", err=True)
+        return
+    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
+    click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")
+    carbon = cluster.carbon if cluster else None
+    blocks: list[list[str]] = []
+    if found.since is None and not each:
+        from slurmgpu.runs.bench.memory import told_of_run
+
+        for one in found.jobs:
+            told = [printable(f"  {line}") for line in told_of_run(one.run)] if one.run is not None else []
+            blocks.append([*text.job_lines(one, carbon, bars=_bars()), *(["", *told] if told else [])])
+    else:
+        if found.since is not None:
+            blocks.append(text.summary_lines(summed(found.each, found.jobs)))
+        if each or len(found.jobs) <= _LISTED:
+            blocks.append(text.job_table(found.jobs))
+    click.echo(text.joined(blocks))
+
+
+@cache
+def _bars() -> bool:
+    """Whether this terminal shows block characters."""
+    return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _print_json(found: Reports, cluster: Cluster | None) -> None:
+    from slurmgpu.jobs.report.text import document
+
+    # Block by block: of ten thousand jobs the whole text would take more memory than all figures.
+    pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
+    while block := "".join(islice(pieces, 50_000)):
+        click.echo(block, nl=False)
+    click.echo()
+
+
+def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
+    from slurmgpu.files.run_record import write_atomically
+    from slurmgpu.jobs.report.page import page
+
+    for note in found.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    try:
+        made = page(found, cluster.carbon if cluster else None)
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout, is written to, and never replaced
+            path.write_text(made, encoding="utf-8")
+        else:
+            write_atomically(path, made)
+    except OSError as error:
+        raise InvalidInput(
+            f"--html {path}: cannot be written: {error.strerror}", hint="give a file that you may write"
+        ) from None
+    click.echo(printable(str(path)))

@@ -1,13 +1,33 @@
-"""``slurmgpu web``: the script generator and the runs in a browser."""
+"""``slurmgpu web``: the script generator and the runs in a browser.
+
+What ``slurmgpu web`` does before and after the server.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.itself import command_of
+from slurmgpu.cli.top import KnownRuns, resume
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+
+if TYPE_CHECKING:
+    from slurmgpu.jobs.live import Source
+    from slurmgpu.models.run import JobStatus
+    from slurmgpu.slurm import Slurm
+    from slurmgpu.web.generator import Submitted
+    from slurmgpu.web.guard import Behind, Guard
 
 
 class Where(NamedTuple):
@@ -96,8 +116,6 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     Prints the address, which has a token that no one else knows, and the line of ssh that leads there from your own computer.
     Job files are made and submitted in this folder. Nothing comes from the internet. Needs the extra `web`.
     """
-    from slurmgpu.cli.actions.web import act, export_page
-
     page = {name: given.pop(name) for name in ("directory", "cluster", "parts", "fetch")}
     if page["directory"] is not None:
         export_page(**page)
@@ -113,3 +131,145 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     if where.behind and where.unix_socket:
         raise click.UsageError("--behind goes with a port, and not with --socket")
     act(ctx, **given)
+
+
+def act(ctx: click.Context, where: Where, idle: float, since: str | None, login_node: str | None) -> None:
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.interrupts import as_interrupts
+    from slurmgpu.jobs.select import current_user, since_moment
+    from slurmgpu.slurm import Slurm
+
+    if since:
+        since_moment(since, datetime.now(timezone.utc))  # a mistake is said before the server starts
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise SlurmGpuError(
+            "web needs Starlette and uvicorn, which are not installed here",
+            hint="pip install 'slurmgpu[web]', or use: slurmgpu render, slurmgpu top",
+        )
+    from slurmgpu.web.drawing import prepare
+    from slurmgpu.web.guard import Behind
+    from slurmgpu.web.planned import planned, site
+    from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve, token_of
+
+    # What the first page needs is loaded before there is an address for it.
+    prepare()
+    planned({"command": "true"}, site(None, Path.cwd()).chosen, Path.cwd())
+    token = secrets.token_urlsafe(32) if where.token_file is None else token_of(where.token_file)
+    on_socket = where.unix_socket
+    listening = listen_on_socket(on_socket) if on_socket else listen_on_port(where.port, where.listen)
+    proxy = None
+    if where.behind is not None:
+        at = listening.getsockname()
+        proxy = Behind.of(where.behind, f"{where.listen or at[0]}:{at[1]}", current_user())
+    guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token, proxy)
+    if proxy is not None:
+        note("open this address:")
+        click.echo(f"{proxy.origin}{proxy.prefix}/" + (f"?token={token}" if where.token_file is None else ""))
+    else:
+        address, ssh = addresses(listening, token, current_user(), login_node or socket.getfqdn())
+        if on_socket is None:
+            note("open this address in a browser on this machine:")
+        else:
+            note("open this address, once the line of ssh below runs on your computer:")
+        click.echo(address)
+        note(f"from your own computer first: {ssh}")
+    note("Ctrl-C ends it")
+    sys.stdout.flush()
+    try:
+        with as_interrupts():
+            was_idle = serve(guard, listening, idle * 60)
+    except KeyboardInterrupt as error:
+        if type(error) is not KeyboardInterrupt:
+            raise
+        was_idle = False
+    note(f"ended: nobody has asked anything for {idle:g} minutes (--idle)" if was_idle else "ended")
+
+
+def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch: bool) -> None:
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.web.export import export
+    from slurmgpu.web.parts import download
+    from slurmgpu.web.parts import parts as needed
+
+    folder = parts or Path.home() / ".cache" / "slurmgpu" / "browser"
+    for part in needed() if fetch else ():
+        download(part, folder)
+    made = export(directory, cluster, Path.cwd(), folder)
+    click.echo(made.page)
+    note(f"{made.size / 1e6:.1f} MB; open it in a browser, or copy the folder to a web site")
+
+
+def made(source: Source, folder: Path, token: str, behind: Behind | None = None) -> Guard:
+    """The pages for a folder."""
+    from slurmgpu.web.generator import Generator
+    from slurmgpu.web.runs import Runs
+    from slurmgpu.web.server import guarded
+
+    return guarded(Generator(folder, submit), Runs(source, lambda job: report(source, job)), token, behind)
+
+
+def source(since: str | None, slurm: Slurm | None = None) -> Source:
+    """What `top` looks at, too."""
+
+    from slurmgpu.cli.shared_answers import shared
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.jobs.live import Source
+    from slurmgpu.jobs.select import current_user, since_moment
+    from slurmgpu.slurm import Slurm
+
+    runs = KnownRuns()
+    return Source(
+        looking=slurm or shared(load_settings(Path.cwd(), os.environ).settings),
+        acting=slurm or Slurm(),
+        user=current_user(),
+        quick_run=runs.quick,
+        find_run=runs.find,
+        environ=os.environ,
+        resume=resume,
+        since=lambda: since_moment(since, datetime.now(timezone.utc)) if since else None,
+    )
+
+
+def submit(path: Path, cluster: str) -> Submitted:
+    """Submit a job file as ``slurmgpu submit`` does: a process of its own, for it handles signals and prints."""
+    from slurmgpu.web.generator import Submitted
+
+    done = subprocess.run(
+        command_of("submit", str(path), *(["--cluster", cluster] if cluster else [])),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=path.parent,
+        start_new_session=True,
+    )
+    job_id = done.stdout.strip() if done.returncode == 0 else ""
+    # An end that no error of slurmgpu's has, a signal's among them, may have come after Slurm took the job.
+    sure = done.returncode in {SlurmGpuError.exit_code, InvalidInput.exit_code, SlurmUnreachable.exit_code}
+    return Submitted(job_id, done.stderr.strip(), unknown=not job_id and not sure)
+
+
+def report(source: Source, job: JobStatus) -> list[str]:
+    """The lines of ``slurmgpu report JOB``."""
+
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.jobs.report import text
+    from slurmgpu.jobs.report.gathering import report_on_jobs
+    from slurmgpu.jobs.select import select
+
+    try:
+        cluster = choose_cluster(None, load_settings(Path.cwd()), os.environ)[0]
+    except SlurmGpuError:
+        cluster = None  # a report needs none
+    found = report_on_jobs(
+        source.looking,
+        select([job.job_id]),
+        user=source.user,
+        since=None,
+        run_for=source.run_of,
+        cluster=cluster,
+    )
+    carbon = cluster.carbon if cluster else None
+    lines = [line for one in found.jobs for line in text.job_lines(one, carbon, bars=True)]
+    return lines or [*found.notes, "Nothing is known yet of what it used."]
