@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +31,9 @@ def _raise(number: int, _: FrameType | None) -> None:
 @contextmanager
 def as_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt for TERM and HUP meanwhile; one that is ignored (nohup) stays ignored."""
+    if threading.current_thread() is not threading.main_thread():  # signals reach that one alone
+        yield
+        return
     before = {one: signal.getsignal(one) for one in _SIGNALS}
     mine = [one for one, handler in before.items() if handler == signal.SIG_DFL]
     for one in mine:

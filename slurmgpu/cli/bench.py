@@ -1,7 +1,4 @@
-"""``slurmgpu bench``: how fast this machine is.
-
-What ``slurmgpu bench`` does: a process that measures, and what it found, as table, CSV, page and JSON.
-"""
+"""``slurmgpu bench``: how fast this machine is."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.gathering import gathered, together
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
 
@@ -103,15 +100,6 @@ _in_jobs = gathered("jobs", Jobs, *_OF_JOBS)
 _in_new_jobs = gathered("jobs", Jobs, *_OF_JOBS, _SET, _CLUSTER)
 
 
-class Described(NamedTuple):
-    """What is trained, and where its environment is described."""
-
-    what: str
-    config: tuple[str, ...]
-    sets: tuple[str, ...]
-    cluster: str | None
-
-
 @click.group()
 def command() -> None:
     """Measure how fast a machine is, and what a training gains from more."""
@@ -153,7 +141,6 @@ def bench_networks(
 
     The folder gets the rows as they come (rows.jsonl), a table (table.csv) and a page with plots (page.html).
     """
-
     from slurmgpu.runs.bench.results import PUBLISHED
 
     for name in only:
@@ -193,9 +180,7 @@ def bench_node(folders: Sequence[str], where: Where, jobs: Jobs) -> None:
     _measure({"kind": "node", "folders": list(named)}, where, jobs)
 
 
-_training_options = gathered(
-    "asked",
-    Described,
+_training_options = together(
     click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
     click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
     _SET,
@@ -321,7 +306,10 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
 
 
 def act_task(
-    asked: Described,
+    what: str,
+    config: Sequence[str],
+    sets: Sequence[str],
+    cluster: str | None,
     parts: Sequence[str],
     processes: str | None,
     seconds: float,
@@ -332,7 +320,7 @@ def act_task(
     from slurmgpu.cli.bench_jobs import check, submit_bench
     from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
     from slurmgpu.cli.preparing import note
-    from slurmgpu.cli.running_here import described, planned
+    from slurmgpu.cli.running_here import plan_training_here, training_as_options
     from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
     from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
     from slurmgpu.runs.preflight import check_task
@@ -345,7 +333,7 @@ def act_task(
         "parts": list(parts) or list(_PARTS),
         "seconds": seconds,
     }
-    file = file_to_change(asked.what) if apply else None
+    file = file_to_change(what) if apply else None
     if jobs.submit:
         if file is not None:
             raise InvalidInput(
@@ -353,14 +341,14 @@ def act_task(
                 hint="leave --apply out, and give it then: slurmgpu bench show FOLDER --apply JOB.yaml",
             )
         submit_bench(
-            described(asked),
+            training_as_options(what, config, sets, cluster),
             lambda job, nodes: {**settings, **_of_training(job, "."), "nodes": nodes},
             jobs,
             lambda: _new_folder("task", where.to),
             as_json=where.as_json,
         )
         return
-    prepared = planned(asked, Layered({}, {}), 1)
+    prepared = plan_training_here(Layered({}, {}), what, config=config, sets=sets, cluster=cluster, gpus=1)
     check_task(prepared.plan, prepared.folder)
     types = {"gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)]}
     folder, results = _measure_here(
@@ -394,7 +382,6 @@ def _of_training(job: Job, folder: str) -> dict[str, object]:
 
 def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
     """What needs no training: here, or in jobs of its own."""
-
     from slurmgpu.cli.bench_jobs import check, command_alone, submit_bench
 
     check(str(asked["kind"]), jobs, where.python)
@@ -412,7 +399,6 @@ def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
 
 def _measure_here(asked: Mapping[str, object], where: Where) -> tuple[Path, Results]:
     """Measure, and show it; the folder, and what was found. What was cut short ends the command."""
-
     from slurmgpu.cli.bench_jobs import ASKED
     from slurmgpu.cli.bench_results import show
     from slurmgpu.cli.preparing import note
@@ -473,7 +459,6 @@ def _new_folder(kind: str, to: str | None) -> Path:
 
 def _run(python: str, folder: Path, nice: int) -> int:
     """Measure in a process of its own, which says on standard error how far it is; its exit code."""
-
     from slurmgpu.cli.bench_jobs import ASKED
     from slurmgpu.runs.bench.results import ROWS
     from slurmgpu.runs.directory import copy_entrypoint
@@ -497,7 +482,6 @@ def _run(python: str, folder: Path, nice: int) -> int:
 def _ended(started: subprocess.Popen[bytes]) -> int:
     """Its exit code. Interrupted, it ends what it has started; in the middle of a long computation it hears of nothing, and is
     killed in the end: what it has started ends with it."""
-
     from slurmgpu.interrupts import as_interrupts
 
     patience = None

@@ -1,4 +1,4 @@
-"""What ``slurmgpu bench --submit`` and ``slurmgpu bench show`` do: a job for each place, and what they measured."""
+"""Measure in jobs of their own: `bench ... --submit` and `bench show`."""
 
 from __future__ import annotations
 

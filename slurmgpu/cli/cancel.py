@@ -1,7 +1,4 @@
-"""`slurmgpu cancel`: end jobs, and say what became of each.
-
-What ``slurmgpu cancel`` does.
-"""
+"""`slurmgpu cancel`: end jobs, and say what became of each."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
 
     JOB is a job id (112; 112_3 for one task of an array), the name of jobs of mine, or a run directory.
     """
-
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.jobs.cancel import cancel
     from slurmgpu.jobs.select import current_user, select
@@ -50,7 +46,6 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
 
 def _say_how_to_go_on(result: Cancellation) -> None:
     """Name the command that starts the job again, where there is something to go on from."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.jobs.select import run_of
     from slurmgpu.runs.checkpoints import newest_of_tasks

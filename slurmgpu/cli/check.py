@@ -1,7 +1,4 @@
-"""``slurmgpu check``: hold batch scripts against what Slurm will make of them.
-
-What ``slurmgpu check`` does.
-"""
+"""``slurmgpu check``: hold batch scripts against what Slurm will make of them."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ def command(
     Ends with exit code 1 where a script has errors, 2 where one cannot be read. The comment `# slurmgpu: ignore RULE` on
     a line, or on a line of its own above it, silences a rule there.
     """
-
     from slurmgpu.runs.command_checks.environment import known_modules
     from slurmgpu.script.rules import RULES
 
@@ -150,7 +146,6 @@ def _findings_of_loop(
     script: str, severity: Severity, ignore: tuple[str, ...], unread: list[InvalidInput]
 ) -> list[Finding] | None:
     """Return what the training loop of a Python script misses of the checklist; None where it cannot be read."""
-
     from slurmgpu.files.jobs import read_python
     from slurmgpu.script.rules.base import SEVERITIES, Finding
 
@@ -174,7 +169,6 @@ def _findings_of_loop(
 
 def _each(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]:
     """The scripts that are named, and those of folders, each once."""
-
     from slurmgpu.files.yaml import batch_scripts_in
 
     seen: set[str] = set()
@@ -210,7 +204,6 @@ def _text(script: str) -> str:
 
 def _cluster(name: str | None) -> Cluster | None:
     """The cluster that is asked for; without the option the script is judged for any."""
-
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
 

@@ -1,7 +1,4 @@
-"""``slurmgpu checkpoint``: list a run's checkpoints, verify them, export one, train an interval again and compare.
-
-What ``slurmgpu checkpoint`` does.
-"""
+"""``slurmgpu checkpoint``: list a run's checkpoints, verify them, export one, train an interval again and compare."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ def checkpoint_list(ctx: click.Context, run: str | None, as_json: bool) -> None:
     RUN is a run directory, a job id (112_3 for one task of an array) or a job name; without it, the newest run here
     that has checkpoints. An array has one folder per task.
     """
-
     from slurmgpu.runs.checkpoints import newest_complete
 
     run_dir, tasks = tasks_of(ctx, run)
@@ -75,7 +71,6 @@ def checkpoint_verify(ctx: click.Context, run: str | None, step: int | None, as_
     RUN as for `checkpoint list`. Says which one a resume would take. Exit code 1 when one of those asked for is
     damaged. A training may go on meanwhile.
     """
-
     from slurmgpu.cli.preparing import note
 
     run_dir, tasks = tasks_of(ctx, run)
@@ -143,7 +138,6 @@ def checkpoint_export(
     RUN as for `checkpoint list`. Read it with `torch.load(FILE, weights_only=True)`, without slurmgpu; the names are those
     of the model without DDP or torch.compile. Checksums are held first. Only this command needs torch.
     """
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.runs.directory import ask_entrypoint, chosen_python
 
@@ -210,7 +204,6 @@ def checkpoint_replay(
     --on as a job, with the run's own settings, in a run directory beside the run's. The run is only read. Exit code 0: all is
     equal; 1: something differs; 2: there is no such interval, or a node that it can't have; 3: it cannot be told.
     """
-
     from slurmgpu.cli.replay import OnNodes
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.runs.directory import chosen_python
@@ -332,7 +325,6 @@ class _Task(NamedTuple):
 
 def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, object]]:
     """Verify a folder's generations, as many as are asked for and as the question of a resume needs."""
-
     from slurmgpu.runs.checkpoints import read_through
 
     rows: list[dict[str, object]] = []
@@ -379,7 +371,6 @@ def _check_target(target: Path, tasks: list[_Task], *, force: bool, like: Path |
 
 def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
     """The checkpoint to export, read through: that of the step, else the newest intact one."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.runs.checkpoints import damage, read_through
 
@@ -404,7 +395,6 @@ def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
 
 def _best_step(run_dir: Path, tasks: list[_Task], step: int | None) -> int:
     """The step of the best checkpoint."""
-
     from slurmgpu.runs.checkpoints import best_of
 
     if step is not None:
@@ -444,7 +434,6 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
 
 def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     """The run directory that is meant, and its folders of checkpoints."""
-
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import find_run, newest_run
@@ -460,7 +449,6 @@ def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
 
 def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
     """What a row shows and JSON holds: bytes, seconds since 1970, null for what is not known."""
-
     from slurmgpu.runs.checkpoints import best_of
 
     manifest = one.manifest

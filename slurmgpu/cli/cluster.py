@@ -1,13 +1,4 @@
-"""``slurmgpu cluster``: discover, refresh, list, show and choose cluster profiles.
-
-What ``slurmgpu cluster`` does.
-
-What ``slurmgpu cluster gpus`` does.
-
-What ``slurmgpu cluster verify`` does.
-
-What ``slurmgpu cluster fetch`` does.
-"""
+"""``slurmgpu cluster``: discover, refresh, list, show and choose cluster profiles."""
 
 from __future__ import annotations
 
@@ -60,7 +51,6 @@ def cluster_discover(
     Asks Slurm 5 to 8 times, and the module system once. What could not be read is listed under `hidden`, what was
     guessed under `guessed`.
     """
-
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.clusters.profiles import check_name, discover_here, named_profile
     from slurmgpu.files.settings import load_settings
@@ -94,7 +84,6 @@ def cluster_refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json
     What you have written or corrected in the profile is kept. NAME: a profile that `cluster discover --save` wrote
     (the chosen one, when none is named).
     """
-
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.clusters.discover import last_discovered, save
     from slurmgpu.clusters.profiles import discover_here
@@ -279,7 +268,6 @@ def cluster_list(words: tuple[str, ...], as_json: bool) -> None:
 
     WORD: only those in which each word is found, such as a100 or csc.
     """
-
     from slurmgpu.clusters.text import ProfileRow, listed, matches
     from slurmgpu.files.clusters import (
         choose_cluster,
@@ -320,7 +308,6 @@ def cluster_list(words: tuple[str, ...], as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cluster_show(name: str | None, as_json: bool) -> None:
     """Show all that a profile says (the chosen one, when none is named); a question mark: it was guessed."""
-
     from slurmgpu.clusters.text import description_lines
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
@@ -340,7 +327,6 @@ def cluster_show(name: str | None, as_json: bool) -> None:
 @click.argument("name", shell_complete=clusters)
 def cluster_use(name: str) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
-
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings, write_user_setting
 
@@ -383,7 +369,6 @@ def cluster_gpus(ctx: click.Context, as_json: bool) -> None:
 
 def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
     """Where the profile goes, which must not be there yet; None: nowhere, or not known before Slurm is asked."""
-
     from slurmgpu.clusters.discover import last_discovered
     from slurmgpu.files.clusters import user_profile
 
@@ -441,7 +426,6 @@ def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
 
 def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
     """Write a new profile; with ``settings`` into the user's own."""
-
     from slurmgpu.clusters.discover import save, write
     from slurmgpu.files.clusters import profiles
 
@@ -472,7 +456,6 @@ def _entry(change: Any) -> dict[str, object]:
 
 def _saved(name: str | None, settings: LoadedSettings) -> Path:
     """The file of a profile of the user's."""
-
     from slurmgpu.files.clusters import user_profile
 
     name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
@@ -538,7 +521,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _chosen(name: str | None, settings: LoadedSettings) -> Path | None:
     """The profile's file; None: none is named or chosen."""
-
     from slurmgpu.files.clusters import profiles
 
     name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
@@ -570,7 +552,6 @@ def _likely(found: Discovered, settings: LoadedSettings) -> Path:
 
 def _file(path: Path) -> str:
     """The file as a diff calls it: a shipped profile by its place in the project."""
-
     from slurmgpu.files.data import data_folder
 
     return f"examples/clusters/{path.name}" if path.parent == data_folder("clusters") else path.name
@@ -617,7 +598,6 @@ def _check_is_ours(path: Path, old: str | None, unchanged: bool) -> None:
 
 def _read(fetched: Fetched, address: str, name: str | None, settings: LoadedSettings) -> Cluster:
     """The profile, as it would be loaded; InvalidInput names the address."""
-
     from slurmgpu.files.clusters import load_cluster, profile_folders
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,4 @@
-"""``slurmgpu doctor``: whether this place is fit to run the user's jobs, and what to do where it is not.
-
-What ``slurmgpu doctor`` does.
-"""
+"""``slurmgpu doctor``: whether this place is fit to run the user's jobs, and what to do where it is not."""
 
 from __future__ import annotations
 
@@ -41,7 +38,6 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
-
     from slurmgpu.cli.preparing import load, note
 
     loaded, cluster_name = load(given), given.get("job__cluster")

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 import click
 
-__all__ = ["Decorator", "gathered"]
-
 F = TypeVar("F", bound=Callable[..., object])
 Decorator = Callable[[Callable[..., object]], Callable[..., object]]
 """What ``click.option(...)`` returns, as far as it matters here."""
@@ -32,5 +30,16 @@ def gathered(name: str, made: Callable[..., object], *options: Decorator) -> Cal
         others = getattr(function, "__click_params__", [])
         collected.__click_params__ = [*others, *own]  # type: ignore[attr-defined]
         return collected  # type: ignore[return-value]
+
+    return decorate
+
+
+def together(*options: Decorator) -> Callable[[F], F]:
+    """Return a decorator that adds options in their order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)  # type: ignore[assignment]
+        return function
 
     return decorate

@@ -1,7 +1,4 @@
-"""``slurmgpu import``: a batch script -> a job file.
-
-What ``slurmgpu import`` does.
-"""
+"""``slurmgpu import``: a batch script -> a job file."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
     Rendered again, it asks Slurm for exactly what the script asks for. No line of the script gets lost. `-` reads
     the script from standard input.
     """
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.files.job_text import job_text
     from slurmgpu.files.yaml import read_batch_script

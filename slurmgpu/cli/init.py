@@ -1,19 +1,13 @@
-"""``slurmgpu init``: the first minute on a cluster.
-
-What ``slurmgpu init`` does.
-"""
+"""``slurmgpu init``: the first minute on a cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from slurmgpu.cli.completing import clusters
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -52,19 +46,18 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     writes a profile, your settings and a first job. Nothing that is there is overwritten, and nothing at all is
     written before the last question.
     """
-
-    from slurmgpu.cli.init_files import _drafts, _Options, _tell_next
+    from slurmgpu.cli.init_files import InitAnswers, draft_all, tell_next
     from slurmgpu.cli.init_questions import Questions, say
     from slurmgpu.files.settings import load_settings
 
-    options = _Options(**given)
+    options = InitAnswers(**given)
     questions = Questions(yes=options.yes, asker="slurmgpu init")
     settings = load_settings(Path.cwd())
     try:
-        drafts = _drafts(ctx, options, settings, questions)
+        drafts = draft_all(ctx, options, settings, questions)
     except (click.Abort, KeyboardInterrupt):
         say("\nnothing was written")
         raise
     say()
     drafts.write(settings)
-    _tell_next(drafts)
+    tell_next(drafts)

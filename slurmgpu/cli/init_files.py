@@ -1,4 +1,4 @@
-"""What `slurmgpu init` writes: the profile, the settings and a first job; nothing that is there is overwritten."""
+"""What `slurmgpu init` decides and writes: a profile, settings and a first job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -37,9 +37,6 @@ from slurmgpu.files.yaml import read_file
 from slurmgpu.jobs.select import current_user
 from slurmgpu.models.cluster import GENERIC, Cluster, Discovered
 from slurmgpu.models.plan import Plan
-
-if TYPE_CHECKING:
-    from slurmgpu.cli.init_files import Key
 
 Key = tuple[str, ...]
 
@@ -206,7 +203,7 @@ def typed(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Options:
+class InitAnswers:
     """The answers on the command line; None: to be asked."""
 
     name: str | None
@@ -222,7 +219,9 @@ class _Options:
     yes: bool
 
 
-def _drafts(ctx: click.Context, options: _Options, settings: LoadedSettings, questions: Questions) -> Drafts:
+def draft_all(
+    ctx: click.Context, options: InitAnswers, settings: LoadedSettings, questions: Questions
+) -> Drafts:
     """Look, ask, and decide what is to be written."""
     check_name(options.name)
     job = Path(options.job).expanduser()
@@ -254,7 +253,7 @@ def _discovered(discover: Any) -> Discovered:
     return found
 
 
-def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions: Questions) -> None:
+def _ask(drafts: Drafts, options: InitAnswers, settings: LoadedSettings, questions: Questions) -> None:
     """The questions, in their order; what the settings say already is not asked again."""
     found = drafts.found.cluster
     rules = drafts.target.existing or drafts.base or found
@@ -280,7 +279,7 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
     if account is not None and account == found.default_account:
         # Slurm takes it by itself, and the planner where one must be named: it stands in the profile.
         drafts.additions["default_account"] = account
-        account = account if _at(settings, _ACCOUNT) is not None else None
+        account = account if _at(settings.layered.data, _ACCOUNT) is not None else None
     wanted = {
         ("cluster",): None if "SLURMGPU_CLUSTER" in os.environ else drafts.target.name,
         _RUNS: runs,
@@ -294,7 +293,7 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
 
 def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     """What the settings say already, of these; told to the person."""
-    found = {key: str(value) for key in keys if (value := _at(settings, key)) is not None}
+    found = {key: str(value) for key in keys if (value := _at(settings.layered.data, key)) is not None}
     for key, value in found.items():
         say(f"{key[-1]}: {value}, as {settings.layered.origin(key)} says")
     if found.get(_RUNS, "").startswith(("/", "$", "~")):
@@ -305,15 +304,8 @@ def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     return found
 
 
-def _at(settings: LoadedSettings, key: Key) -> object:
-    value: object = settings.layered.data
-    for name in key:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
 def _ask_environment(
-    drafts: Drafts, rules: Cluster, options: _Options, settings: LoadedSettings, questions: Questions
+    drafts: Drafts, rules: Cluster, options: InitAnswers, settings: LoadedSettings, questions: Questions
 ) -> None:
     existing = drafts.target.existing
     if existing is not None and ENVIRONMENT in existing.environments:
@@ -336,7 +328,7 @@ def _ask_environment(
         drafts.additions["default_environment"] = ENVIRONMENT
 
 
-def _tell_next(drafts: Drafts) -> None:
+def tell_next(drafts: Drafts) -> None:
     """Whether the first job would be accepted, and what to type next."""
     settings = load_settings(drafts.job.absolute().parent)
     try:

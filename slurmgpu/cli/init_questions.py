@@ -1,7 +1,4 @@
-"""What `slurmgpu init` says of the cluster it found, and how it asks: each question has a default, which `--yes` takes.
-
-The questions of `slurmgpu init`, one function each: what can be chosen, the default, what an option may say.
-"""
+"""What `slurmgpu init` asks on the terminal: account, partition, PyTorch, folders."""
 
 from __future__ import annotations
 

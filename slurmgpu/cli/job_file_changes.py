@@ -1,7 +1,4 @@
-"""What ``slurmgpu report --apply`` does: the proposed request goes into the job file, and nothing else changes there.
-
-What ``slurmgpu bench --apply`` does: what follows from the bench goes into the job file, and nothing else changes there.
-"""
+"""Write proposed values into a job file, and change nothing else there: `report --apply`, `probe --apply`, `bench --apply`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,6 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import Trust, is_confined, open_regular
 
-__all__ = ["JOB_FILE", "BatchScript", "Source", "find_source", "refuse_notebook"]
-
 JOB_FILE = "job.yaml"
 """The job file that is meant where none is named."""
 _SUFFIXES = {".slurm", ".sbatch"}

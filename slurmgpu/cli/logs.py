@@ -1,7 +1,4 @@
-"""``slurmgpu logs``: show the log of a job.
-
-What ``slurmgpu logs`` does.
-"""
+"""``slurmgpu logs``: show the log of a job."""
 
 from __future__ import annotations
 
@@ -18,10 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.asked import Lines
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.gathering import gathered
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.log_files import Log, Stream
@@ -34,33 +30,30 @@ if TYPE_CHECKING:
 
 @click.command("logs")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=jobs_by_tab)
-@gathered(
-    "lines",
-    Lines,
-    click.option(
-        "-n", "--lines", "last", type=click.IntRange(min=0), help="Only the last lines of each log."
-    ),
-    click.option(
-        "--rank",
-        type=click.IntRange(min=0),
-        help="Only what this rank wrote: its own file, or lines that begin with it ([rank3]:, 3:).",
-    ),
-    click.option("--since", metavar="WHEN", help="Only lines since: 30m, 12h, 1d, 2w or a date."),
-    click.option("--grep", "pattern", metavar="PATTERN", help="Only lines that match; a regular expression."),
-    click.option(
-        "-C", "--context", type=click.IntRange(min=0), help="Lines around each one that --grep finds."
-    ),
+@click.option("-n", "--lines", "last", type=click.IntRange(min=0), help="Only the last lines of each log.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Only what this rank wrote: its own file, or lines that begin with it ([rank3]:, 3:).",
 )
+@click.option("--since", metavar="WHEN", help="Only lines since: 30m, 12h, 1d, 2w or a date.")
+@click.option("--grep", "pattern", metavar="PATTERN", help="Only lines that match; a regular expression.")
+@click.option("-C", "--context", type=click.IntRange(min=0), help="Lines around each one that --grep finds.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until the job ends.")
 @click.option("--prefix", is_flag=True, help="Begin each line with who wrote it, in place of headers.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Leave out logs of standard error alone.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Leave out logs of standard output alone.")
 @click.option("--path", "paths", is_flag=True, help="Print where the logs are instead.")
 @click.pass_context
+@as_interrupts()
 def command(
     ctx: click.Context,
     jobs: tuple[str, ...],
-    lines: Lines,
+    last: int | None,
+    rank: int | None,
+    since: str | None,
+    pattern: str | None,
+    context: int | None,
     follow: bool,
     prefix: bool,
     stream: Stream | None,
@@ -71,57 +64,54 @@ def command(
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory; without one, your newest
     job. Where a job has several logs (standard error apart, tasks of an array, ranks), a header comes above each.
     """
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
     from slurmgpu.cli.waiting import wait_at_terminal
     from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.interrupts import as_interrupts
     from slurmgpu.jobs.log_files import logs_of
     from slurmgpu.jobs.runs import run_of_job
     from slurmgpu.jobs.select import select
     from slurmgpu.jobs.wait import GrowingLogs
 
-    with as_interrupts():
-        wanted_lines = _wanted(lines)
-        if follow and len(jobs) > 1:
-            raise InvalidInput(
-                f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
-                hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
-            )
-        slurm = shared_slurm(ctx)
-        jobs = named_or_newest(slurm, jobs)
-        selections = select(jobs)
-        runs_of = runs_by_settings(Path.cwd(), os.environ)
-
-        def run_for(job: JobStatus) -> Run | None:
-            return run_of_job(job, runs_of)
-
-        def shows(log: Log) -> bool:
-            return log.shows(stream or "both") and (
-                wanted_lines.rank is None or log.rank in (None, wanted_lines.rank)
-            )
-
-        logs = [log for log in _find(slurm, selections, run_for, patient=follow) if shows(log)]
-        if paths:
-            ctx.exit(_show_paths(logs))
-        growing = GrowingLogs(
-            several=len(logs) > 1, prefixes=prefix, filter_of=lambda log: _filter(log, wanted_lines)
+    wanted_lines = _wanted(rank, since, pattern, context)
+    if follow and len(jobs) > 1:
+        raise InvalidInput(
+            f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
+            hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
         )
-        _show_all(logs, lines.last, growing, follow)
-        if follow:
-            for lines_wanted in filter(None, map(growing.filter_for, logs)):
-                lines_wanted.go_on()
+    slurm = shared_slurm(ctx)
+    jobs = named_or_newest(slurm, jobs)
+    selections = select(jobs)
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
 
-            def logs_shown(job: JobStatus) -> list[Log]:
-                return [log for log in logs_of(selections[0].run or run_for(job), job) if shows(log)]
+    def run_for(job: JobStatus) -> Run | None:
+        return run_of_job(job, runs_of)
 
-            wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), logs_shown, growing)
-        there = [log for log in logs if log.path and os.access(log.path, os.R_OK)]
-        if not growing.shown and there and not wanted_lines.all:
-            note(_nothing_of(there, wanted_lines, growing))
-            ctx.exit(1)
-        ctx.exit(0 if growing.shown or there else 1)
+    def shows(log: Log) -> bool:
+        return log.shows(stream or "both") and (
+            wanted_lines.rank is None or log.rank in (None, wanted_lines.rank)
+        )
+
+    logs = [log for log in _find(slurm, selections, run_for, patient=follow) if shows(log)]
+    if paths:
+        ctx.exit(_show_paths(logs))
+    growing = GrowingLogs(
+        several=len(logs) > 1, prefixes=prefix, filter_of=lambda log: _filter(log, wanted_lines)
+    )
+    _show_all(logs, last, growing, follow)
+    if follow:
+        for lines_wanted in filter(None, map(growing.filter_for, logs)):
+            lines_wanted.go_on()
+
+        def logs_shown(job: JobStatus) -> list[Log]:
+            return [log for log in logs_of(selections[0].run or run_for(job), job) if shows(log)]
+
+        wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), logs_shown, growing)
+    there = [log for log in logs if log.path and os.access(log.path, os.R_OK)]
+    if not growing.shown and there and not wanted_lines.all:
+        note(_nothing_of(there, wanted_lines, growing))
+        ctx.exit(1)
+    ctx.exit(0 if growing.shown or there else 1)
 
 
 _EMPTY_NAMED, _EMPTY = 3, " is empty"
@@ -129,26 +119,26 @@ _EMPTY_NAMED, _EMPTY = 3, " is empty"
 _FIRST_TIME_IN = 1000
 
 
-def _wanted(lines: Lines) -> Wanted:
+def _wanted(rank: int | None, since: str | None, grep: str | None, context: int | None) -> Wanted:
     from slurmgpu.jobs.logs import Wanted
     from slurmgpu.jobs.select import since_moment
 
-    if lines.context is not None and lines.pattern is None:
+    if context is not None and grep is None:
         raise InvalidInput(
-            f"--context {lines.context} is about the lines that --grep finds, and there is no --grep",
+            f"--context {context} is about the lines that --grep finds, and there is no --grep",
             hint="slurmgpu logs JOB --grep Error -C 5",
         )
     pattern = None
-    if lines.pattern is not None:
+    if grep is not None:
         try:
-            pattern = re.compile(lines.pattern)
+            pattern = re.compile(grep)
         except re.error as error:
             raise InvalidInput(
-                f"--grep {lines.pattern!r} is not a regular expression: {error}",
+                f"--grep {grep!r} is not a regular expression: {error}",
                 hint="put a backslash before a character that stands for itself: --grep 'f\\(x\\)'",
             ) from None
-    since = since_moment(lines.since, datetime.now(timezone.utc)) if lines.since is not None else None
-    return Wanted(lines.rank, since, pattern, min(lines.context or 0, sys.maxsize))
+    moment = since_moment(since, datetime.now(timezone.utc)) if since is not None else None
+    return Wanted(rank, moment, pattern, min(context or 0, sys.maxsize))
 
 
 def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
@@ -161,7 +151,6 @@ def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
 
 def _first_time(path: Path) -> datetime | None:
     """When the first lines of a log were written: the first time in it, else no later than its last change."""
-
     from slurmgpu.jobs.log_files import lines_of, pieces_of, size_of
     from slurmgpu.jobs.logs import time_of
 
@@ -195,7 +184,6 @@ def _find(
     slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
 ) -> list[Log]:
     """The logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.jobs.logs import find_logs
     from slurmgpu.jobs.select import current_user
@@ -213,7 +201,6 @@ def _find(
 
 def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: bool) -> None:
     """Print the logs; say of which there is nothing to show, unless they are to be followed."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.cli.waiting import written
 
@@ -238,7 +225,6 @@ def _name_of(word: str) -> str:
 
 def _show_paths(logs: list[Log]) -> int:
     """Print where the logs are; 1 when that is not known of one."""
-
     from slurmgpu.cli.preparing import note
 
     for log in logs:
@@ -251,7 +237,6 @@ def _show_paths(logs: list[Log]) -> int:
 
 def _show(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
     """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
-
     from slurmgpu.jobs.log_files import nothing_in, size_of
     from slurmgpu.jobs.wait import header
 
@@ -277,7 +262,6 @@ def _show(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str
 
 def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
     """What is to be shown of a log, up to a position."""
-
     from slurmgpu.jobs.log_files import last_lines_from, lines_of, pieces_of
     from slurmgpu.jobs.wait import prefixed
 

@@ -1,7 +1,4 @@
-"""``slurmgpu mcp``: a server for assistants, by the Model Context Protocol.
-
-What ``slurmgpu mcp`` does before it serves.
-"""
+"""``slurmgpu mcp``: a server for assistants, by the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -60,7 +57,6 @@ def command(folder: Path | None, read_only: bool, budget: bool) -> None:
 
 def _show_budget() -> None:
     """What may be spent, what is reserved, and for which jobs."""
-
     from slurmgpu.mcp.budget import Budget, allowed, hours, limit_of
 
     rules, book = allowed(), Budget(os.environ)

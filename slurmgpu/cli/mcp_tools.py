@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.asked import How, Lines, Reported, Which
+from slurmgpu.cli import cluster, logs, plan, report, status, why
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.cli.shared_answers import shared
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
 from slurmgpu.files.data import example_names
 from slurmgpu.files.trust import staying_below
 from slurmgpu.jobs.cancel import cancel as cancel_jobs
-from slurmgpu.jobs.look import status
+from slurmgpu.jobs.look import status as look_up
 from slurmgpu.jobs.select import current_user, select
 from slurmgpu.mcp import fields as mcp_fields
 from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require
@@ -73,10 +73,8 @@ def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
 
 def show_plan(asked: mcp_fields.PlanFields) -> Said:
     """The plan of a job with its reasons."""
-    from slurmgpu.cli.plan import act_plan as act
-
     with heard() as told, staying_below(Path.cwd()):
-        act(job_of(asked), when=False, as_json=False)
+        plan.print_plan(job_of(asked), when=False, as_json=False)
     return told.said()
 
 
@@ -108,79 +106,58 @@ def show_findings(asked: mcp_fields.CheckFields) -> Said:
 
 def show_why(asked: mcp_fields.WhyFields) -> Said:
     """Why jobs wait, or why they failed."""
-    from slurmgpu.cli.why import act
-
     own_jobs(asked.jobs, shared())
     with heard(ends=True) as told:
-        act(_context("why"), tuple(asked.jobs), shapes=False, all_users=False, as_json=False)
+        _invoke(why.command, jobs=tuple(asked.jobs))
     return told.said()
 
 
 def show_status(asked: mcp_fields.StatusFields) -> Said:
     """The user's jobs."""
-    from slurmgpu.cli.status import act
-
-    check_since(asked.since)
-    if asked.jobs:
-        own_jobs(asked.jobs, shared())
-    which = Which(None, False, asked.since, asked.state, asked.partition, None, asked.name)
-    with heard(ends=True) as told:
-        act(
-            _context("status"),
-            tuple(asked.jobs),
-            which,
-            How(False, None, None, False),
-            live=False,
-            watch=False,
-        )
-    return told.said()
+    return _show_some(status.command, asked)
 
 
 def show_report(asked: mcp_fields.ReportFields) -> Said:
     """What jobs used of what they asked for."""
-    from slurmgpu.cli.report import act
+    return _show_some(report.command, asked, each=asked.each)
 
+
+def _show_some(
+    command: click.Command, asked: mcp_fields.StatusFields | mcp_fields.ReportFields, **more: object
+) -> Said:
     check_since(asked.since)
     if asked.jobs:
         own_jobs(asked.jobs, shared())
-    which = Reported(None, False, asked.since, asked.state, asked.partition, None, asked.name)
     with heard(ends=True) as told:
-        act(
-            _context("report"),
-            tuple(asked.jobs),
-            which,
-            each=asked.each,
-            apply=False,
-            html=None,
-            as_json=False,
+        _invoke(
+            command,
+            jobs=tuple(asked.jobs),
+            since=asked.since,
+            states=asked.state,
+            partitions=asked.partition,
+            name=asked.name,
+            **more,
         )
     return told.said()
 
 
 def show_gpus(_: mcp_fields.Nothing) -> Said:
     """Which GPUs are free."""
-    from slurmgpu.cli.cluster import act_gpus as act
-
     with heard() as told:
-        act(_context("gpus"), as_json=False)
+        _invoke(cluster.cluster_gpus)
     return told.said()
 
 
 def show_logs(asked: mcp_fields.LogsFields) -> Said:
     """The last lines of a job's logs."""
-    from slurmgpu.cli.logs import act
-
     own_jobs([asked.job], shared())
-    lines = Lines(_SEARCHED if asked.find else asked.lines, asked.rank, None, None, None)
     with heard(ends=True) as told:
-        act(
-            _context("logs"),
-            (asked.job,),
-            lines,
-            follow=False,
-            prefix=False,
+        _invoke(
+            logs.command,
+            jobs=(asked.job,),
+            last=_SEARCHED if asked.find else asked.lines,
+            rank=asked.rank,
             stream=asked.stream,
-            paths=False,
         )
     said, find = told.said(), asked.find
     return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
@@ -195,9 +172,9 @@ def _with_text(text: str, find: str, asked: mcp_fields.LogsFields) -> str:
     return "\n".join(kept) or f"there is no line with {find!r} in the last {_SEARCHED:,}"
 
 
-def _context(name: str) -> click.Context:
-    """What a command ends itself by."""
-    return click.Context(click.Command(name), info_name=name)
+def _invoke(command: click.Command, **options: object) -> None:
+    """Run a command; options that are not given have their defaults."""
+    click.Context(command, info_name=command.name).invoke(command, **options)
 
 
 def submit_job(asked: mcp_fields.SubmitFields) -> Said:
@@ -296,10 +273,10 @@ def cancel_own_jobs(asked: mcp_fields.CancelFields) -> Said:
                 f"jobs: {word!r} is not a job's id", hint="give ids as status shows them: 112, or 112_3"
             )
     me, slurm, selections = current_user(), Slurm(), select(asked.jobs)
-    report = status(slurm, user=me, selections=selections)
-    if report.no_answer is not None:
-        raise report.no_answer
-    for job in report.jobs:
+    found = look_up(slurm, user=me, selections=selections)
+    if found.no_answer is not None:
+        raise found.no_answer
+    for job in found.jobs:
         # Who administers Slurm could end anybody's.
         if job.source not in ("none", "run.json") and job.user != me:
             raise PlanError(

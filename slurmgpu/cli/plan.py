@@ -1,7 +1,4 @@
-"""``slurmgpu plan``: print the plan of a job with its reasons.
-
-When a job would start, and what its account has left: what ``plan --when`` asks Slurm.
-"""
+"""``slurmgpu plan``: print the plan of a job with its reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.prepare import Prepared, When
+    from slurmgpu.runs.prepare import Prepared
 
 
 @click.command(cls=JobCommand)
@@ -28,61 +25,35 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
+    print_plan(given, when=when, as_json=as_json)
 
+
+def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
+    """Plan the job that is described, and print that."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
+    from slurmgpu.cli.submitting import plan_text, terminal_columns
+    from slurmgpu.runs.bench.memory import told_by_benches
 
     prepared = prepare(given, renders=False)
     plan = prepared.plan
     tell_of_image(prepared)
-    said: dict[str, Any] = {}
-    if when:
-        from slurmgpu.cli.plan import asked
-
-        said = asked(prepared)
+    starts: dict[str, Any] = {"when": _starts(prepared), "balance": _balance(prepared)} if when else {}
     if as_json:
-        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json", by_alias=True), **said}
+        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json", by_alias=True), **starts}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
     else:
-        _show_plan(prepared, said)
+        click.echo(plan_text(plan, terminal_columns(sys.stdout)))
+        for sentence in told_by_benches(prepared):
+            click.echo(printable(f"  {sentence}"))
+        if when:
+            click.echo(_starts_text(starts["when"]))
+            click.echo(_balance_text(starts["balance"]))
     if prepared.refused:  # as submit would end
         raise click.exceptions.Exit(PlanError.exit_code)
 
 
-def asked(prepared: Prepared) -> dict[str, object]:
-
-    from slurmgpu.slurm import Slurm
-
-    found = _ask(prepared)
-    idle = Slurm().idle_nodes()
-    return {"when": [_row(prepared, one, idle) for one in found], "balance": _balance(prepared)}
-
-
-def _balance(prepared: Prepared) -> dict[str, object]:
-    """What the job's account has left, in minutes of each resource, where sshare says so."""
-
-    from slurmgpu.slurm import Slurm
-
-    account = prepared.plan.option("account") or prepared.cluster.default_account
-    if account is None:
-        return {"account": None, "left": {}, "why": "the job names no account"}
-    balance, why = Slurm().balance(account)
-    if balance is not None and not balance.granted:
-        why = "no limit of TRES-minutes is set for it (GrpTRESMins)"
-    return {"account": account, "left": balance.left if balance else {}, "why": why or None}
-
-
-def balance_text(balance: dict[str, Any]) -> str:
-    from slurmgpu.planning.cost import figure
-
-    if not balance["left"]:
-        return f"what account {balance['account'] or '-'} has left: unknown ({balance['why']})"
-    left = ", ".join(f"{figure(minutes / 60)} {name}-hours" for name, minutes in balance["left"].items())
-    return f"account {balance['account']} has left: {left} (sshare: granted, less used, less reserved by running jobs)"
-
-
-def _ask(prepared: Prepared) -> list[When]:
-    """Slurm's estimates for the partitions that fit, the planned one first."""
-
+def _starts(prepared: Prepared) -> list[dict[str, Any]]:
+    """Return Slurm's estimates for the partitions that fit, the planned one first."""
     from slurmgpu.cli.preparing import note
     from slurmgpu.runs.prepare import MOST_ASKED, estimates
     from slurmgpu.slurm import Slurm
@@ -94,26 +65,28 @@ def _ask(prepared: Prepared) -> list[When]:
     if len(names) > MOST_ASKED:
         note(f"{len(names)} partitions fit; Slurm is asked about the first {MOST_ASKED}")
     folder = prepared.folder or Path.cwd()
-    return estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
+    found = estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
+    idle = Slurm().idle_nodes()
+    rows = []
+    for one in found:
+        plan, estimate = prepared.on_partition(one.partition).plan, one.estimate
+        partition = one.partition or estimate.partition
+        rows.append(
+            {
+                "partition": partition,
+                "idle_nodes": idle.get(partition or ""),
+                "start": estimate.start.astimezone().isoformat() if estimate.start else None,
+                "nodes": estimate.node_list,
+                "gpu_hours": plan.gpu_hours,
+                "charge": plan.charge,
+                "charge_unit": plan.charge_unit,
+                "refused": None if estimate.accepted else estimate.text,
+            }
+        )
+    return rows
 
 
-def _row(prepared: Prepared, when: When, idle: dict[str, int]) -> dict[str, object]:
-    plan = prepared.on_partition(when.partition).plan
-    start = when.estimate.start
-    partition = when.partition or when.estimate.partition
-    return {
-        "partition": partition,
-        "idle_nodes": idle.get(partition or ""),
-        "start": start.astimezone().isoformat() if start else None,
-        "nodes": when.estimate.node_list,
-        "gpu_hours": plan.gpu_hours,
-        "charge": plan.charge,
-        "charge_unit": plan.charge_unit,
-        "refused": None if when.estimate.accepted else when.estimate.text,
-    }
-
-
-def when_text(rows: list[dict[str, Any]]) -> str:
+def _starts_text(rows: list[dict[str, Any]]) -> str:
     from slurmgpu.planning.cost import figure
 
     table = [("partition", "idle nodes", "would start", "costs at most", "")]
@@ -138,18 +111,23 @@ def when_text(rows: list[dict[str, Any]]) -> str:
     return "\n" + "\n".join(line.rstrip() for line in lines)
 
 
-def _show_plan(prepared: Prepared, said: dict[str, Any]) -> None:
-    from slurmgpu.cli.submitting import plan_text, terminal_columns
+def _balance(prepared: Prepared) -> dict[str, Any]:
+    """Return what the job's account has left, in minutes of each resource, where sshare says so."""
+    from slurmgpu.slurm import Slurm
 
-    plan = prepared.plan
-    click.echo(plan_text(plan, terminal_columns(sys.stdout)))
-    if plan.train is not None:
-        from slurmgpu.runs.bench.memory import told_by_benches
+    account = prepared.plan.option("account") or prepared.cluster.default_account
+    if account is None:
+        return {"account": None, "left": {}, "why": "the job names no account"}
+    balance, why = Slurm().balance(account)
+    if balance is not None and not balance.granted:
+        why = "no limit of TRES-minutes is set for it (GrpTRESMins)"
+    return {"account": account, "left": balance.left if balance else {}, "why": why or None}
 
-        for sentence in told_by_benches(prepared):
-            click.echo(printable(f"  {sentence}"))
-    if said:
-        from slurmgpu.cli.plan import balance_text, when_text
 
-        click.echo(when_text(said["when"]))
-        click.echo(balance_text(said["balance"]))
+def _balance_text(balance: dict[str, Any]) -> str:
+    from slurmgpu.planning.cost import figure
+
+    if not balance["left"]:
+        return f"what account {balance['account'] or '-'} has left: unknown ({balance['why']})"
+    left = ", ".join(f"{figure(minutes / 60)} {name}-hours" for name, minutes in balance["left"].items())
+    return f"account {balance['account']} has left: {left} (sshare: granted, less used, less reserved by running jobs)"

@@ -35,8 +35,6 @@ from slurmgpu.runs.prepare import Prepared, prepare_here
 if TYPE_CHECKING:
     from slurmgpu.runs.command_checks.command import Command
 
-__all__ = ["check_whose", "load", "note", "plan_given", "prepare", "put_any", "tell_of_image"]
-
 Start = Literal["submit", "run"]
 Change = Callable[[Job, Cluster], Job]
 _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"

@@ -1,18 +1,14 @@
-"""``slurmgpu probe``: a job for some minutes, to find out what it should ask for.
-
-What ``slurmgpu probe`` does: a short job, a wait, and a report on what it used.
-"""
+"""``slurmgpu probe``: a job for some minutes, to find out what it should ask for."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.gathering import gathered
 from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.errors import InvalidInput
 from slurmgpu.printable import printable
@@ -22,48 +18,41 @@ if TYPE_CHECKING:
     from slurmgpu.runs.prepare import Prepared
 
 
-class How(NamedTuple):
-    """How a job is probed, and what is done with what is found."""
-
-    minutes: int
-    wait_at_most: int | None
-    micro_batch: bool
-    dry_run: bool
-    apply: bool
-    as_json: bool
-
-
 @click.command(cls=JobCommand)
 @job_options
-@gathered(
-    "how",
-    How,
-    click.option(
-        "--minutes",
-        metavar="N",
-        type=int,
-        default=2,
-        show_default=True,
-        help="How long it runs, 1 to 60; the time in the queue does not count.",
-    ),
-    click.option(
-        "--wait-at-most",
-        type=int,
-        metavar="MINUTES",
-        help="Cancel it when it has waited so long in the queue.",
-    ),
-    click.option(
-        "--micro-batch",
-        is_flag=True,
-        help="Of a training of slurmgpu's own: also find the micro-batch that fits and is fastest, by several such jobs.",
-    ),
-    click.option(
-        "--apply", "apply", is_flag=True, help="Write the proposed request into the job file, and show it."
-    ),
-    click.option("--dry-run", is_flag=True, help="Show what would be submitted; submit nothing."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document."),
+@click.option(
+    "--minutes",
+    metavar="N",
+    type=int,
+    default=2,
+    show_default=True,
+    help="How long it runs, 1 to 60; the time in the queue does not count.",
 )
-def command(given: dict[str, Any], how: How) -> None:
+@click.option(
+    "--wait-at-most",
+    type=int,
+    metavar="MINUTES",
+    help="Cancel it when it has waited so long in the queue.",
+)
+@click.option(
+    "--micro-batch",
+    is_flag=True,
+    help="Of a training of slurmgpu's own: also find the micro-batch that fits and is fastest, by several such jobs.",
+)
+@click.option(
+    "--apply", "apply", is_flag=True, help="Write the proposed request into the job file, and show it."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be submitted; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(
+    given: dict[str, Any],
+    minutes: int,
+    wait_at_most: int | None,
+    micro_batch: bool,
+    dry_run: bool,
+    apply: bool,
+    as_json: bool,
+) -> None:
     """Run a job for some minutes with what it asks for, and propose the right request.
 
     It is a job of its own, NAME-probe, with its own run directory, which is stopped by its time limit. Meanwhile memory,
@@ -73,33 +62,32 @@ def command(given: dict[str, Any], how: How) -> None:
     Ctrl-C cancels it. Exit code 1 when the job fails or does not start in time, with its first cause, or why it waits;
     3 when its end is not known.
     """
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.cli.probing import planned, run_it, tell_beforehand
     from slurmgpu.cli.submitting import show, with_image
     from slurmgpu.slurm import Slurm
 
-    _check(how)
-    probe = planned(given, how.minutes)
-    file = _file_to_change(probe.prepared) if how.apply else None
-    parts = _parts(probe.prepared) if how.micro_batch else 0
-    tell_beforehand(probe, how.minutes)
-    if how.dry_run:
+    _check(minutes, wait_at_most, dry_run=dry_run, as_json=as_json, apply=apply)
+    probe = planned(given, minutes)
+    file = _file_to_change(probe.prepared) if apply else None
+    parts = _parts(probe.prepared) if micro_batch else 0
+    tell_beforehand(probe, minutes)
+    if dry_run:
         prepared, making = with_image(probe.prepared, pull=True, now=False)
         show(prepared, Slurm(), making, "probe --dry-run")
         return
-    if how.micro_batch:
+    if micro_batch:
         from slurmgpu.cli.probing import search
 
-        found = search(given, how, probe, parts)
+        found = search(given, minutes, wait_at_most, probe, parts)
     else:
-        found = run_it(probe, how.wait_at_most)
-    if how.as_json:
+        found = run_it(probe, wait_at_most)
+    if as_json:
         click.echo(json.dumps(_document(found), indent=2))
     else:
         _print(found)
     if found.well:
-        _conclude(found, file, how)
+        _conclude(found, file, as_json=as_json)
         return
     if file is not None:
         note(f"{file} is not changed: the probe did not end well")
@@ -130,19 +118,19 @@ def _parts(prepared: Prepared) -> int:
     return train.samples_at_a_time(world) * train.accumulate
 
 
-def _check(how: How) -> None:
-    if not 1 <= how.minutes <= LONGEST:
+def _check(minutes: int, wait_at_most: int | None, *, dry_run: bool, as_json: bool, apply: bool) -> None:
+    if not 1 <= minutes <= LONGEST:
         raise InvalidInput(
-            f"--minutes {how.minutes}: a probe runs for 1 to {LONGEST} minutes",
+            f"--minutes {minutes}: a probe runs for 1 to {LONGEST} minutes",
             hint="give --minutes 2, or submit the job and ask slurmgpu report JOB afterwards",
         )
-    if how.wait_at_most is not None and how.wait_at_most < 1:
+    if wait_at_most is not None and wait_at_most < 1:
         raise InvalidInput(
-            f"--wait-at-most {how.wait_at_most}: it is a number of minutes in the queue, from 1 on",
+            f"--wait-at-most {wait_at_most}: it is a number of minutes in the queue, from 1 on",
             hint="give --wait-at-most 30, or leave it out to wait as long as it takes",
         )
-    for option, is_given in (("--json", how.as_json), ("--apply", how.apply)):
-        if how.dry_run and is_given:
+    for option, is_given in (("--json", as_json), ("--apply", apply)):
+        if dry_run and is_given:
             raise InvalidInput(
                 f"--dry-run and {option} are both given: nothing is found out by a dry run",
                 hint="keep one of the two",
@@ -177,7 +165,7 @@ def _print(found: Found) -> None:
         click.echo(line)
 
 
-def _conclude(found: Found, file: Path | None, how: How) -> None:
+def _conclude(found: Found, file: Path | None, *, as_json: bool) -> None:
     from slurmgpu.cli.preparing import note
 
     proposals = found.report.advice.proposals
@@ -191,7 +179,7 @@ def _conclude(found: Found, file: Path | None, how: How) -> None:
         return
     from slurmgpu.cli.job_file_changes import write_request
 
-    write_request(found.report, file, found.probe.asked, found.probe.prepared.plan, beside=how.as_json)
+    write_request(found.report, file, found.probe.asked, found.probe.prepared.plan, beside=as_json)
 
 
 def _document(found: Found) -> dict[str, object]:

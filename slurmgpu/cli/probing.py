@@ -1,7 +1,4 @@
-"""One probe: a job for some minutes, from its plan to what it used.
-
-``slurmgpu probe --micro-batch``: several probes, each with micro-batches of another size, of the same batch.
-"""
+"""One probe, from its plan to what it used; and several with micro-batches of another size."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ from slurmgpu.runs.resume import SLURM_SECONDS, as_probe, goes_on, is_sampled, l
 from slurmgpu.slurm import History, Slurm, Start
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.probe import How
     from slurmgpu.diagnosis.facts import Cause
 
 
@@ -161,7 +157,7 @@ _FULL = frozenset({"gpu-memory", "cpu-memory", "host-memory"})
 """First causes by which a micro-batch was too large (slurmgpu/diagnosis/table/)."""
 
 
-def search(given: dict[str, Any], how: How, probe: Probe, parts: int) -> Found:
+def search(given: dict[str, Any], minutes: int, wait_at_most: int | None, probe: Probe, parts: int) -> Found:
     """Probe with the job's own micro-batch, then with others; what was found with the one to take.
 
     ``parts``: samples that each process takes in an optimizer step.
@@ -177,7 +173,7 @@ def search(given: dict[str, Any], how: How, probe: Probe, parts: int) -> Found:
     number = next_try(first, parts, tried)
     while number is not None:
         note(f"accumulate {number}: micro-batches of {parts // number}")
-        one = run_it(probe if number == first else planned(given, how.minutes, number), how.wait_at_most)
+        one = run_it(probe if number == first else planned(given, minutes, number), wait_at_most)
         full = _was_full(one)
         if not one.well and not full:
             return found[best(first, tried) or first] if tried and number != first else one

@@ -1,7 +1,4 @@
-"""``slurmgpu profile``: what takes the time of a training's steps, and what to change.
-
-What ``slurmgpu profile`` does.
-"""
+"""``slurmgpu profile``: what takes the time of a training's steps, and what to change."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ def command(ctx: click.Context, run: str | None, as_json: bool) -> None:
     may also be a trace of torch's profiler from elsewhere, such as worker0.pt.trace.json.gz. Exit code 1 when there is no
     profile.
     """
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.runs.profiles import verdict_lines
 

@@ -1,7 +1,4 @@
-"""What ``slurmgpu checkpoint replay`` does.
-
-An interval trained again as a job on named nodes, for ``slurmgpu checkpoint replay --on``.
-"""
+"""Train an interval of a run again as a job on named nodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``slurmgpu report``: what jobs asked for, what they used, and what to ask for next time.
-
-What ``slurmgpu report`` does.
-"""
+"""``slurmgpu report``: what jobs asked for, what they used, and what to ask for next time."""
 
 from __future__ import annotations
 
@@ -18,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.asked import Reported
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filters import FILTERS, chosen, named, user_of
-from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.filters import filter_options, filters_in_words, job_filter, user_of
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.printable import printable
 
@@ -33,16 +28,10 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=jobs_by_tab)
-@gathered(
-    "which",
-    Reported,
-    click.option("--user", metavar="NAME", help="That user's jobs, as far as the site shows them."),
-    click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them."),
-    click.option(
-        "--since", metavar="WHEN", help="Jobs that ran since: 30m, 12h, 7d, 2w or a date (default 7d)."
-    ),
-    *FILTERS,
-)
+@click.option("--user", metavar="NAME", help="That user's jobs, as far as the site shows them.")
+@click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them.")
+@click.option("--since", metavar="WHEN", help="Jobs that ran since: 30m, 12h, 7d, 2w or a date (default 7d).")
+@filter_options
 @click.option("--list", "each", is_flag=True, help="A line for each job, arrays taken together.")
 @click.option(
     "--apply",
@@ -58,7 +47,13 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     jobs: tuple[str, ...],
-    which: Reported,
+    user: str | None,
+    all_users: bool,
+    since: str | None,
+    states: str | None,
+    partitions: str | None,
+    accounts: str | None,
+    name: str | None,
     each: bool,
     apply: bool,
     html: Path | None,
@@ -73,7 +68,6 @@ def command(
     directory. What is not known is said to be unknown, and nothing is proposed from it. Exit code 1 when a JOB is named that
     Slurm does not know, 3 when Slurm could not be asked for it.
     """
-
     from slurmgpu.cli.shared_answers import shared_slurm
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, report_on_jobs, report_since
@@ -83,7 +77,11 @@ def command(
     # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
     gc.set_threshold(100_000, 50, 50)
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
-    user, since, counts = user_of(which), _since(which.since), chosen(which)
+    whose, begin, counts = (
+        user_of(user, all_users),
+        _since(since),
+        job_filter(states, partitions, accounts, name),
+    )
     _check(jobs, apply=apply, html=html, as_json=as_json)
     slurm = shared_slurm(ctx)
     cluster = _cluster()
@@ -92,18 +90,18 @@ def command(
         selections = select(jobs)
         run_for = _once(_run_for(selections, partial(run_of_job, runs_of=runs_of)))
         found = report_on_jobs(
-            slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster, counts=counts
+            slurm, selections, user=whose, since=begin, run_for=run_for, cluster=cluster, counts=counts
         )
     else:
-        begin = since or datetime.now(timezone.utc) - DEFAULT_SINCE
+        begin = begin or datetime.now(timezone.utc) - DEFAULT_SINCE
         run_for = _once(runs_that_ended(runs_of))
-        found = report_since(slurm, begin, user=user, run_for=run_for, cluster=cluster, counts=counts)
+        found = report_since(slurm, begin, user=whose, run_for=run_for, cluster=cluster, counts=counts)
     if html is not None:
         _write_page(found, cluster, html)
     elif as_json:
         _print_json(found, cluster)
     else:
-        _print(found, cluster, each=each, by=named(which))
+        _print(found, cluster, each=each, by=filters_in_words(states, partitions, accounts, name))
     if apply:
         from slurmgpu.cli.job_file_changes import apply_to_file
 
@@ -156,7 +154,6 @@ def _check(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bo
 
 def _cluster() -> Cluster | None:
     """The profile that is in use here, for what it says of limits and carbon; a report needs none."""
-
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
 

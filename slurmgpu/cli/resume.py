@@ -1,7 +1,4 @@
-"""``slurmgpu resume``: submit a run's job again, in the same run directory, so that it goes on.
-
-What ``slurmgpu resume`` does.
-"""
+"""``slurmgpu resume``: submit a run's job again, in the same run directory, so that it goes on."""
 
 from __future__ import annotations
 
@@ -51,7 +48,6 @@ def command(
     Exit codes: 1 the run's job has not ended, is done, or Slurm refused; 3 nobody can say whether it has ended; 4 Slurm
     does not answer; with --wait or --follow the job's own.
     """
-
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.cli.waiting import wait_for_job
     from slurmgpu.slurm import Slurm
@@ -101,7 +97,6 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
 
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     """The run directory that is meant, and the task of an array if one is."""
-
     from slurmgpu.cli.preparing import check_whose
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import find_run
@@ -126,7 +121,6 @@ def _submission(
     run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
     """What to submit: the same script, or with options one that is planned anew; then with its job."""
-
     from slurmgpu.cli.preparing import note, prepare
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.interrupts import as_interrupts
@@ -183,7 +177,6 @@ def _unfinished(
 
     SlurmGpuError when nothing is left to do.
     """
-
     from pydantic import ValidationError
 
     from slurmgpu.models.job import Array
@@ -219,7 +212,6 @@ def _unfinished(
 
 def _done(slurm: Slurm, run_dir: Path, run: Run, before: Plan, plan: Plan, tasks: list[str]) -> set[str]:
     """Those of an array's tasks ('' of a job without) that have nothing left to do, as far as is known."""
-
     from slurmgpu.jobs.runs import completed_tasks
     from slurmgpu.runs.checkpoints import is_done, newest_of_tasks
     from slurmgpu.runs.resume import train_settings

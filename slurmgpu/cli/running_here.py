@@ -1,7 +1,4 @@
-"""A job's script on this machine: where it may run, with how many processes, and on which GPUs.
-
-The job of a training that is named on the command line, as this machine runs it.
-"""
+"""Run a job's script, or a training, on this machine: where it may run, with how many processes, and on which GPUs."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -26,9 +24,6 @@ from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
 from slurmgpu.runs.prepare import Prepared, plan_here
 from slurmgpu.slurm import Slurm
-
-__all__ = ["described", "planned"]
-
 
 _LOGIN_PROCESSES = 2
 LOGIN_NICE = 15
@@ -225,33 +220,27 @@ def _request(
     )
 
 
-class _Described(Protocol):
-    """How a training is named on the command line."""
+def plan_training_here(
+    layer: Layered,
+    what: str,
+    *,
+    config: Sequence[str],
+    sets: Sequence[str],
+    cluster: str | None,
+    gpus: int,
+) -> Prepared:
+    """Return the training, in its environment on the cluster; what else the cluster wants does not matter here.
 
-    @property
-    def what(self) -> str: ...
-
-    @property
-    def config(self) -> tuple[str, ...]: ...
-
-    @property
-    def sets(self) -> tuple[str, ...]: ...
-
-    @property
-    def cluster(self) -> str | None: ...
-
-
-def planned(asked: _Described, layer: Layered, gpus: int) -> Prepared:
-    """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
-    what = asked.what
+    ``what`` is a task or a job file, over which ``layer`` lies, and ``config`` and ``sets`` over that.
+    """
     is_task = _is_task(what)
 
     def put(key: str, value: object, origin: str) -> None:
         layer.put(tuple(key.split(".")), value, Origin(origin))
 
-    for text in asked.sets:
+    for text in sets:
         put_any(text, put)
-    for text in asked.config:
+    for text in config:
         put_any(text, put, "--config", "channels=16", "train.config.")
     if is_task:
         put("train.task", what, "the argument")
@@ -263,16 +252,18 @@ def planned(asked: _Described, layer: Layered, gpus: int) -> Prepared:
             f"{what}: has no train:, and there is nothing to train",
             hint="slurmgpu run runs a job's command on this machine",
         )
-    return plan_here(loaded, asked.cluster)
+    return plan_here(loaded, cluster)
 
 
-def described(asked: _Described) -> dict[str, Any]:
-    """The same training as `prepare` takes it: a job for the cluster."""
-    sets = (*asked.sets, *(f"train.config.{text}" for text in asked.config))
-    given: dict[str, Any] = {"job__cluster": asked.cluster}
-    if _is_task(asked.what):
-        return {**given, "job__set": (f"train.task={json.dumps(asked.what)}", *sets)}
-    return {**given, "job__file": asked.what, "job__set": sets}
+def training_as_options(
+    what: str, config: Sequence[str], sets: Sequence[str], cluster: str | None
+) -> dict[str, Any]:
+    """Return the same training as `prepare` takes it: a job for the cluster."""
+    every = (*sets, *(f"train.config.{text}" for text in config))
+    given: dict[str, Any] = {"job__cluster": cluster}
+    if _is_task(what):
+        return {**given, "job__set": (f"train.task={json.dumps(what)}", *every)}
+    return {**given, "job__file": what, "job__set": every}
 
 
 def _is_task(what: str) -> bool:

@@ -1,7 +1,4 @@
-"""``slurmgpu runs``: what the run directories say of their jobs.
-
-What ``slurmgpu runs`` does.
-"""
+"""``slurmgpu runs``: what the run directories say of their jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     RUN is a run directory; without one, all in this folder's runs. Safe to repeat. Exit code 3: what became of one is
     not known yet.
     """
-
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.files.run_record import read_run
     from slurmgpu.files.settings import runs_by_settings

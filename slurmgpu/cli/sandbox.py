@@ -1,7 +1,4 @@
-"""``slurmgpu sandbox``: a real Slurm on this machine, with pretend GPUs.
-
-What ``slurmgpu sandbox`` does.
-"""
+"""``slurmgpu sandbox``: a real Slurm on this machine, with pretend GPUs."""
 
 from __future__ import annotations
 
@@ -14,12 +11,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.gathering import gathered
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.processes import tail_of_logs
 from slurmgpu.sandbox.programs import SandboxFailed, require_programs, slurm_release, slurm_version
@@ -38,15 +34,6 @@ _name = click.option(
 )
 
 
-class Nodes(NamedTuple):
-    """The nodes of a sandbox; None: as they usually are."""
-
-    nodes: int | None
-    gpus_per_node: str | None
-    cpus: int | None
-    memory: str | None
-
-
 @click.group()
 def command() -> None:
     """Start, use and end a real Slurm on this machine, with pretend GPUs; needs no root.
@@ -58,16 +45,10 @@ def command() -> None:
 
 @command.command("up")
 @_name
-@gathered(
-    "asked",
-    Nodes,
-    click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: 4]"),
-    click.option("--gpus-per-node", metavar="[TYPE:]N", help="Pretend GPUs of a node.  [default: a100:4]"),
-    click.option(
-        "--cpus", type=click.IntRange(1, 4096), help="CPUs that a node has for Slurm.  [default: 64]"
-    ),
-    click.option("--memory", metavar="SIZE", help="Memory that a node has for Slurm.  [default: 512G]"),
-)
+@click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: 4]")
+@click.option("--gpus-per-node", metavar="[TYPE:]N", help="Pretend GPUs of a node.  [default: a100:4]")
+@click.option("--cpus", type=click.IntRange(1, 4096), help="CPUs that a node has for Slurm.  [default: 64]")
+@click.option("--memory", metavar="SIZE", help="Memory that a node has for Slurm.  [default: 512G]")
 @click.option(
     "--like",
     metavar="CLUSTER",
@@ -77,15 +58,21 @@ def command() -> None:
 @click.option("--accounting/--no-accounting", default=None, help="With slurmdbd.  [default: if installed]")
 @click.option("--for", "lasting", metavar="TIME", help="End by itself after this time (2h, 30m, 1d).")
 def sandbox_up(
-    name: str, asked: Nodes, like: str | None, accounting: bool | None, lasting: str | None
+    name: str,
+    nodes: int | None,
+    gpus_per_node: str | None,
+    cpus: int | None,
+    memory: str | None,
+    like: str | None,
+    accounting: bool | None,
+    lasting: str | None,
 ) -> None:
     """Start a sandbox: Slurm's daemons as you, on loopback, until `down` or the machine's end."""
-
     from slurmgpu.sandbox.configuration import host_name, is_on_loopback
     from slurmgpu.sandbox.life import bring_up, can_account, introduction
 
     require_programs()
-    if like and any(value is not None for value in asked):
+    if like and any(value is not None for value in (nodes, gpus_per_node, cpus, memory)):
         raise InvalidInput(
             "--like takes nodes, GPUs, CPUs and memory from the cluster's profile",
             hint="leave --nodes, --gpus-per-node, --cpus and --memory out, or leave --like out",
@@ -94,9 +81,7 @@ def sandbox_up(
     if like:
         shape, describe, notes = _twin(name, like)
     else:
-        shape = _plain(
-            asked.nodes or 4, asked.gpus_per_node or "a100:4", asked.cpus or 64, asked.memory or "512G"
-        )
+        shape = _plain(nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G")
         describe = _discovered
     lacking = can_account()
     if accounting is not False and lacking:
@@ -126,7 +111,6 @@ def sandbox_up(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sandbox_status(as_json: bool) -> None:
     """Show all sandboxes: whether they are alive, their nodes, since when, and where."""
-
     from slurmgpu.sandbox.life import status_entry, status_line
     from slurmgpu.sandbox.state import known_sandboxes, read_state
 
@@ -147,7 +131,6 @@ def sandbox_status(as_json: bool) -> None:
 @click.option("--name", "name_option", envvar="SLURMGPU_SANDBOX", hidden=True)
 def sandbox_down(name: str | None, everything: bool, name_option: str | None) -> None:
     """End a sandbox (default: `default`) and its jobs; looks afterwards whether anything is left."""
-
     from slurmgpu.sandbox.life import bring_down
     from slurmgpu.sandbox.state import known_sandboxes
 
@@ -180,7 +163,6 @@ def sandbox_down(name: str | None, everything: bool, name_option: str | None) ->
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def sandbox_exec(name: str, words: tuple[str, ...]) -> None:
     """Run a command that talks to the sandbox; ends with the command's own exit code."""
-
     from slurmgpu.sandbox.life import running_sandbox, user_env
 
     env = user_env(*running_sandbox(name))
@@ -199,7 +181,6 @@ def sandbox_exec(name: str, words: tuple[str, ...]) -> None:
 @click.option("--unset", is_flag=True, help="Print the lines that take it back, as it was before.")
 def sandbox_env(name: str, unset: bool) -> None:
     """Print shell lines that make this shell talk to the sandbox: eval "$(slurmgpu sandbox env)"."""
-
     from slurmgpu.sandbox.life import entering, leaving, running_sandbox
 
     gone, variables = leaving() if unset else entering(*running_sandbox(name))
@@ -215,7 +196,6 @@ def sandbox_env(name: str, unset: bool) -> None:
 @click.option("-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="How many lines.")
 def sandbox_logs(daemon: str | None, name: str, lines: int) -> None:
     """Show the end of the daemons' logs; DAEMON is slurmctld, slurmdbd, slurmd-node1, munged, mariadbd, ..."""
-
     from slurmgpu.sandbox.state import folder_of
 
     folder = folder_of(name)
@@ -246,7 +226,6 @@ def sandbox_fault(fault: str, target: str | None, name: str) -> None:
 
     `slurmgpu sandbox heal` mends all of them.
     """
-
     from slurmgpu.sandbox.faults import cause
     from slurmgpu.sandbox.life import running_sandbox
 
@@ -258,7 +237,6 @@ def sandbox_fault(fault: str, target: str | None, name: str) -> None:
 @_name
 def sandbox_heal(name: str) -> None:
     """Mend all faults of a sandbox."""
-
     from slurmgpu.sandbox.faults import heal
     from slurmgpu.sandbox.life import running_sandbox
 
@@ -273,7 +251,6 @@ LONGEST_DAYS = 365
 
 def _discovered(env: Mapping[str, str]) -> str:
     """The profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
-
     from slurmgpu.clusters.discover import discover
     from slurmgpu.clusters.writing import profile_text
     from slurmgpu.slurm import Slurm

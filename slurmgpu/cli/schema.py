@@ -1,7 +1,4 @@
-"""``slurmgpu schema``: the JSON Schema of job, cluster and settings files, so that editors complete them.
-
-What ``slurmgpu schema`` does.
-"""
+"""``slurmgpu schema``: the JSON Schema of job, cluster and settings files, so that editors complete them."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ def command(what: Kind) -> None:
     Point the editor's YAML server at the output: slurmgpu schema job > job.schema.json, and begin the file
     with `# yaml-language-server: $schema=job.schema.json`.
     """
-
     from slurmgpu.files.settings import load_settings
 
     with suppress(InvalidInput):  # a settings file that is still being written
@@ -59,7 +55,6 @@ def schema_of(what: Kind) -> dict[str, object]:
     The sources are read here, not as the classes are made (``use_attribute_docstrings`` of Pydantic): no other command
     waits for it.
     """
-
     from slurmgpu.files.settings import Settings
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.job import Job

@@ -1,7 +1,4 @@
-"""``slurmgpu shell``: a shell on a GPU node, in the job's environment.
-
-What ``slurmgpu shell`` does with a plan.
-"""
+"""``slurmgpu shell``: a shell on a GPU node, in the job's environment."""
 
 from __future__ import annotations
 
@@ -107,7 +104,6 @@ def _check_options(wanted: _Wanted, command: tuple[str, ...] | None) -> None:
 
 def _planned(given: dict[str, Any]) -> Prepared:
     """The job as it is planned, with a command or a shell (None) in place of what it runs."""
-
     from slurmgpu.cli.preparing import note, plan_given
     from slurmgpu.script.render import shell_plan
     from slurmgpu.shell.session import as_session, left_out
@@ -128,7 +124,6 @@ def _planned(given: dict[str, Any]) -> Prepared:
 
 def _work(prepared: Prepared, terminal: bool) -> int:
     """A shell, or a command."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.interrupts import as_interrupts
     from slurmgpu.runs.preflight import check_before_submission
@@ -162,7 +157,6 @@ def _until_its_end(session: Session) -> int:
 
 def _serve(prepared: Prepared, wanted: _Wanted) -> int:
     """An sshd or a Jupyter."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.interrupts import as_interrupts
     from slurmgpu.runs.preflight import check_before_submission

@@ -1,9 +1,4 @@
-"""`slurmgpu status`: the queue, live use and finished jobs.
-
-What ``slurmgpu status`` prints: a table as wide as the terminal, a plain one for pipes, or JSON.
-
-What ``slurmgpu status`` does.
-"""
+"""`slurmgpu status`: the queue, live use and finished jobs, as a table, or JSON."""
 
 from __future__ import annotations
 
@@ -18,17 +13,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.amounts import duration
-from slurmgpu.cli.asked import How, Which
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filters import FILTERS, chosen, named, user_of
-from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.filters import filter_options, filters_in_words, job_filter, user_of
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
-from slurmgpu.models.run import JobState
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
@@ -40,38 +33,40 @@ if TYPE_CHECKING:
     from slurmgpu.jobs.select import Selection
     from slurmgpu.jobs.table import Column
     from slurmgpu.models.run import JobStatus, Run
-    from slurmgpu.slurm import Slurm
 
 
 @click.command("status")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=jobs_by_tab)
-@gathered(
-    "which",
-    Which,
-    click.option("--user", metavar="NAME", help="That user's jobs, as far as the site shows them."),
-    click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them."),
-    click.option(
-        "--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d)."
-    ),
-    *FILTERS,
+@click.option("--user", metavar="NAME", help="That user's jobs, as far as the site shows them.")
+@click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them.")
+@click.option("--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d).")
+@filter_options
+@click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own.")
+@click.option("--columns", metavar="LIST", help="These columns, in this order; +LIST adds to the usual ones.")
+@click.option(
+    "--sort", metavar="LIST", help="By these columns; - turns one round: state,-elapsed (default by id)."
 )
-@gathered(
-    "how",
-    How,
-    click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own."),
-    click.option(
-        "--columns", metavar="LIST", help="These columns, in this order; +LIST adds to the usual ones."
-    ),
-    click.option(
-        "--sort", metavar="LIST", help="By these columns; - turns one round: state,-elapsed (default by id)."
-    ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document (with --watch: one a line)."),
-)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document (with --watch: one a line).")
 @click.option("--live", is_flag=True, help="What jobs use: running ones by asking their nodes.")
 @click.option("--watch", is_flag=True, help="Ask again every 30 s; ends when all JOBs named have finished.")
 @click.pass_context
+@as_interrupts()
 def command(
-    ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live: bool, watch: bool
+    ctx: click.Context,
+    jobs: tuple[str, ...],
+    user: str | None,
+    all_users: bool,
+    since: str | None,
+    states: str | None,
+    partitions: str | None,
+    accounts: str | None,
+    name: str | None,
+    each_task: bool,
+    columns: str | None,
+    sort: str | None,
+    as_json: bool,
+    live: bool,
+    watch: bool,
 ) -> None:
     """Show my jobs: waiting, running, and finished in the last day.
 
@@ -79,64 +74,81 @@ def command(
     age; exit code 1 when one is named that Slurm does not know, 3 when the queue could not be asked for it.
     Where Slurm does not answer at all, what it said last is shown with its age, and the exit code is 4.
     """
-
     from slurmgpu.cli.shared_answers import shared_slurm
     from slurmgpu.files.settings import load_settings
-    from slurmgpu.interrupts import as_interrupts
-    from slurmgpu.jobs.select import select
+    from slurmgpu.jobs.look import last_known
+    from slurmgpu.jobs.look import status as look_up
+    from slurmgpu.jobs.select import select, since_moment
     from slurmgpu.jobs.table import in_order
 
-    with as_interrupts():
-        # Of tens of thousands of records none is in a circle, and to look for circles would take as long as to read them.
-        gc.set_threshold(100_000, 50, 50)
-        settings = load_settings(Path.cwd(), os.environ).settings
-        columns = _columns(how.columns, settings)
-        counts = chosen(which)
-        if how.sort:
-            in_order([], how.sort, datetime.now(timezone.utc))
-        slurm = shared_slurm(ctx, settings)
-        if watch and slurm.shelf is not None:
-            slurm.shelf.good_for = _pace(slurm)  # a watch's picture is never older than that
-        selections = select(jobs)
-        asked = _Question(
-            selections,
-            user_of(which),
-            which.since,
-            live,
-            "use" if any(column.is_use for column in columns) else "usual",
-            _run_for(named=bool(selections)),
+    # Of tens of thousands of records none is in a circle, and to look for circles would take as long as to read them.
+    gc.set_threshold(100_000, 50, 50)
+    settings = load_settings(Path.cwd(), os.environ).settings
+    shown_columns = _columns(columns, settings)
+    counts = job_filter(states, partitions, accounts, name)
+    if sort:
+        in_order([], sort, datetime.now(timezone.utc))
+    slurm = shared_slurm(ctx, settings)
+    pace = max(WATCH_SECONDS, slurm.shelf.floor if slurm.shelf is not None else 0.0)
+    if watch and slurm.shelf is not None:
+        slurm.shelf.good_for = pace  # a watch's picture is never older than that
+    selections = select(jobs)
+    ids = [one.id for one in selections]
+    tasks_alone = bool(ids) and all(one is not None and one.tasks is not None for one in ids)
+    whose, run_for = user_of(user, all_users), _run_for(named=bool(selections))
+    detail: Detail = "use" if any(column.is_use for column in shown_columns) else "usual"
+
+    def look(*, old: bool = False) -> StatusReport | None:
+        moment = since_moment(since, datetime.now(timezone.utc)) if since else None
+        if old:
+            return last_known(slurm, user=whose, selections=selections, since=moment, detail=detail)
+        return look_up(
+            slurm, user=whose, selections=selections, since=moment, live=live, detail=detail, run_for=run_for
         )
-        some = which.states is not None or any(one.job_id and one.job_id.tasks for one in selections)
-        view = View(live, _opened(selections), how, columns, watch, some, named(which))
 
-        def shown(report: StatusReport) -> StatusReport:
-            found = [task for job in report.jobs if counts(job) for task in _named(job, selections)]
-            return replace(report, jobs=in_order(found, how.sort, report.time) if how.sort else found)
+    def show(report: StatusReport, why_old: str = "") -> None:
+        if watch and not as_json and sys.stdout.isatty():
+            click.clear()
+        found = [task for job in report.jobs if counts(job) for task in _named(job, selections)]
+        print_report(
+            replace(report, jobs=in_order(found, sort, report.time) if sort else found),
+            live=live,
+            each_task=each_task,
+            # An array, or some of its tasks, are all that is named: each task has a line of its own then.
+            opened=tasks_alone or (len(ids) == 1 and ids[0] is not None),
+            columns=shown_columns,
+            some_tasks=states is not None or any(one.job_id and one.job_id.tasks for one in selections),
+            filters=filters_in_words(states, partitions, accounts, name),
+            as_json=as_json,
+            one_line=watch,
+            why_old=why_old,
+        )
 
-        while True:
-            try:
-                report = asked.ask(slurm)
-            except SlurmUnreachable as error:
-                known = asked.last_known(slurm)
-                _clear(watch, how.as_json)
-                if known is not None:
-                    show(shown(known), view, why_old=error.message)
-                if not watch:
-                    raise
-                click.echo(f"note: {error.message}; asking again in {_pace(slurm):g} s", err=True)
-                if not _paused(_pace(slurm)):
-                    return
-                continue
-            _clear(watch, how.as_json)
-            show(shown(report), view)
-            if report.missing and (not watch or len(report.missing) == len(selections)):
-                ctx.exit(1)  # nothing of these will ever change
-            if report.unasked and not watch:
-                ctx.exit(OutcomeUnknown.exit_code)
-            done = selections and not report.unasked and all(job.state.is_final for job in report.jobs)
-            # Those who watch look at the same moment, so that one of them asks for all.
-            if not watch or done or not _paused(_pace(slurm) - min(report.age, _pace(slurm))):
+    while True:
+        try:
+            report = look()
+        except SlurmUnreachable as error:
+            known = look(old=True)
+            if known is not None:
+                show(known, error.message)
+            elif watch and not as_json and sys.stdout.isatty():
+                click.clear()
+            if not watch:
+                raise
+            click.echo(f"note: {error.message}; asking again in {pace:g} s", err=True)
+            if not _paused(pace):
                 return
+            continue
+        assert report is not None
+        show(report)
+        if report.missing and (not watch or len(report.missing) == len(selections)):
+            ctx.exit(1)  # nothing of these will ever change
+        if report.unasked and not watch:
+            ctx.exit(OutcomeUnknown.exit_code)
+        done = selections and not report.unasked and all(job.state.is_final for job in report.jobs)
+        # Those who watch look at the same moment, so that one of them asks for all.
+        if not watch or done or not _paused(pace - min(report.age, pace)):
+            return
 
 
 _COLOURS = {
@@ -151,38 +163,34 @@ _COLOURS = {
     "CANCELLED": "magenta",
     "UNKNOWN": "bold red",
 }
-# What Slurm's word for the end leaves open, and a job's logs may tell.
-_FOR_THE_LOGS = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 # On a narrow terminal; --json always has everything.
 _LONG = 16
 _ROOM_FOR_REASONS = 30
 
 
-class View(NamedTuple):
-    """How jobs are shown, look after look."""
+def print_report(
+    report: StatusReport,
+    *,
+    live: bool,
+    each_task: bool,
+    opened: bool,
+    columns: Sequence[Column],
+    some_tasks: bool,
+    filters: str,
+    as_json: bool,
+    one_line: bool,
+    why_old: str,
+) -> None:
+    """Print a report; ``why_old``: why it is what Slurm said last, and not what it says now.
 
-    live: bool
-    opened: bool
-    """Whether an array's tasks have lines of their own where one array is all that is shown."""
-    how: How
-    columns: Sequence[Column]
-    one_line: bool
-    """Whether a JSON document is one line."""
-    some: bool = False
-    """Whether of an array some tasks may be left out."""
-    chosen: str = ""
-    """The options that choose among jobs, in words."""
-
-
-def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
-    """Print a report; ``why_old``: why it is what Slurm said last, and not what it says now."""
-
+    ``opened``: the tasks of an array have lines of their own if it is alone; ``some_tasks``: some of them may be left out.
+    """
     from slurmgpu.jobs.arrays import Among
     from slurmgpu.jobs.arrays import lines as lines_of
     from slurmgpu.jobs.table import aligned, table
 
-    if view.how.as_json:
-        for part in _json(report, view.one_line, why_old):
+    if as_json:
+        for part in _json(report, one_line, why_old):
             click.echo(part, nl=False)
         return
     for note in report.notes if not why_old else ():
@@ -192,28 +200,27 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
         return  # a note says so of each
     if not report.jobs:
         click.echo(
-            f"No jobs{printable(view.chosen)} on cluster {cluster}: none waiting or running, and none finished in the time "
+            f"No jobs{printable(filters)} on cluster {cluster}: none waiting or running, and none finished in the time "
             "asked for.",
             err=True,
         )
         return
     click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{_age(report, why_old)}")
-    each_task = view.how.each_task
-    among = Among(report.since, view.some)
+    among = Among(report.since, some_tasks)
     arrays = {job.array_job_id for job in report.jobs}
-    if view.opened and not each_task and len(arrays) == 1 and None not in arrays:
+    if opened and not each_task and len(arrays) == 1 and None not in arrays:
         each_task = True
         if (summary := lines_of(report.jobs, among=among)[0].tasks) is not None:
             click.echo(f"array {arrays.pop()}: {summary}")
     rows, lines = table(
-        report.jobs, report.time, live=view.live, each_task=each_task, columns=view.columns, among=among
+        report.jobs, report.time, live=live, each_task=each_task, columns=columns, among=among
     )
     if why_old:
         rows = _marked(rows)
     if sys.stdout.isatty():
         from rich.console import Console
 
-        _pretty(rows, lines, Console(), as_asked=bool(view.columns))
+        _pretty(rows, lines, Console(), as_asked=bool(columns))
         if (question := unexplained(report.jobs)) is not None:
             click.secho(question, dim=True)
     else:
@@ -222,7 +229,11 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
 
 def unexplained(jobs: Sequence[JobStatus]) -> str | None:
     """Which command tells why the newest job failed of which nobody has said so yet; None where there is no such job."""
-    failed = [job for job in jobs if job.state in _FOR_THE_LOGS and job.cause is None]
+    from slurmgpu.models.run import JobState
+
+    # What Slurm's word for the end leaves open, and a job's logs may tell.
+    for_the_logs = (JobState.FAILED, JobState.OUT_OF_MEMORY)
+    failed = [job for job in jobs if job.state in for_the_logs and job.cause is None]
     newest = max(failed, key=lambda job: (job.end is not None, job.end), default=None)
     return f"to see why {newest.job_id} failed: slurmgpu why {newest.job_id}" if newest is not None else None
 
@@ -323,7 +334,6 @@ def _folded(text: str, width: int) -> list[str]:
 
 def _narrow(rows: list[list[str]], width: int) -> None:
     """Shorten long names, then leave columns out, until the rows fit."""
-
     from slurmgpu.jobs.table import COLUMNS
 
     for name in ("NODES", "NAME"):
@@ -346,55 +356,8 @@ def _narrow(rows: list[list[str]], width: int) -> None:
 WATCH_SECONDS = 30.0
 
 
-class _Question(NamedTuple):
-    """What is asked at each look."""
-
-    selections: list[Selection]
-    user: str | None
-    since: str | None
-    live: bool
-    detail: Detail
-    run_for: Callable[[JobStatus], Run | None]
-
-    def ask(self, slurm: Slurm) -> StatusReport:
-        from slurmgpu.jobs.look import status
-
-        return status(
-            slurm,
-            user=self.user,
-            selections=self.selections,
-            since=self._moment(),
-            live=self.live,
-            detail=self.detail,
-            run_for=self.run_for,
-        )
-
-    def last_known(self, slurm: Slurm) -> StatusReport | None:
-        from slurmgpu.jobs.look import last_known
-
-        return last_known(
-            slurm, user=self.user, selections=self.selections, since=self._moment(), detail=self.detail
-        )
-
-    def _moment(self) -> datetime | None:
-        from slurmgpu.jobs.select import since_moment
-
-        return since_moment(self.since, datetime.now(timezone.utc)) if self.since else None
-
-
-def _pace(slurm: Slurm) -> float:
-    """The seconds between two looks of a watch."""
-    return max(WATCH_SECONDS, slurm.shelf.floor if slurm.shelf is not None else 0.0)
-
-
-def _clear(watch: bool, as_json: bool) -> None:
-    if watch and not as_json and sys.stdout.isatty():
-        click.clear()
-
-
 def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
     """The columns asked for, on the command line or in the settings; none: those that say something."""
-
     from slurmgpu.jobs.table import COLUMNS, columns_of
 
     usual = columns_of(settings.status_columns, "status_columns in the settings")
@@ -409,16 +372,8 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
     return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
 
 
-def _opened(selections: list[Selection]) -> bool:
-    """Whether an array, or some of its tasks, are all that is named: each has a line of its own then."""
-    ids = [one.id for one in selections]
-    tasks_alone = all(one is not None and one.tasks is not None for one in ids)
-    return bool(ids) and (tasks_alone or (len(ids) == 1 and ids[0] is not None))
-
-
 def _named(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
     """A record, or of tasks that wait together those that are named one by one."""
-
     from slurmgpu.jobs.arrays import only
 
     means = [one for one in selections if one.matches(job)]
@@ -428,7 +383,6 @@ def _named(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
 
 def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:
     """What finds the run of a job among those of this folder and of the job's own; of many jobs, what is quick."""
-
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import run_of_job, runs_that_ended
 

@@ -51,7 +51,6 @@ def command(
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-
     from slurmgpu.cli.preparing import note, prepare
     from slurmgpu.cli.submitting import show, submit, with_image
     from slurmgpu.interrupts import as_interrupts
@@ -93,7 +92,6 @@ def check_dependency(slurm: Slurm, dependency: Dependency | None) -> None:
     sbatch takes both, and depending on its release, and on how long ago the job ended, starts this one at once or never
     (seen on 22.05 and 26.05).
     """
-
     from slurmgpu.jobs.look import status
     from slurmgpu.jobs.select import select
     from slurmgpu.models.run import JobState

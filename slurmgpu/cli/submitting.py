@@ -1,7 +1,4 @@
-"""What ``slurmgpu plan`` does.
-
-What ``slurmgpu submit`` does with a plan.
-"""
+"""Show and submit a prepared job: for `submit`, `probe` and `bench`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""``slurmgpu train``: train a task here, or only prepare it, as a job of the same settings would.
-
-What ``slurmgpu train --estimate`` prints: the memory of a rank, and which of the cluster's GPUs have it.
-
-What ``slurmgpu train`` does: plan a training for this machine, prepare its task, or work out its memory.
-"""
+"""``slurmgpu train``: train a task here, or only prepare it or work out its memory, as a job of the same settings would."""
 
 from __future__ import annotations
 
@@ -31,8 +26,6 @@ if TYPE_CHECKING:
     from slurmgpu.models.plan import Plan
     from slurmgpu.runs.bench.verdict import Kind
     from slurmgpu.runs.prepare import Prepared
-
-__all__ = ["ESTIMATED", "fits", "print_estimate"]
 
 
 _PREFIX = "train__"
@@ -118,86 +111,53 @@ train_options = gathered(
 """Add an option for each setting; they arrive as one dict ``settings``, as words, with those given alone."""
 
 
-class Training(NamedTuple):
-    """What is trained, and where its environment is described."""
-
-    what: str
-    config: tuple[str, ...]
-    sets: tuple[str, ...]
-    cluster: str | None
-
-
-class Instead(NamedTuple):
-    """What is done in place of a training."""
-
-    only_prepare: bool
-    estimate: bool
-    as_json: bool
-
-
-class Machine(NamedTuple):
-    """How this machine is used."""
-
-    processes: int | None
-    here: bool
-    python: str | None
-    on_gpus: bool | None
-    run_dir: Path | None
-
-
 @click.command()
 @train_options
-@gathered(
-    "asked",
-    Training,
-    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
-    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
-    click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file."),
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="The cluster profile whose environments count: its name, or a file.",
-        shell_complete=clusters,
-    ),
+@click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="The cluster profile whose environments count: its name, or a file.",
+    shell_complete=clusters,
 )
-@gathered(
-    "instead",
-    Instead,
-    click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once."),
-    click.option(
-        "--estimate",
-        is_flag=True,
-        help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="The estimate as JSON."),
+@click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
 )
-@gathered(
-    "machine",
-    Machine,
-    click.option(
-        "--processes",
-        type=click.IntRange(1),
-        help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
-    ),
-    click.option(
-        "--here",
-        is_flag=True,
-        help="Train on this machine although it looks like a login node; stays small.",
-    ),
-    click.option(
-        "--python", metavar="PATH", help="A Python that has torch, in place of the job's environment."
-    ),
-    device_option,
-    run_dir_option,
+@click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
 )
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Train on this machine although it looks like a login node; stays small.",
+)
+@click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
+@device_option
+@run_dir_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    layer: Layered,
-    settings: Mapping[str, object],
-    asked: Training,
-    instead: Instead,
-    machine: Machine,
+    settings: dict[str, object],
+    what: str,
+    config: tuple[str, ...],
+    sets: tuple[str, ...],
+    cluster: str | None,
+    only_prepare: bool,
+    estimate: bool,
+    as_json: bool,
+    processes: int | None,
+    here: bool,
+    python: str | None,
+    on_gpus: bool | None,
+    run_dir: Path | None,
 ) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
@@ -211,36 +171,37 @@ def command(
     With --estimate it trains nothing: in the same environment it works out what a rank keeps in memory, without a GPU and
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
-
-    from slurmgpu.cli.running_here import Local, looks_like_a_login_node, on_login_node, planned, run_prepared
+    from slurmgpu.cli.running_here import (
+        Local,
+        looks_like_a_login_node,
+        on_login_node,
+        plan_training_here,
+        run_prepared,
+    )
     from slurmgpu.runs.directory import chosen_python
     from slurmgpu.runs.preflight import check_task
 
-    if instead.as_json and not instead.estimate:
+    if as_json and not estimate:
         raise InvalidInput("--json goes with --estimate", hint="add --estimate, or leave out --json")
-    if instead.estimate and instead.only_prepare:
+    if estimate and only_prepare:
         raise InvalidInput(
             "--estimate and --prepare: give one of them",
             hint="--prepare first, if the data are not there yet",
         )
-    python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
-    if instead.estimate:
-        ctx.exit(
-            _estimate(
-                planned(asked, layer, 1), python, machine.processes, asked.cluster, as_json=instead.as_json
-            )
-        )
-    if instead.only_prepare:
-        ctx.exit(_prepare_task(planned(asked, layer, 1), python))
-    alone = settings.get("strategy") == "single" or machine.on_gpus is False
-    gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
-    prepared = planned(asked, layer, gpus)
-    if looks_like_a_login_node() and not machine.here:
-        check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
-    login_node = on_login_node(machine.here)
-    local = Local(
-        login_node, machine.processes, on_gpus=machine.on_gpus, python=python, run_dir=machine.run_dir
+    interpreter = Path(chosen_python(python, os.environ)) if python else None
+    alone = settings.get("strategy") == "single" or on_gpus is False
+    gpus = 1 if estimate or only_prepare else processes or (1 if alone else max(1, count_of_the_job()))
+    prepared = plan_training_here(
+        layer_of(settings), what, config=config, sets=sets, cluster=cluster, gpus=gpus
     )
+    if estimate:
+        _estimate(prepared, interpreter, processes, cluster, as_json=as_json)
+        ctx.exit(0)
+    if only_prepare:
+        ctx.exit(_prepare_task(prepared, interpreter))
+    if looks_like_a_login_node() and not here:
+        check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
+    local = Local(on_login_node(here), processes, on_gpus=on_gpus, python=interpreter, run_dir=run_dir)
     ctx.exit(run_prepared(prepared, local))
 
 
@@ -268,7 +229,6 @@ def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
 
 def _gpu_types(cluster: Cluster) -> list[tuple[str, Kind | None]]:
     """The cluster's types of GPU; one of which nobody knows the memory is None."""
-
     from slurmgpu.runs.bench.verdict import kinds_of
 
     known = {kind.name: kind for kind in kinds_of(cluster)}
@@ -365,7 +325,6 @@ def _gib(size: float) -> str:
 
 def _prepare_task(prepared: Prepared, python: Path | None) -> int:
     """Run the script that the job would run, on one process, to prepare alone; its exit code."""
-
     from slurmgpu.cli.preparing import note
     from slurmgpu.runs.directory import prepare_here
 
@@ -381,25 +340,19 @@ def _prepare_task(prepared: Prepared, python: Path | None) -> int:
 
 def _estimate(
     prepared: Prepared, python: Path | None, processes: int | None, named: str | None, *, as_json: bool
-) -> int:
-    """Run it to work out the memory, and print that beside the cluster's types of GPU; the exit code."""
-
+) -> None:
+    """Run it to work out the memory, and print that beside the cluster's types of GPU."""
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.runs.directory import estimate_here
 
     ready = _ready(prepared, python)
-    counts = [*ESTIMATED, processes or _processes(prepared)]
+    counts = [*ESTIMATED, processes or max(1, prepared.plan.nodes * prepared.plan.processes_per_node)]
     found = estimate_here(ready.plan, ready.script, ready.folder, nice=ready.nice, gpus=sorted(set(counts)))
     if found is None:
         instead = "" if python else ": --python PATH takes another Python than the job's"
         raise RunFailed(f"nothing was worked out{instead}")
     cluster, _ = choose_cluster(named, prepared.loaded.settings, os.environ)
     print_estimate(found, cluster, as_json=as_json)
-    return 0
-
-
-def _processes(prepared: Prepared) -> int:
-    return max(1, prepared.plan.nodes * prepared.plan.processes_per_node)
 
 
 class _Ready(NamedTuple):

@@ -1,7 +1,4 @@
-"""Waiting for a job at the terminal: what is said meanwhile, and when somebody interrupts.
-
-The wait for a probe or a replay: why it does not start, how long that may last, and Ctrl-C, which cancels it.
-"""
+"""Wait for a job at the terminal: what is said meanwhile, and what Ctrl-C does."""
 
 from __future__ import annotations
 

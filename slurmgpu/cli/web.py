@@ -1,7 +1,4 @@
-"""``slurmgpu web``: the script generator and the runs in a browser.
-
-What ``slurmgpu web`` does before and after the server.
-"""
+"""``slurmgpu web``: the script generator and the runs in a browser."""
 
 from __future__ import annotations
 
@@ -9,70 +6,49 @@ import importlib.util
 import os
 import secrets
 import socket
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.gathering import gathered
-from slurmgpu.cli.itself import command_of
-from slurmgpu.cli.top import KnownRuns, resume
-from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.errors import SlurmGpuError
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.live import Source
     from slurmgpu.models.run import JobStatus
-    from slurmgpu.slurm import Slurm
-    from slurmgpu.web.generator import Submitted
-    from slurmgpu.web.guard import Behind, Guard
-
-
-class Where(NamedTuple):
-    """Where the server listens, and whom it answers."""
-
-    port: int
-    unix_socket: Path | None
-    behind: str | None
-    listen: str | None
-    token_file: Path | None
 
 
 @click.command("web")
-@gathered(
-    "where",
-    Where,
-    click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        default=0,
-        help="The port on this machine's loopback (default: a free one).",
-    ),
-    click.option(
-        "--socket",
-        "unix_socket",
-        metavar="PATH",
-        type=click.Path(path_type=Path),
-        help="Listen on a Unix socket instead, which no other user of this machine reaches.",
-    ),
-    click.option(
-        "--behind",
-        metavar="URL",
-        help="The address at which a reverse proxy, such as Open OnDemand's, shows this server; nobody else is answered then.",
-    ),
-    click.option(
-        "--listen",
-        metavar="HOST",
-        help="With --behind: listen on this name or address of this machine, where the proxy is on another one.",
-    ),
-    click.option(
-        "--token-file",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Take the token from a file that only you can read (default: a new one, which is printed).",
-    ),
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="The port on this machine's loopback (default: a free one).",
+)
+@click.option(
+    "--socket",
+    "unix_socket",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Listen on a Unix socket instead, which no other user of this machine reaches.",
+)
+@click.option(
+    "--behind",
+    metavar="URL",
+    help="The address at which a reverse proxy, such as Open OnDemand's, shows this server; nobody else is answered then.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST",
+    help="With --behind: listen on this name or address of this machine, where the proxy is on another one.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Take the token from a file that only you can read (default: a new one, which is printed).",
 )
 @click.option(
     "--idle",
@@ -110,35 +86,44 @@ class Where(NamedTuple):
     "--fetch", is_flag=True, help="With --export: download what is missing there, with npm and pip."
 )
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+def command(
+    ctx: click.Context,
+    port: int,
+    unix_socket: Path | None,
+    behind: str | None,
+    listen: str | None,
+    token_file: Path | None,
+    idle: float,
+    since: str | None,
+    login_node: str | None,
+    directory: Path | None,
+    cluster: str | None,
+    parts: Path | None,
+    fetch: bool,
+) -> None:
     """Serve the script generator and your runs to your own browser, until Ctrl-C.
 
     Prints the address, which has a token that no one else knows, and the line of ssh that leads there from your own computer.
     Job files are made and submitted in this folder. Nothing comes from the internet. Needs the extra `web`.
     """
-    page = {name: given.pop(name) for name in ("directory", "cluster", "parts", "fetch")}
-    if page["directory"] is not None:
-        export_page(**page)
-        return
-    named = [f"--{name}" for name in ("cluster", "parts", "fetch") if page[name]]
-    if named:
-        raise click.UsageError(f"{named[0]} goes with --export, which is not given")
-    where: Where = given["where"]
-    if where.listen and not where.behind:
-        raise click.UsageError(
-            "--listen goes with --behind, which is not given: without a proxy, only this machine is answered"
-        )
-    if where.behind and where.unix_socket:
-        raise click.UsageError("--behind goes with a port, and not with --socket")
-    act(ctx, **given)
-
-
-def act(ctx: click.Context, where: Where, idle: float, since: str | None, login_node: str | None) -> None:
     from slurmgpu.cli.preparing import note
     from slurmgpu.interrupts import as_interrupts
     from slurmgpu.jobs.select import current_user, since_moment
-    from slurmgpu.slurm import Slurm
 
+    if directory is not None:
+        export_page(directory, cluster, parts, fetch)
+        return
+    named = [
+        f"--{name}" for name, value in (("cluster", cluster), ("parts", parts), ("fetch", fetch)) if value
+    ]
+    if named:
+        raise click.UsageError(f"{named[0]} goes with --export, which is not given")
+    if listen and not behind:
+        raise click.UsageError(
+            "--listen goes with --behind, which is not given: without a proxy, only this machine is answered"
+        )
+    if behind and unix_socket:
+        raise click.UsageError("--behind goes with a port, and not with --socket")
     if since:
         since_moment(since, datetime.now(timezone.utc))  # a mistake is said before the server starts
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
@@ -146,28 +131,33 @@ def act(ctx: click.Context, where: Where, idle: float, since: str | None, login_
             "web needs Starlette and uvicorn, which are not installed here",
             hint="pip install 'slurmgpu[web]', or use: slurmgpu render, slurmgpu top",
         )
+    from slurmgpu.cli.live_source import live_source, submit
     from slurmgpu.web.drawing import prepare
+    from slurmgpu.web.generator import Generator
     from slurmgpu.web.guard import Behind
     from slurmgpu.web.planned import planned, site
-    from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve, token_of
+    from slurmgpu.web.runs import Runs
+    from slurmgpu.web.server import addresses, guarded, listen_on_port, listen_on_socket, serve, token_of
 
     # What the first page needs is loaded before there is an address for it.
     prepare()
     planned({"command": "true"}, site(None, Path.cwd()).chosen, Path.cwd())
-    token = secrets.token_urlsafe(32) if where.token_file is None else token_of(where.token_file)
-    on_socket = where.unix_socket
-    listening = listen_on_socket(on_socket) if on_socket else listen_on_port(where.port, where.listen)
+    token = secrets.token_urlsafe(32) if token_file is None else token_of(token_file)
+    listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port, listen)
     proxy = None
-    if where.behind is not None:
+    if behind is not None:
         at = listening.getsockname()
-        proxy = Behind.of(where.behind, f"{where.listen or at[0]}:{at[1]}", current_user())
-    guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token, proxy)
+        proxy = Behind.of(behind, f"{listen or at[0]}:{at[1]}", current_user())
+    source = live_source(ctx, since)
+    guard = guarded(
+        Generator(Path.cwd(), submit), Runs(source, lambda job: _report_lines(source, job)), token, proxy
+    )
     if proxy is not None:
         note("open this address:")
-        click.echo(f"{proxy.origin}{proxy.prefix}/" + (f"?token={token}" if where.token_file is None else ""))
+        click.echo(f"{proxy.origin}{proxy.prefix}/" + (f"?token={token}" if token_file is None else ""))
     else:
         address, ssh = addresses(listening, token, current_user(), login_node or socket.getfqdn())
-        if on_socket is None:
+        if unix_socket is None:
             note("open this address in a browser on this machine:")
         else:
             note("open this address, once the line of ssh below runs on your computer:")
@@ -199,59 +189,8 @@ def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch:
     note(f"{made.size / 1e6:.1f} MB; open it in a browser, or copy the folder to a web site")
 
 
-def made(source: Source, folder: Path, token: str, behind: Behind | None = None) -> Guard:
-    """The pages for a folder."""
-    from slurmgpu.web.generator import Generator
-    from slurmgpu.web.runs import Runs
-    from slurmgpu.web.server import guarded
-
-    return guarded(Generator(folder, submit), Runs(source, lambda job: report(source, job)), token, behind)
-
-
-def source(since: str | None, slurm: Slurm | None = None) -> Source:
-    """What `top` looks at, too."""
-
-    from slurmgpu.cli.shared_answers import shared
-    from slurmgpu.files.settings import load_settings
-    from slurmgpu.jobs.live import Source
-    from slurmgpu.jobs.select import current_user, since_moment
-    from slurmgpu.slurm import Slurm
-
-    runs = KnownRuns()
-    return Source(
-        looking=slurm or shared(load_settings(Path.cwd(), os.environ).settings),
-        acting=slurm or Slurm(),
-        user=current_user(),
-        quick_run=runs.quick,
-        find_run=runs.find,
-        environ=os.environ,
-        resume=resume,
-        since=lambda: since_moment(since, datetime.now(timezone.utc)) if since else None,
-    )
-
-
-def submit(path: Path, cluster: str) -> Submitted:
-    """Submit a job file as ``slurmgpu submit`` does: a process of its own, for it handles signals and prints."""
-    from slurmgpu.web.generator import Submitted
-
-    done = subprocess.run(
-        command_of("submit", str(path), *(["--cluster", cluster] if cluster else [])),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        cwd=path.parent,
-        start_new_session=True,
-    )
-    job_id = done.stdout.strip() if done.returncode == 0 else ""
-    # An end that no error of slurmgpu's has, a signal's among them, may have come after Slurm took the job.
-    sure = done.returncode in {SlurmGpuError.exit_code, InvalidInput.exit_code, SlurmUnreachable.exit_code}
-    return Submitted(job_id, done.stderr.strip(), unknown=not job_id and not sure)
-
-
-def report(source: Source, job: JobStatus) -> list[str]:
+def _report_lines(source: Source, job: JobStatus) -> list[str]:
     """The lines of ``slurmgpu report JOB``."""
-
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
     from slurmgpu.jobs.report import text

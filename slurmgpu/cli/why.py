@@ -1,7 +1,4 @@
-"""`slurmgpu why`: why a job waits, what it does, or why it ended.
-
-What ``slurmgpu why`` does.
-"""
+"""`slurmgpu why`: why a job waits, what it does, or why it ended."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ import click
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.models.run import JobState
 from slurmgpu.printable import printable
 
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--all-users", is_flag=True, help="Everybody's jobs, where JOB is a name.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
+@as_interrupts()
 def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool, as_json: bool) -> None:
     """Say why a job waits, or why it failed.
 
@@ -47,33 +46,30 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
     JOB is a job id (112, 112_3), a job name, or a run directory; without one, your newest job. Exit code
     1 when Slurm does not know a job, 3 when the queue could not be asked for it.
     """
-
     from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
     from slurmgpu.files.settings import load_settings
-    from slurmgpu.interrupts import as_interrupts
     from slurmgpu.jobs.look import status
     from slurmgpu.jobs.select import current_user, select
 
-    with as_interrupts():
-        settings = load_settings(Path.cwd(), os.environ).settings
-        slurm = shared_slurm(ctx, settings)
-        if shapes and not settings.policy.test_only:
-            raise InvalidInput(
-                "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
-                hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
-            )
-        selections = select(named_or_newest(slurm, jobs))
-        report = status(slurm, user=None if all_users else current_user(), selections=selections)
-        present = slurm.present()
-        told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
-        if as_json:
-            click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
-        else:
-            _show(report, told, slurm.oldest())
-        if report.missing:
-            ctx.exit(1)
-        if report.unasked:
-            ctx.exit(OutcomeUnknown.exit_code)
+    settings = load_settings(Path.cwd(), os.environ).settings
+    slurm = shared_slurm(ctx, settings)
+    if shapes and not settings.policy.test_only:
+        raise InvalidInput(
+            "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
+            hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
+        )
+    selections = select(named_or_newest(slurm, jobs))
+    report = status(slurm, user=None if all_users else current_user(), selections=selections)
+    present = slurm.present()
+    told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
+    if as_json:
+        click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
+    else:
+        _show(report, told, slurm.oldest())
+    if report.missing:
+        ctx.exit(1)
+    if report.unasked:
+        ctx.exit(OutcomeUnknown.exit_code)
 
 
 SCHEMA = "slurmgpu.why/1"
@@ -122,7 +118,6 @@ def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes:
 
 def _tell_end(why: Why) -> None:
     """What failed first, by what the job's script left, or by its logs; and whether its node did so before."""
-
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.cause_files import orderly_stop
     from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
@@ -266,7 +261,6 @@ def _start(start: Start, now: datetime) -> str:
 
 def _gap(shape: Shape) -> str:
     """That it fits what is free before the jobs ahead are to start: Slurm's estimate does not look for such gaps."""
-
     from slurmgpu.jobs.why.answer import span
 
     if shape.free_for is None or shape.free_for < _LEAST_GAP:
