@@ -15,11 +15,11 @@ from ruamel.yaml import YAML
 
 from slurmgpu import errors
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.schema import Kind, schema_of
 from slurmgpu.diagnosis.row import ROLES
 from slurmgpu.diagnosis.table import ROWS
 from slurmgpu.doctor.lines import CHECKS, LEAST_DRIVERS, THRESHOLDS, Threshold
 from slurmgpu.files.data import PREFIX, shipped_tasks
+from slurmgpu.files.schema import Kind, schema_of
 from slurmgpu.script.rules import RULES
 from slurmgpu.script.variables import VARIABLES
 

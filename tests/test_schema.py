@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from slurmgpu.cli.schema import KINDS, Kind, schema_of
+from slurmgpu.cli.schema import KINDS
+from slurmgpu.files.schema import Kind, schema_of
 from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.lines.slurm import SBATCH
@@ -121,7 +122,7 @@ def test_no_source_is_read_before_a_schema_is_asked_for() -> None:
         "import inspect\n"
         "def refuse(*_, **__): raise SystemExit('a source was read')\n"
         "inspect.getsource = inspect.getsourcelines = inspect.findsource = refuse\n"
-        "import slurmgpu.cli.schema as schema, slurmgpu.cli.preparing\n"
+        "import slurmgpu.files.schema as schema, slurmgpu.cli.preparing\n"
         "from slurmgpu.files.settings import Settings\n"
         "from slurmgpu.models.cluster import Cluster\n"
         "from slurmgpu.models.job import Job\n"

@@ -34,7 +34,7 @@ AWAY = {"squeue": recorded("squeue_no_controller"), "sacct": recorded("sacct_no_
 
 @pytest.fixture(autouse=True)
 def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("slurmgpu.cli.filters.current_user", lambda: "root")
+    monkeypatch.setattr("slurmgpu.jobs.select.current_user", lambda: "root")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)

@@ -83,7 +83,7 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         asked.update(prepared=prepared, train=prepared.plan.train, **vars(here))
         return 0
 
-    monkeypatch.setattr("slurmgpu.cli.train.run_prepared", remember)
+    monkeypatch.setattr("slurmgpu.cli.running_here.run_prepared", remember)
 
     def call(*words: str) -> dict[str, Any]:
         done = CliRunner().invoke(cli, ["train", *words, "--here"])

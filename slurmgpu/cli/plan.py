@@ -32,7 +32,6 @@ def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
     """Plan the job that is described, and print that."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
     from slurmgpu.cli.submitting import plan_text, terminal_columns
-    from slurmgpu.runs.bench.memory import told_by_benches
 
     prepared = prepare(given, renders=False)
     plan = prepared.plan
@@ -43,8 +42,11 @@ def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
     else:
         click.echo(plan_text(plan, terminal_columns(sys.stdout)))
-        for sentence in told_by_benches(prepared):
-            click.echo(printable(f"  {sentence}"))
+        if plan.train is not None:
+            from slurmgpu.runs.bench.memory import told_by_benches
+
+            for sentence in told_by_benches(prepared):
+                click.echo(printable(f"  {sentence}"))
         if when:
             click.echo(_starts_text(starts["when"]))
             click.echo(_balance_text(starts["balance"]))

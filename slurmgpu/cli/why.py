@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import textwrap
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
@@ -17,12 +16,11 @@ from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.interrupts import as_interrupts
-from slurmgpu.models.run import JobState
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.look import StatusReport
-    from slurmgpu.jobs.why.answer import Shape, Start, Why
+    from slurmgpu.jobs.why.answer import Why
     from slurmgpu.models.run import JobStatus
     from slurmgpu.slurm import Present, Slurm
 
@@ -61,7 +59,10 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
     selections = select(named_or_newest(slurm, jobs))
     report = status(slurm, user=None if all_users else current_user(), selections=selections)
     present = slurm.present()
-    told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
+    told = [
+        _explained(slurm, job, present, report.time, shapes)
+        for job in sorted(report.jobs, key=_turn)[:MOST_JOBS]
+    ]
     if as_json:
         click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
     else:
@@ -74,36 +75,20 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
 
 SCHEMA = "slurmgpu.why/1"
 
-_LEAST_GAP = 5 * 60
-_LATER = timedelta(minutes=3)
-
 MOST_JOBS = 10
 """Of more, the first are explained: a name can stand for hundreds."""
 
-_VERDICTS = {
-    "waits": "is waiting", "held": "is held", "never": "is waiting, and will never start as it is", "runs": "is running",
-    "stopped": "stopped in good order", "unknown": "is unknown",
-}  # fmt: skip
-_ENDS = {
-    JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled",
-    JobState.TIMEOUT: "ran into its time limit", JobState.OUT_OF_MEMORY: "ran out of memory",
-    JobState.NODE_FAIL: "lost a node", JobState.PREEMPTED: "was preempted",
-}  # fmt: skip
 _COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
 
 
-def _chosen(report: StatusReport) -> list[JobStatus]:
-    """The jobs that are explained: those that wait or failed first, since the question is mostly about them."""
-    return sorted(report.jobs, key=_turn)[:MOST_JOBS]
-
-
 def _turn(job: JobStatus) -> int:
+    """Return its turn: jobs that wait or failed first, since the question is mostly about them."""
     if job.state.is_waiting:
         return 0
-    return 3 if job.state is JobState.COMPLETED else 1 if job.state.is_final else 2
+    return 3 if job.state.value == "COMPLETED" else 1 if job.state.is_final else 2
 
 
-def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
+def _explained(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
     from slurmgpu.jobs.why.explain import explain
     from slurmgpu.jobs.why.sizes import shapes_of
 
@@ -124,6 +109,7 @@ def _tell_end(why: Why) -> None:
     from slurmgpu.jobs.runs import run_of_job
     from slurmgpu.jobs.why.answer import Mend
     from slurmgpu.jobs.words import STOPPED
+    from slurmgpu.models.run import JobState
 
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     run = run_of_job(why.job, runs_of=runs_of)
@@ -158,6 +144,8 @@ def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, ob
 def _show(report: StatusReport, told: list[Why], age: float) -> None:
     from slurmgpu.cli.shared_answers import ago
     from slurmgpu.jobs.why.answer import listed
+    from slurmgpu.jobs.why.text import verdict_of, why_lines
+    from slurmgpu.models.run import JobState
 
     for note in report.notes:
         click.echo(f"note: {printable(note)}", err=True)
@@ -166,11 +154,18 @@ def _show(report: StatusReport, told: list[Why], age: float) -> None:
         click.echo(
             f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
         )
+    width = max(get_terminal_size().columns, 40) if sys.stdout.isatty() else 10_000
     well = [why for why in shown if why.job.state is JobState.COMPLETED and why.sentence == "completed"]
     several = len(well) > 1  # tasks of an array: there is nothing to tell of each
     for why in shown:
         if not (several and why in well):
-            for line in _lines(why, report.time):
+            lines = why_lines(why, report.time, width)
+            if sys.stdout.isatty():
+                # Whole words alone have a colour: a control sequence counts for textwrap as letters.
+                verdict = verdict_of(why)
+                styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True)
+                lines[1] = lines[1].replace(f" {verdict}", f" {styled}", 1)
+            for line in lines:
                 click.echo(line)
     if several:
         click.echo(f"\ncompleted: {listed([why.job.job_id for why in well], MOST_JOBS)}")
@@ -178,111 +173,3 @@ def _show(report: StatusReport, told: list[Why], age: float) -> None:
         click.echo(
             f"note: {len(report.jobs) - len(told)} more jobs are not explained; name one by its id", err=True
         )
-
-
-def _lines(why: Why, now: datetime) -> list[str]:
-    """The answer for people: the sentence, then what it rests on, then what can be done."""
-    job = why.job
-    name = f" ({printable(job.name)})" if job.name else ""
-    verdict = _VERDICTS.get(why.verdict) or _ENDS.get(job.state, "has ended")
-    styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True) if sys.stdout.isatty() else verdict
-    first = f"job {job.job_id}{name} {verdict}"
-    if why.verdict in ("waits", "held", "never") and job.reason:
-        first += f"; Slurm's reason: {printable(job.reason)}"
-    lines = ["", *_folded(first, "", "    ")]
-    # Whole words alone have a colour: a control sequence counts for textwrap as letters.
-    lines[1] = lines[1].replace(f" {verdict}", f" {styled}", 1)
-    if not _told_already(why, verdict):
-        lines += _folded(why.sentence, "  ")
-    lines += [
-        line for fact in why.facts if fact.text not in why.sentence for line in _folded(fact.text, "  - ")
-    ]
-    for line in why.end:
-        text = line.lstrip()
-        lines += _folded(text, " " * (2 + len(line) - len(text)), "  ")
-    if why.start is not None:
-        lines += _folded(_start(why.start, now), "  - ")
-    if why.shapes is not None:
-        lines += ["what would start, by Slurm's estimate for a new job (sbatch --test-only; no promise):"]
-        lines += [line for text in _shapes(why, now) for line in _folded(text, "  - ")]
-    if why.mends:
-        lines += ["what to do:"]
-        for mend in why.mends:
-            lines += _folded(mend.text, "  - ")
-            lines += [f"      {printable(mend.command)}"] if mend.command else []
-    lines += [
-        line
-        for what, why_not in why.unknown.items()
-        for line in _folded(f"{what}: {printable(why_not)}", "  ? ")
-    ]
-    return lines
-
-
-def _told_already(why: Why, verdict: str) -> bool:
-    """Whether the first line or the first cause says all that the sentence does."""
-    if why.sentence in (verdict, "runs", "completed", "failed"):
-        return True
-    return bool(why.end) and (why.sentence in why.end[0] or why.sentence.startswith("the command failed"))
-
-
-def _folded(text: str, mark: str, hang: str = "") -> list[str]:
-    width = max(get_terminal_size().columns, 40) if sys.stdout.isatty() else 10_000
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=mark,
-        subsequent_indent=" " * len(mark) + hang,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _start(start: Start, now: datetime) -> str:
-    from slurmgpu.jobs.why.answer import clock, span
-
-    if start.expected is None:
-        text = "Slurm has no estimate of its start yet"
-        if start.before is not None and start.looked is not None:
-            text += f"; at your last look ({clock(start.looked, now)}) it was {clock(start.before, now)}"
-        return text
-    wait = (start.expected - now).total_seconds()
-    when = f"in {span(wait)}" if wait > 0 else "any moment"
-    text = f"Slurm expects it to start at {clock(start.expected, now)}, {when}"
-    if start.looked is None:
-        return text
-    looked = clock(start.looked, now)
-    if start.before is None:
-        return f"{text}; at your last look ({looked}) there was no estimate"
-    moved = (start.expected - start.before).total_seconds()
-    if abs(moved) < 60:
-        return f"{text}; the same as at your last look ({looked})"
-    return f"{text}; {span(moved)} {'later' if moved > 0 else 'earlier'} than at your last look ({looked})"
-
-
-def _gap(shape: Shape) -> str:
-    """That it fits what is free before the jobs ahead are to start: Slurm's estimate does not look for such gaps."""
-    from slurmgpu.jobs.why.answer import span
-
-    if shape.free_for is None or shape.free_for < _LEAST_GAP:
-        return ""
-    if shape.limit is not None and shape.limit <= shape.free_for:
-        return "; but it fits what is free now, and holds up no job ahead: Slurm may start it at once"
-    return (
-        f"; but it fits what is free now, where with at most {span(shape.free_for)} it holds up no job ahead"
-    )
-
-
-def _shapes(why: Why, now: datetime) -> list[str]:
-    from slurmgpu.jobs.why.answer import clock
-
-    found = []
-    for one in why.shapes or ():
-        what = f"with {' '.join(one.options)}" if one.options else "as it is"
-        if one.refused is not None:
-            found.append(f"{what}: never; Slurm says: {printable(one.refused)}")
-        else:
-            text = f"{what}: {clock(one.start, now) if one.start else 'unknown'}"
-            if one.start and one.start > now + _LATER:
-                text += _gap(one)
-            found.append(text)
-    return found
