@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from slurmgpu.cli import replay as checkpoint_replay
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.replay import check_nodes, listed
+from slurmgpu.cli.replay import check_nodes, expand_node_lists
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
@@ -213,7 +213,7 @@ def test_nodes_are_of_a_partition_that_the_run_s_job_is_for() -> None:
     with pytest.raises(InvalidInput, match="Slurm knows no node node9"):
         check_nodes("node9", ["node9"], "gpu", known)
     with pytest.raises(InvalidInput, match="--on node\\[1-: this is no list of nodes"):
-        listed(["node[1-"])
+        expand_node_lists(["node[1-"])
 
 
 def test_a_drained_node_is_no_reason_to_refuse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slurmgpu.runs.bench.results import Results
 
 
-class Where(NamedTuple):
+class BenchOptions(NamedTuple):
     """Which Python measures, and where the results go."""
 
     python: str | None
@@ -35,7 +35,7 @@ class Where(NamedTuple):
 
 _where = gathered(
     "where",
-    Where,
+    BenchOptions,
     click.option("--python", metavar="PATH", help="A Python that has torch.  [default: the one found here]"),
     click.option("--here", is_flag=True, help="Measure although this looks like a login node."),
     click.option(
@@ -45,7 +45,7 @@ _where = gathered(
 )
 
 
-class Jobs(NamedTuple):
+class BenchJobOptions(NamedTuple):
     """In which jobs it is measured."""
 
     submit: bool
@@ -96,8 +96,8 @@ _OF_JOBS = (
     click.option("-t", "--time", metavar="TIME", help="Time limit of each job.  [default: 1:00:00]"),
     click.option("--wait", is_flag=True, help="Wait for the jobs, and show what they measured."),
 )
-_in_jobs = gathered("jobs", Jobs, *_OF_JOBS)
-_in_new_jobs = gathered("jobs", Jobs, *_OF_JOBS, _SET, _CLUSTER)
+_in_jobs = gathered("jobs", BenchJobOptions, *_OF_JOBS)
+_in_new_jobs = gathered("jobs", BenchJobOptions, *_OF_JOBS, _SET, _CLUSTER)
 
 
 @click.group()
@@ -131,8 +131,8 @@ def bench_networks(
     threads: str | None,
     precisions: Sequence[str],
     seconds: float,
-    where: Where,
-    jobs: Jobs,
+    where: BenchOptions,
+    jobs: BenchJobOptions,
 ) -> None:
     """Time seven networks on CPU threads and GPUs: forward pass, backward pass and update.
 
@@ -167,7 +167,7 @@ def bench_networks(
 )
 @_where
 @_in_new_jobs
-def bench_node(folders: Sequence[str], where: Where, jobs: Jobs) -> None:
+def bench_node(folders: Sequence[str], where: BenchOptions, jobs: BenchJobOptions) -> None:
     """Measure matrix products in each precision, copies between memories, sums over processes, and folders.
 
     With --submit --nodes 2, sums over all GPUs of two nodes, too. Of GPUs that are known, the published peak stands beside. A
@@ -314,10 +314,10 @@ def act_task(
     processes: str | None,
     seconds: float,
     apply: bool,
-    where: Where,
-    jobs: Jobs,
+    where: BenchOptions,
+    jobs: BenchJobOptions,
 ) -> None:
-    from slurmgpu.cli.bench_jobs import check, submit_bench
+    from slurmgpu.cli.bench_jobs import check_job_options, submit_bench
     from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
     from slurmgpu.cli.preparing import note
     from slurmgpu.cli.running_here import plan_training_here, training_as_options
@@ -325,7 +325,7 @@ def act_task(
     from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
     from slurmgpu.runs.preflight import check_task
 
-    check("task", jobs, where.python)
+    check_job_options("task", jobs, where.python)
     _check_seconds(seconds, "8 seconds")
     settings = {
         "kind": "task",
@@ -380,11 +380,11 @@ def _of_training(job: Job, folder: str) -> dict[str, object]:
     }
 
 
-def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
+def _measure(asked: Mapping[str, object], where: BenchOptions, jobs: BenchJobOptions) -> None:
     """What needs no training: here, or in jobs of its own."""
-    from slurmgpu.cli.bench_jobs import check, command_alone, submit_bench
+    from slurmgpu.cli.bench_jobs import check_job_options, command_alone, submit_bench
 
-    check(str(asked["kind"]), jobs, where.python)
+    check_job_options(str(asked["kind"]), jobs, where.python)
     if not jobs.submit:
         _measure_here(asked, where)
         return
@@ -397,10 +397,10 @@ def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
     )
 
 
-def _measure_here(asked: Mapping[str, object], where: Where) -> tuple[Path, Results]:
+def _measure_here(asked: Mapping[str, object], where: BenchOptions) -> tuple[Path, Results]:
     """Measure, and show it; the folder, and what was found. What was cut short ends the command."""
     from slurmgpu.cli.bench_jobs import ASKED
-    from slurmgpu.cli.bench_results import show
+    from slurmgpu.cli.bench_results import print_results
     from slurmgpu.cli.preparing import note
     from slurmgpu.cli.running_here import LOGIN_NICE, on_login_node
     from slurmgpu.runs.bench.results import ROWS, read
@@ -428,7 +428,7 @@ def _measure_here(asked: Mapping[str, object], where: Where) -> tuple[Path, Resu
             f"nothing was measured: {python} ended with code {code}",
             hint="its own words stand above; --python PATH takes another Python",
         )
-    show(kind, folder, results, as_json=where.as_json)
+    print_results(kind, folder, results, as_json=where.as_json)
     if not results.whole:
         note("it was cut short: what is missing was not measured")
         click.get_current_context().exit(1)

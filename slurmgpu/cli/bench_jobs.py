@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.bench_results import show, show_parts
+from slurmgpu.cli.bench_results import print_parts, print_results
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.preparing import load, note, prepare
@@ -41,7 +41,7 @@ from slurmgpu.runs.resume import COMMAND, as_bench, with_training_code
 from slurmgpu.slurm import Slurm, expand
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.bench import Jobs
+    from slurmgpu.cli.bench import BenchJobOptions
     from slurmgpu.slurm import Present
 
 
@@ -53,14 +53,14 @@ _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 _PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
 
 
-class _Place(NamedTuple):
+class _PlannedPlace(NamedTuple):
     """One job to be: its options, and what it is called."""
 
     given: dict[str, Any]
     on: str
 
 
-def check(kind: str, jobs: Jobs, python: str | None) -> None:
+def check_job_options(kind: str, jobs: BenchJobOptions, python: str | None) -> None:
     """InvalidInput for options that would have no effect."""
     if not jobs.submit:
         given = {
@@ -108,7 +108,7 @@ def check(kind: str, jobs: Jobs, python: str | None) -> None:
 def submit_bench(
     given: Mapping[str, Any],
     asked: Callable[[Job, int], Mapping[str, object]],
-    jobs: Jobs,
+    jobs: BenchJobOptions,
     new_folder: Callable[[], Path],
     *,
     as_json: bool,
@@ -119,7 +119,7 @@ def submit_bench(
     are planned before the first is sent.
     """
     prepared = [
-        (place, *_planned(place, asked, timed=jobs.time is not None)) for place in _places(given, jobs)
+        (place, *_prepare_place(place, asked, timed=jobs.time is not None)) for place in _places(given, jobs)
     ]
     kind = str(prepared[0][2]["kind"])
     folder = new_folder()
@@ -148,7 +148,7 @@ def submit_bench(
         folder.rmdir()
         raise SlurmGpuError("Slurm refused every job of the bench", hint="its words stand above")
     if jobs.wait:
-        gather(folder, wait=True, as_json=as_json)
+        show_measured(folder, wait=True, as_json=as_json)
         return
     if as_json:
         click.echo(jobs_text(kind, sent), nl=False)
@@ -157,7 +157,7 @@ def submit_bench(
     note(f"slurmgpu bench show {folder} shows what is measured by then")
 
 
-def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
+def _places(given: Mapping[str, Any], jobs: BenchJobOptions) -> list[_PlannedPlace]:
     """The places, in the order of the options."""
     hosts = [host for text in jobs.nodelists for host in _hosts(text)]
     if jobs.all_nodes and jobs.partition is not None:
@@ -185,7 +185,7 @@ def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
         if host is not None:
             own["job__sbatch"] = (*(given.get("job__sbatch") or ()), f"nodelist={host}")
             words.append(host)
-        places.append(_Place(own, ", ".join(words)))
+        places.append(_PlannedPlace(own, ", ".join(words)))
     if len(places) > _MOST_JOBS:
         raise InvalidInput(
             f"--submit: these are {len(places)} jobs, and a bench has at most {_MOST_JOBS}",
@@ -226,8 +226,8 @@ def _hosts(text: str) -> list[str]:
     return found
 
 
-def _planned(
-    place: _Place, asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
+def _prepare_place(
+    place: _PlannedPlace, asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
 ) -> tuple[Prepared, Mapping[str, object]]:
     described: list[Job] = []
     loaded = load(place.given)
@@ -274,7 +274,7 @@ def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) ->
         )
     if file is not None:
         _check_same(file, Path(jobs[0].run_dir))
-    gather(Path(folder), wait=wait, as_json=as_json, apply_to=file)
+    show_measured(Path(folder), wait=wait, as_json=as_json, apply_to=file)
 
 
 def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> None:
@@ -286,7 +286,7 @@ def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> Non
         if kind != "task":
             raise InvalidInput(f"--apply: {folder} is a bench of {kind}, from which no job file follows")
         _check_same(file, folder)
-    show(kind, folder, results, as_json=as_json)
+    print_results(kind, folder, results, as_json=as_json)
     if not results.whole or (kind == "task" and not runs(results)):
         note(
             "it was cut short: what is missing was not measured"
@@ -298,11 +298,11 @@ def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> Non
         apply_verdict(file, judge(results), beside=as_json)
 
 
-def gather(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = None) -> None:
+def show_measured(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = None) -> None:
     """Show what the jobs of a bench have measured; with ``wait``, once all have ended. Exit code 1 where something is missing."""
     kind, jobs = jobs_in(folder)
     parts = _until_all_have_ended(jobs) if wait else list(_parts(jobs, shared()))
-    show_parts(kind, folder, parts, as_json=as_json)
+    print_parts(kind, folder, parts, as_json=as_json)
     if kind == "task":
         for part in parts:
             remember_verdict(_key_in(Path(part.job.run_dir)), part.results, folder)

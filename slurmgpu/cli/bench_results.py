@@ -35,7 +35,7 @@ _SOURCE = "Shi et al. (2016), arXiv 1608.07249, Torch"
 _PUBLISHED = f"seconds per mini-batch, median; published: {_SOURCE}"
 
 
-def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
+def print_results(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     """Write the table and the page of what this machine measured, and print it."""
     tables = {"table": _table(kind, results), **_ratio_tables(kind, results)}
     _write(folder, page(kind, results), tables, figures(kind, results))
@@ -49,7 +49,7 @@ def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     note(f"the page, the table and the rows are in {folder}")
 
 
-def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool) -> None:
+def print_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool) -> None:
     """The same of a bench in jobs of its own: each job's under its name, and what is missing."""
     tables: dict[str, list[Sequence[str]]] = {}
     for part in parts:

@@ -80,7 +80,7 @@ def command(
     unread: list[InvalidInput] = []
     modules: frozenset[str] | None = None
     python: dict[str, ScriptFacts] = {}
-    for script in _each(scripts, unread):
+    for script in _each_script(scripts, unread):
         if script.endswith(".py"):
             loop = _findings_of_loop(script, severity, ignore, unread)
             checked += [] if loop is None else [_Checked(printable(script), loop)]
@@ -96,7 +96,7 @@ def command(
         found = _findings(text, cluster, severity, ignore, modules or frozenset(), python)
         checked.append(_Checked("<stdin>" if script == "-" else printable(script), found))
     if checked:
-        _show(checked, as_json=as_json, one=one)
+        _print_all(checked, as_json=as_json, one=one)
     if unread:  # said last, so that it is not overlooked
         hints = list(dict.fromkeys(fault.hint for fault in unread if fault.hint))
         raise InvalidInput("; ".join(fault.message for fault in unread), hint="; ".join(hints) or None)
@@ -167,7 +167,7 @@ def _findings_of_loop(
     return sorted(found)
 
 
-def _each(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]:
+def _each_script(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]:
     """The scripts that are named, and those of folders, each once."""
     from slurmgpu.files.yaml import batch_scripts_in
 
@@ -216,7 +216,7 @@ def _counts(found: list[Finding]) -> dict[str, int]:
     return {severity: sum(one.severity == severity for one in found) for severity in _COLOURS}
 
 
-def _show(checked: list[_Checked], *, as_json: bool, one: bool) -> None:
+def _print_all(checked: list[_Checked], *, as_json: bool, one: bool) -> None:
     everything = [finding for each in checked for finding in each.found]
     if as_json and one:
         data = {"schema": "slurmgpu.check/1", **checked[0].document()}
@@ -231,7 +231,7 @@ def _show(checked: list[_Checked], *, as_json: bool, one: bool) -> None:
     _sum_up(checked[0].shown if one else f"{len(checked)} script{'s' * (len(checked) != 1)}", everything)
 
 
-def show(shown: str, found: list[Finding]) -> None:
+def print_findings(shown: str, found: list[Finding]) -> None:
     """Print what was found in the script of this name, for people."""
     _print(shown, found)
     _sum_up(shown, found)

@@ -161,7 +161,7 @@ def cluster_verify(ctx: click.Context, name: str | None, patch: bool, as_json: b
     if patch and as_json:
         raise InvalidInput("--patch and --json exclude each other", hint="--json has the patch, too")
     settings = load_settings(Path.cwd())
-    path = _chosen(name, settings)
+    path = _chosen_profile(name, settings)
     folders = profile_folders(settings)
     cluster = load_cluster(path, [path.parent, *folders]) if path else None
     found = discover_here(own_slurm(ctx), None, settings)
@@ -238,7 +238,7 @@ def cluster_fetch(what: str, name: str | None, dry_run: bool) -> None:
     if fetched is None:
         click.echo(f"{path}: {address} has nothing newer", err=True)
         return
-    cluster = _read(fetched, address, path.stem if path else None, settings)
+    cluster = _load_fetched(fetched, address, path.stem if path else None, settings)
     if path is None:
         check_name(cluster.name)
         if cluster.name == GENERIC.name:
@@ -254,7 +254,7 @@ def cluster_fetch(what: str, name: str | None, dry_run: bool) -> None:
     else:
         _check_is_ours(path, old, before.is_of(old) if before and old is not None else False)
         keep(path, address, fetched, datetime.date.today())
-    for line in _told(cluster, old, fetched.text, shown=dry_run):
+    for line in _fetched_in_words(cluster, old, fetched.text, shown=dry_run):
         click.echo(line, err=True)
     done = "is not written" if dry_run else "is written"
     click.echo(f"{path} {done}; plan on it: slurmgpu cluster use {path.stem}", err=True)
@@ -268,7 +268,7 @@ def cluster_list(words: tuple[str, ...], as_json: bool) -> None:
 
     WORD: only those in which each word is found, such as a100 or csc.
     """
-    from slurmgpu.clusters.text import ProfileRow, listed, matches
+    from slurmgpu.clusters.text import ProfileRow, matches, profile_table
     from slurmgpu.files.clusters import (
         choose_cluster,
         load_cluster,
@@ -297,7 +297,7 @@ def cluster_list(words: tuple[str, ...], as_json: bool) -> None:
         document = {"schema": "slurmgpu.clusters/1", "clusters": [row.data() for row in rows]}
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    for line in listed(rows):
+    for line in profile_table(rows):
         click.echo(line)
     if chooser is None:
         click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
@@ -519,7 +519,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def _chosen(name: str | None, settings: LoadedSettings) -> Path | None:
+def _chosen_profile(name: str | None, settings: LoadedSettings) -> Path | None:
     """The profile's file; None: none is named or chosen."""
     from slurmgpu.files.clusters import profiles
 
@@ -596,7 +596,7 @@ def _check_is_ours(path: Path, old: str | None, unchanged: bool) -> None:
         )
 
 
-def _read(fetched: Fetched, address: str, name: str | None, settings: LoadedSettings) -> Cluster:
+def _load_fetched(fetched: Fetched, address: str, name: str | None, settings: LoadedSettings) -> Cluster:
     """The profile, as it would be loaded; InvalidInput names the address."""
     from slurmgpu.files.clusters import load_cluster, profile_folders
 
@@ -609,7 +609,7 @@ def _read(fetched: Fetched, address: str, name: str | None, settings: LoadedSett
             raise InvalidInput(error.message.replace(str(path), address), hint=error.hint) from None
 
 
-def _told(cluster: Cluster, old: str | None, new: str, *, shown: bool) -> Iterator[str]:
+def _fetched_in_words(cluster: Cluster, old: str | None, new: str, *, shown: bool) -> Iterator[str]:
     """What was fetched: the changes of a profile that was there, else what of it runs in jobs."""
     if old is not None:
         changes = list(

@@ -47,11 +47,11 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
         probed = probe_nodes(
             loaded, cluster_name, force=bool(given.get("job__force")), within=within * 60.0, say=note
         )
-        _show(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
+        _print_lines(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
         return
     from slurmgpu.doctor.here import lines_here
 
-    _show(list(lines_here(loaded, cluster_name, note)), {}, as_json)
+    _print_lines(list(lines_here(loaded, cluster_name, note)), {}, as_json)
 
 
 _MARKS: dict[Level, tuple[str, str]] = {
@@ -63,7 +63,7 @@ _MARKS: dict[Level, tuple[str, str]] = {
 _WIDTH = 80
 
 
-def _show(lines: Sequence[Line], more: dict[str, object], as_json: bool) -> None:
+def _print_lines(lines: Sequence[Line], more: dict[str, object], as_json: bool) -> None:
     """Print the lines; the command ends with 1 where a failure is among them."""
     number = counts(lines)
     if as_json:

@@ -40,6 +40,11 @@ from slurmgpu.models.plan import Plan
 
 Key = tuple[str, ...]
 
+_RUNS: Key = ("runs",)
+_ACCOUNT: Key = ("job", "resources", "account")
+_PARTITION: Key = ("job", "resources", "partition")
+_QOS: Key = ("job", "resources", "qos")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -123,7 +128,7 @@ def settings_to_write(
     there = read_file(path).data if path.is_file() else {}
     result = {}
     for key, value in wanted.items():
-        old = _at(there, key)
+        old = _value_at(there, key)
         said = f"{'.'.join(key)}: {old} stands in {path}"
         if old is None or force:
             result[key] = value
@@ -138,7 +143,7 @@ def settings_to_write(
     return result
 
 
-def _at(data: object, key: Key) -> object:
+def _value_at(data: object, key: Key) -> object:
     for name in key:
         data = data.get(name) if isinstance(data, dict) else None
     return data
@@ -191,11 +196,11 @@ class Drafts:
         if self.job.exists() and not self.force:
             say(f"kept: {self.job} is there already")
             return
-        write(self.job, first_job_text(self.found.cluster, self.environment, typed(self.job)))
+        write(self.job, first_job_text(self.found.cluster, self.environment, shell_path(self.job)))
         say(f"written: {self.job}")
 
 
-def typed(path: Path) -> str:
+def shell_path(path: Path) -> str:
     """The path as a shell wants it."""
     import shlex
 
@@ -264,7 +269,7 @@ def _ask(drafts: Drafts, options: InitAnswers, settings: LoadedSettings, questio
         _QOS: options.qos,
     }
     asked = frozenset(key for key, value in given.items() if value is not None)
-    stands = {} if options.force else _standing(settings, [key for key in given if key not in asked])
+    stands = {} if options.force else _settings_in_force(settings, [key for key in given if key not in asked])
     account, partition, qos, runs = (stands.get(key) for key in (_ACCOUNT, _PARTITION, _QOS, _RUNS))
     if account is None:
         wished = partition or (options.partition if options.partition != NONE else None)
@@ -279,7 +284,7 @@ def _ask(drafts: Drafts, options: InitAnswers, settings: LoadedSettings, questio
     if account is not None and account == found.default_account:
         # Slurm takes it by itself, and the planner where one must be named: it stands in the profile.
         drafts.additions["default_account"] = account
-        account = account if _at(settings.layered.data, _ACCOUNT) is not None else None
+        account = account if _value_at(settings.layered.data, _ACCOUNT) is not None else None
     wanted = {
         ("cluster",): None if "SLURMGPU_CLUSTER" in os.environ else drafts.target.name,
         _RUNS: runs,
@@ -291,9 +296,9 @@ def _ask(drafts: Drafts, options: InitAnswers, settings: LoadedSettings, questio
     drafts.settings = settings_to_write(wished_for, settings, questions, asked, force=options.force)
 
 
-def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
+def _settings_in_force(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     """What the settings say already, of these; told to the person."""
-    found = {key: str(value) for key in keys if (value := _at(settings.layered.data, key)) is not None}
+    found = {key: str(value) for key in keys if (value := _value_at(settings.layered.data, key)) is not None}
     for key, value in found.items():
         say(f"{key[-1]}: {value}, as {settings.layered.origin(key)} says")
     if found.get(_RUNS, "").startswith(("/", "$", "~")):
@@ -343,10 +348,10 @@ def tell_next(drafts: Drafts) -> None:
         say(f"jobs are {by}on this cluster with --cluster {drafts.target.name}")
         given["job__cluster"] = drafts.target.name
         option = f" --cluster {drafts.target.name}"
-    job = typed(drafts.job)
+    job = shell_path(drafts.job)
     try:
         plan = prepare(given).plan
-        say(f"{job} would ask for: {' '.join(_asked(plan))}")
+        say(f"{job} would ask for: {' '.join(_options_in_words(plan))}")
     except SlurmGpuError as error:
         say(
             f"{job} would not be accepted as it is: {error.message}"
@@ -366,19 +371,7 @@ def _is_of(target: Target, chosen: Cluster, settings: LoadedSettings) -> bool:
     return load_cluster(target.path, [target.path.parent, *profile_folders(settings)]).name == chosen.name
 
 
-def _asked(plan: Plan) -> list[str]:
+def _options_in_words(plan: Plan) -> list[str]:
     """The request alone, without names and folders."""
     dull = {"job-name", "chdir", "output", "error", "requeue", "no-requeue"}
     return [str(one) for one in plan.options if one.name not in dull]
-
-
-_RUNS: Key = ("runs",)
-
-
-_ACCOUNT: Key = ("job", "resources", "account")
-
-
-_PARTITION: Key = ("job", "resources", "partition")
-
-
-_QOS: Key = ("job", "resources", "qos")

@@ -87,7 +87,7 @@ def write_values(
     ):
         click.echo(printable(line), err=beside)
     try:
-        _put(path, text, changed.replace("\n", ending))
+        _replace_file(path, text, changed.replace("\n", ending))
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be written: {error.strerror}", hint="change it by hand, as shown"
@@ -109,7 +109,7 @@ def _ending_of(path: Path) -> str:
     )
 
 
-def _put(path: Path, before: str, text: str) -> None:
+def _replace_file(path: Path, before: str, text: str) -> None:
     """Write the file anew; InvalidInput where it is write-protected, or somebody has changed it meanwhile."""
     mode = path.stat().st_mode & 0o777
     if not mode & 0o222:
@@ -164,12 +164,13 @@ def _check_same(path: Path, then: Job, run_dir: Path, proposals: tuple[Proposal,
         before, after = getattr(then.resources, name), getattr(now.resources, name)
         if before != after:
             raise InvalidInput(
-                f"--apply: {path} is not what {run_dir} ran: resources.{name} was {_shown(before)}, and is {_shown(after)} there",
+                f"--apply: {path} is not what {run_dir} ran: resources.{name} was {_value_in_words(before)}, and is "
+                f"{_value_in_words(after)} there",
                 hint="the file has been changed since, or an option won; change it by hand",
             )
 
 
-def _shown(value: object) -> str:
+def _value_in_words(value: object) -> str:
     return "not given" if value is None else str(value)
 
 

@@ -208,7 +208,7 @@ def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: b
         nothing = [
             (log, why)
             for log in logs
-            if (why := _show(log, last, growing, write)) and (log.why or not follow)
+            if (why := _show_log(log, last, growing, write)) and (log.why or not follow)
         ]
     empty = sum(why.endswith(_EMPTY) for _, why in nothing)
     for log, why in nothing:
@@ -235,7 +235,7 @@ def _show_paths(logs: list[Log]) -> int:
     return 1 if any(log.path is None for log in logs) else 0
 
 
-def _show(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
+def _show_log(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
     """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
     from slurmgpu.jobs.log_files import nothing_in, size_of
     from slurmgpu.jobs.wait import header

@@ -20,7 +20,7 @@ from slurmgpu.jobs.cancel import cancel as cancel_jobs
 from slurmgpu.jobs.look import status as look_up
 from slurmgpu.jobs.select import current_user, select
 from slurmgpu.mcp import fields as mcp_fields
-from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require
+from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require_allowed
 from slurmgpu.mcp.permitted import (
     check_is_script,
     check_script,
@@ -32,7 +32,7 @@ from slurmgpu.mcp.permitted import (
     stay_below,
 )
 from slurmgpu.mcp.server import OfferedTool
-from slurmgpu.mcp.text import Said, heard
+from slurmgpu.mcp.text import ToolOutput, captured
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_before_submission, doubts
 from slurmgpu.runs.prepare import Prepared
@@ -71,64 +71,64 @@ def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
     return given
 
 
-def show_plan(asked: mcp_fields.PlanFields) -> Said:
+def show_plan(asked: mcp_fields.PlanFields) -> ToolOutput:
     """The plan of a job with its reasons."""
-    with heard() as told, staying_below(Path.cwd()):
+    with captured() as told, staying_below(Path.cwd()):
         plan.print_plan(job_of(asked), when=False, as_json=False)
     return told.said()
 
 
-def show_script(asked: mcp_fields.PlanFields) -> Said:
+def show_script(asked: mcp_fields.PlanFields) -> ToolOutput:
     """The batch script of a job."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
 
-    with heard() as told, staying_below(Path.cwd()):
+    with captured() as told, staying_below(Path.cwd()):
         prepared = prepare(job_of(asked))
         tell_of_image(prepared)
         click.echo(prepared.render(), nl=False)
     return told.said()
 
 
-def show_findings(asked: mcp_fields.CheckFields) -> Said:
+def show_findings(asked: mcp_fields.CheckFields) -> ToolOutput:
     """What is wrong with a batch script."""
-    from slurmgpu.cli.check import findings, show
+    from slurmgpu.cli.check import findings, print_findings
     from slurmgpu.files.yaml import refuse_too_many_lines
 
-    with heard() as told, staying_below(Path.cwd()):
+    with captured() as told, staying_below(Path.cwd()):
         if asked.file is not None:
             shown = inside(asked.file)
             text = check_is_script(shown)
         else:
             shown, text = "<text>", refuse_too_many_lines(asked.text or "", "text")
-        show(shown, findings(text, named_profile(asked.cluster)))
+        print_findings(shown, findings(text, named_profile(asked.cluster)))
     return told.said()
 
 
-def show_why(asked: mcp_fields.WhyFields) -> Said:
+def show_why(asked: mcp_fields.WhyFields) -> ToolOutput:
     """Why jobs wait, or why they failed."""
     own_jobs(asked.jobs, shared())
-    with heard(ends=True) as told:
+    with captured(ends=True) as told:
         _invoke(why.command, jobs=tuple(asked.jobs))
     return told.said()
 
 
-def show_status(asked: mcp_fields.StatusFields) -> Said:
+def show_status(asked: mcp_fields.StatusFields) -> ToolOutput:
     """The user's jobs."""
     return _show_some(status.command, asked)
 
 
-def show_report(asked: mcp_fields.ReportFields) -> Said:
+def show_report(asked: mcp_fields.ReportFields) -> ToolOutput:
     """What jobs used of what they asked for."""
     return _show_some(report.command, asked, each=asked.each)
 
 
 def _show_some(
     command: click.Command, asked: mcp_fields.StatusFields | mcp_fields.ReportFields, **more: object
-) -> Said:
+) -> ToolOutput:
     check_since(asked.since)
     if asked.jobs:
         own_jobs(asked.jobs, shared())
-    with heard(ends=True) as told:
+    with captured(ends=True) as told:
         _invoke(
             command,
             jobs=tuple(asked.jobs),
@@ -141,17 +141,17 @@ def _show_some(
     return told.said()
 
 
-def show_gpus(_: mcp_fields.Nothing) -> Said:
+def show_gpus(_: mcp_fields.Nothing) -> ToolOutput:
     """Which GPUs are free."""
-    with heard() as told:
+    with captured() as told:
         _invoke(cluster.cluster_gpus)
     return told.said()
 
 
-def show_logs(asked: mcp_fields.LogsFields) -> Said:
+def show_logs(asked: mcp_fields.LogsFields) -> ToolOutput:
     """The last lines of a job's logs."""
     own_jobs([asked.job], shared())
-    with heard(ends=True) as told:
+    with captured(ends=True) as told:
         _invoke(
             logs.command,
             jobs=(asked.job,),
@@ -177,12 +177,12 @@ def _invoke(command: click.Command, **options: object) -> None:
     click.Context(command, info_name=command.name).invoke(command, **options)
 
 
-def submit_job(asked: mcp_fields.SubmitFields) -> Said:
+def submit_job(asked: mcp_fields.SubmitFields) -> ToolOutput:
     """Submit a job once, within the budget."""
-    limit = limit_of(require("submit"))
+    limit = limit_of(require_allowed("submit"))
     book = Budget(os.environ)
     what = _hash(asked)
-    with heard() as told:
+    with captured() as told:
         entry = book.known(asked.once, what)
         if entry is None:
             entry = _submitted(asked, what, book, limit)
@@ -264,9 +264,9 @@ def _check_nothing_to_make(prepared: Prepared) -> None:
         )
 
 
-def cancel_own_jobs(asked: mcp_fields.CancelFields) -> Said:
+def cancel_own_jobs(asked: mcp_fields.CancelFields) -> ToolOutput:
     """End jobs of the user's own."""
-    require("cancel")
+    require_allowed("cancel")
     for word in asked.jobs:
         if JobId.parse(word) is None:
             raise InvalidInput(
@@ -283,7 +283,7 @@ def cancel_own_jobs(asked: mcp_fields.CancelFields) -> Said:
                 f"cancel: {job.job_id} is not a job of {me}; nothing was cancelled",
                 hint="name the user's own jobs only; status lists them",
             )
-    with heard() as told:
+    with captured() as told:
         results = cancel_jobs(slurm, selections, user=me)
         for result in results:
             click.echo(result.message)

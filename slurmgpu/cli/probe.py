@@ -14,7 +14,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.probing import Found
+    from slurmgpu.cli.probing import ProbeResult
     from slurmgpu.runs.prepare import Prepared
 
 
@@ -63,25 +63,25 @@ def command(
     3 when its end is not known.
     """
     from slurmgpu.cli.preparing import note
-    from slurmgpu.cli.probing import planned, run_it, tell_beforehand
-    from slurmgpu.cli.submitting import show, with_image
+    from slurmgpu.cli.probing import plan_probe, run_probe, tell_beforehand
+    from slurmgpu.cli.submitting import show_submission, with_image
     from slurmgpu.slurm import Slurm
 
-    _check(minutes, wait_at_most, dry_run=dry_run, as_json=as_json, apply=apply)
-    probe = planned(given, minutes)
+    _check_options(minutes, wait_at_most, dry_run=dry_run, as_json=as_json, apply=apply)
+    probe = plan_probe(given, minutes)
     file = _file_to_change(probe.prepared) if apply else None
     parts = _parts(probe.prepared) if micro_batch else 0
     tell_beforehand(probe, minutes)
     if dry_run:
         prepared, making = with_image(probe.prepared, pull=True, now=False)
-        show(prepared, Slurm(), making, "probe --dry-run")
+        show_submission(prepared, Slurm(), making, "probe --dry-run")
         return
     if micro_batch:
         from slurmgpu.cli.probing import search
 
         found = search(given, minutes, wait_at_most, probe, parts)
     else:
-        found = run_it(probe, wait_at_most)
+        found = run_probe(probe, wait_at_most)
     if as_json:
         click.echo(json.dumps(_document(found), indent=2))
     else:
@@ -118,7 +118,9 @@ def _parts(prepared: Prepared) -> int:
     return train.samples_at_a_time(world) * train.accumulate
 
 
-def _check(minutes: int, wait_at_most: int | None, *, dry_run: bool, as_json: bool, apply: bool) -> None:
+def _check_options(
+    minutes: int, wait_at_most: int | None, *, dry_run: bool, as_json: bool, apply: bool
+) -> None:
     if not 1 <= minutes <= LONGEST:
         raise InvalidInput(
             f"--minutes {minutes}: a probe runs for 1 to {LONGEST} minutes",
@@ -155,7 +157,7 @@ def _file_to_change(prepared: Prepared) -> Path:
     return path
 
 
-def _print(found: Found) -> None:
+def _print(found: ProbeResult) -> None:
     from slurmgpu.jobs.causes import cause_lines
     from slurmgpu.jobs.report.text import job_lines
 
@@ -165,7 +167,7 @@ def _print(found: Found) -> None:
         click.echo(line)
 
 
-def _conclude(found: Found, file: Path | None, *, as_json: bool) -> None:
+def _conclude(found: ProbeResult, file: Path | None, *, as_json: bool) -> None:
     from slurmgpu.cli.preparing import note
 
     proposals = found.report.advice.proposals
@@ -182,7 +184,7 @@ def _conclude(found: Found, file: Path | None, *, as_json: bool) -> None:
     write_request(found.report, file, found.probe.asked, found.probe.prepared.plan, beside=as_json)
 
 
-def _document(found: Found) -> dict[str, object]:
+def _document(found: ProbeResult) -> dict[str, object]:
     from slurmgpu.jobs.report.text import job_document
     from slurmgpu.runs.resume import left_out
 

@@ -45,7 +45,7 @@ class Probe(NamedTuple):
     """As it is submitted."""
 
 
-class Found(NamedTuple):
+class ProbeResult(NamedTuple):
     """What came of a probe."""
 
     probe: Probe
@@ -57,7 +57,7 @@ class Found(NamedTuple):
     """What failed first, where it did not."""
 
 
-def planned(given: dict[str, Any], minutes: int, accumulate: int | None = None) -> Probe:
+def plan_probe(given: dict[str, Any], minutes: int, accumulate: int | None = None) -> Probe:
     """Read and plan the job that file and options describe; with micro-batches of another size, where that is named."""
     policy = load_settings(Path.cwd()).settings.policy.sampling
     asked: list[Job] = []
@@ -96,7 +96,7 @@ def tell_beforehand(probe: Probe, minutes: int) -> None:
         note("the command runs as it is: what it writes outside its run directory, it writes there now, too")
 
 
-def run_it(probe: Probe, at_most: int | None) -> Found:
+def run_probe(probe: Probe, at_most: int | None) -> ProbeResult:
     """Submit it, wait for its end, and read what it used. ``at_most``: minutes in the queue."""
     prepared, _ = with_image(probe.prepared, pull=True, now=True)
     with as_interrupts():
@@ -104,10 +104,10 @@ def run_it(probe: Probe, at_most: int | None) -> Found:
     slurm = Slurm()
     run = submit(prepared, slurm, probe=True)
     job = Wait(slurm, run, at_most).until_its_end()
-    return _found(slurm, run, job, probe)
+    return _read_result(slurm, run, job, probe)
 
 
-def _found(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> Found:
+def _read_result(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> ProbeResult:
     asked, prepared = probe
     well = ended_well(job, folder_of(Path(run.run_dir), job))
     limit = asked.resources.time
@@ -117,7 +117,7 @@ def _found(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> Found:
     report = probed(
         report_of(slurm, run, job, prepared.cluster), run, prepared.plan, request, prepared.cluster
     )
-    return Found(probe, run, report, well, None if well else cause_of(job, run))
+    return ProbeResult(probe, run, report, well, None if well else cause_of(job, run))
 
 
 def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobReport:
@@ -157,7 +157,9 @@ _FULL = frozenset({"gpu-memory", "cpu-memory", "host-memory"})
 """First causes by which a micro-batch was too large (slurmgpu/diagnosis/table/)."""
 
 
-def search(given: dict[str, Any], minutes: int, wait_at_most: int | None, probe: Probe, parts: int) -> Found:
+def search(
+    given: dict[str, Any], minutes: int, wait_at_most: int | None, probe: Probe, parts: int
+) -> ProbeResult:
     """Probe with the job's own micro-batch, then with others; what was found with the one to take.
 
     ``parts``: samples that each process takes in an optimizer step.
@@ -169,16 +171,16 @@ def search(given: dict[str, Any], minutes: int, wait_at_most: int | None, probe:
         f"--micro-batch: up to {MOST_TRIES} such jobs, one after another; batch_size {train.batch_size} stays"
     )
     tried: dict[int, Tried] = {}
-    found: dict[int, Found] = {}
+    found: dict[int, ProbeResult] = {}
     number = next_try(first, parts, tried)
     while number is not None:
         note(f"accumulate {number}: micro-batches of {parts // number}")
-        one = run_it(probe if number == first else planned(given, minutes, number), wait_at_most)
+        one = run_probe(probe if number == first else plan_probe(given, minutes, number), wait_at_most)
         full = _was_full(one)
         if not one.well and not full:
             return found[best(first, tried) or first] if tried and number != first else one
         found[number], tried[number] = one, Tried(one.well, _step_seconds(one), _memory_share(one))
-        note(f"accumulate {number}: {_said(tried[number], parts // number)}")
+        note(f"accumulate {number}: {_try_in_words(tried[number], parts // number)}")
         number = next_try(first, parts, tried)
     chosen = best(first, tried)
     if chosen is None:
@@ -186,24 +188,24 @@ def search(given: dict[str, Any], minutes: int, wait_at_most: int | None, probe:
     return _proposed(found[chosen], first, chosen, tried) if chosen != first else found[first]
 
 
-def _was_full(found: Found) -> bool:
+def _was_full(found: ProbeResult) -> bool:
     job = found.report.figures.job
     kind = found.cause.kind if found.cause is not None else None
     return not found.well and (job.state is JobState.OUT_OF_MEMORY or kind in _FULL)
 
 
-def _step_seconds(found: Found) -> float | None:
+def _step_seconds(found: ProbeResult) -> float | None:
     pace = pace_in(folder_of(Path(found.run.run_dir), found.report.figures.job))
     return None if pace is None else pace.step_seconds
 
 
-def _memory_share(found: Found) -> float | None:
+def _memory_share(found: ProbeResult) -> float | None:
     figures = found.report.figures
     peak, total = figures.gpu_memory_peak, figures.gpu_memory_total
     return peak / total if peak is not None and total else None
 
 
-def _said(one: Tried, size: int) -> str:
+def _try_in_words(one: Tried, size: int) -> str:
     if not one.fits:
         return f"memory was full with {count(size, 'sample')} at a time"
     pace = "" if one.step_seconds is None else f", {one.step_seconds:.3g} s a step"
@@ -212,7 +214,7 @@ def _said(one: Tried, size: int) -> str:
     )
 
 
-def _proposed(found: Found, first: int, chosen: int, tried: dict[int, Tried]) -> Found:
+def _proposed(found: ProbeResult, first: int, chosen: int, tried: dict[int, Tried]) -> ProbeResult:
     own, other = tried[first], tried[chosen]
     if not own.fits:
         why = f"with {first}, memory was full; the batch stays the same"

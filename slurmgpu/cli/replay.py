@@ -59,7 +59,7 @@ class OnNodes:
         self._slurm, self._folder = slurm, folder
         self._record = read_run(folder)
         self._plan = read_plan(folder)
-        self._nodes = listed(nodes)
+        self._nodes = expand_node_lists(nodes)
         self._asked = ",".join(nodes)
         self.jobs: list[dict[str, Any]] = []
         self._against: dict[Path, Sequence[Path]] = {}
@@ -166,7 +166,7 @@ def check_nodes(asked: str, names: Sequence[str], partition: str | None, known: 
             note(f"{name} is {there[name].away} ({there[name].state}): the job waits until it takes jobs")
 
 
-def listed(words: Sequence[str]) -> list[str]:
+def expand_node_lists(words: Sequence[str]) -> list[str]:
     """The nodes of some lists, each once; InvalidInput where one is no list."""
     found: list[str] = []
     for word in words:

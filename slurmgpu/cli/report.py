@@ -82,7 +82,7 @@ def command(
         _since(since),
         job_filter(states, partitions, accounts, name),
     )
-    _check(jobs, apply=apply, html=html, as_json=as_json)
+    _check_options(jobs, apply=apply, html=html, as_json=as_json)
     slurm = shared_slurm(ctx)
     cluster = _cluster()
     runs_of = runs_by_settings(Path.cwd(), os.environ)
@@ -134,7 +134,7 @@ def _job_file(words: tuple[str, ...]) -> tuple[tuple[str, ...], Path | None]:
     return tuple(word for word in words if word not in files), Path(files[0]) if files else None
 
 
-def _check(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bool) -> None:
+def _check_options(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bool) -> None:
     if html is not None and as_json:
         raise InvalidInput("--html and --json are both given", hint="keep one of the two")
     if apply and len(jobs) != 1:

@@ -18,7 +18,7 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.launchers import world_size
-from slurmgpu.local.gpus import UsableGpus, choose_gpus, is_on_a_node, share_out, told_of_gpus
+from slurmgpu.local.gpus import UsableGpus, choose_gpus, gpus_in_words, is_on_a_node, share_out
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
@@ -49,7 +49,7 @@ def on_login_node(here: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalRun:
     """How a job is run on this machine; None: as it comes."""
 
     login_node: bool
@@ -78,11 +78,11 @@ def act_run(
 ) -> None:
     prepared = prepare(given, starts="run")
     login_node = on_login_node(here)
-    local = Local(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
+    local = LocalRun(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
     click.get_current_context().exit(run_prepared(prepared, local))
 
 
-def run_prepared(prepared: Prepared, here: Local) -> int:
+def run_prepared(prepared: Prepared, here: LocalRun) -> int:
     """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
     gpus = choose_gpus(prepared.plan, here.on_gpus)
     each = _processes_per_node(prepared, here, gpus)
@@ -102,7 +102,7 @@ def run_prepared(prepared: Prepared, here: Local) -> int:
         if made is not None:
             made.remove()
         raise
-    for said in told_of_gpus(prepared.plan, gpus, here.on_gpus, each * here.nodes):
+    for said in gpus_in_words(prepared.plan, gpus, here.on_gpus, each * here.nodes):
         note(said)
     for line in replaced:
         note(f"stand-in: {line}")
@@ -137,7 +137,7 @@ def looks_like_a_login_node() -> bool:
     return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
 
 
-def _processes_per_node(prepared: Prepared, here: Local, gpus: UsableGpus | None) -> int:
+def _processes_per_node(prepared: Prepared, here: LocalRun, gpus: UsableGpus | None) -> int:
     plan, processes, nodes = prepared.plan, here.processes, here.nodes
     if processes is not None and processes % nodes:
         raise InvalidInput(
@@ -198,7 +198,7 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
 
 
 def _request(
-    prepared: Prepared, here: Local, *, script: str, run_dir: Path, each: int, gpus: UsableGpus | None
+    prepared: Prepared, here: LocalRun, *, script: str, run_dir: Path, each: int, gpus: UsableGpus | None
 ) -> LocalRequest:
     plan, folder = prepared.plan, prepared.folder
     return LocalRequest(

@@ -56,12 +56,12 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
         click.echo(printable(said), err=True)
     settled = [(path, settle(slurm, path, datetime.now(timezone.utc))) for path in open_runs]
     for path, one in settled:
-        click.echo(printable(f"{path}: {_told(path, one)}"))
+        click.echo(printable(f"{path}: {_outcome_in_words(path, one)}"))
     if any(one.outcome == "unknown" for _, one in settled):
         ctx.exit(OutcomeUnknown.exit_code)
 
 
-def _told(path: Path, settled: SettledRun) -> str:
+def _outcome_in_words(path: Path, settled: SettledRun) -> str:
     """What became of a run, and what can be done about it."""
     if settled.outcome == "unknown":
         return f"not known: {settled.why}"

@@ -52,7 +52,7 @@ def command(
             "a shell needs a terminal, and input or output is none here",
             hint="give a command: slurmgpu shell ... -- COMMAND; or submit a job: slurmgpu submit",
         )
-    prepared = _planned(given)
+    prepared = _plan_session(given)
     code = _serve(prepared, wanted) if wanted.server else _work(prepared, terminal)
     click.get_current_context().exit(code)
 
@@ -102,7 +102,7 @@ def _check_options(wanted: _Wanted, command: tuple[str, ...] | None) -> None:
         raise InvalidInput("--write-ssh-config is for --ssh", hint="add --ssh, or leave it out")
 
 
-def _planned(given: dict[str, Any]) -> Prepared:
+def _plan_session(given: dict[str, Any]) -> Prepared:
     """The job as it is planned, with a command or a shell (None) in place of what it runs."""
     from slurmgpu.cli.preparing import note, plan_given
     from slurmgpu.script.render import shell_plan

@@ -109,7 +109,7 @@ def command(
     def show(report: StatusReport, why_old: str = "") -> None:
         if watch and not as_json and sys.stdout.isatty():
             click.clear()
-        found = [task for job in report.jobs if counts(job) for task in _named(job, selections)]
+        found = [task for job in report.jobs if counts(job) for task in _named_tasks(job, selections)]
         print_report(
             replace(report, jobs=in_order(found, sort, report.time) if sort else found),
             live=live,
@@ -372,7 +372,7 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
     return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
 
 
-def _named(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
+def _named_tasks(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
     """A record, or of tasks that wait together those that are named one by one."""
     from slurmgpu.jobs.arrays import only
 

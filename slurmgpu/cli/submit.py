@@ -52,7 +52,7 @@ def command(
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
     from slurmgpu.cli.preparing import note, prepare
-    from slurmgpu.cli.submitting import show, submit, with_image
+    from slurmgpu.cli.submitting import show_submission, submit, with_image
     from slurmgpu.interrupts import as_interrupts
     from slurmgpu.slurm import Slurm
 
@@ -72,7 +72,7 @@ def command(
         packed = pack_command(prepared.plan)
         prepared = prepared._replace(plan=packed.plan)
     if dry_run:
-        show(prepared, slurm, making)
+        show_submission(prepared, slurm, making)
         return
     with as_interrupts():
         prepared.pack(note)

@@ -103,7 +103,9 @@ def submit(
     return run
 
 
-def show(prepared: Prepared, slurm: Slurm, making: Making | None, asker: str = "submit --dry-run") -> None:
+def show_submission(
+    prepared: Prepared, slurm: Slurm, making: Making | None, asker: str = "submit --dry-run"
+) -> None:
     """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
     prepared.check_test_only(asker)
     script = prepared.render()

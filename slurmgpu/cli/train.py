@@ -172,7 +172,7 @@ def command(
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
     from slurmgpu.cli.running_here import (
-        Local,
+        LocalRun,
         looks_like_a_login_node,
         on_login_node,
         plan_training_here,
@@ -201,7 +201,7 @@ def command(
         ctx.exit(_prepare_task(prepared, interpreter))
     if looks_like_a_login_node() and not here:
         check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
-    local = Local(on_login_node(here), processes, on_gpus=on_gpus, python=interpreter, run_dir=run_dir)
+    local = LocalRun(on_login_node(here), processes, on_gpus=on_gpus, python=interpreter, run_dir=run_dir)
     ctx.exit(run_prepared(prepared, local))
 
 

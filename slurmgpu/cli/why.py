@@ -66,7 +66,7 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
     if as_json:
         click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
     else:
-        _show(report, told, slurm.oldest())
+        _print_answers(report, told, slurm.oldest())
     if report.missing:
         ctx.exit(1)
     if report.unasked:
@@ -141,7 +141,7 @@ def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, ob
     }
 
 
-def _show(report: StatusReport, told: list[Why], age: float) -> None:
+def _print_answers(report: StatusReport, told: list[Why], age: float) -> None:
     from slurmgpu.cli.shared_answers import ago
     from slurmgpu.jobs.why.answer import listed
     from slurmgpu.jobs.why.text import verdict_of, why_lines

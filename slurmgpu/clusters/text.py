@@ -232,7 +232,7 @@ def matches(row: ProfileRow, words: Sequence[str]) -> bool:
     return all(word.lower() in text for word in words)
 
 
-def listed(rows: Sequence[ProfileRow]) -> Iterator[str]:
+def profile_table(rows: Sequence[ProfileRow]) -> Iterator[str]:
     """The table's lines; what does not fit is cut off, the name never."""
     name = max((len(row.name) for row in rows), default=0)
     date = max((len(row.date) for row in rows), default=0)

@@ -43,7 +43,7 @@ _LEFT_OUT = frozenset(
 )  # fmt: skip
 
 
-class Asked(NamedTuple):
+class Expected(NamedTuple):
     """What the nodes are held against."""
 
     gpus: int
@@ -112,7 +112,7 @@ def files(plan: Plan, folders: Mapping[str, str]) -> dict[str, bytes]:
     }
 
 
-def read(run_dir: Path, log: str) -> list[Measured]:
+def read_results(run_dir: Path, log: str) -> list[Measured]:
     """What the nodes told, in Slurm's order: their files, and what stands in the log where one could not be written."""
     found: dict[str, Measured] = {}
     texts = [path.read_text(encoding="utf-8") for path in sorted((run_dir / RESULTS).glob("*.json"))]
@@ -123,7 +123,7 @@ def read(run_dir: Path, log: str) -> list[Measured]:
     return sorted(found.values(), key=lambda one: int(one["number"]))
 
 
-def lines(asked: Asked, nodes: Sequence[Measured], login_offset: float | None) -> Iterator[Line]:
+def lines(asked: Expected, nodes: Sequence[Measured], login_offset: float | None) -> Iterator[Line]:
     """The lines of every node; ``login_offset``: slurmctld's clock minus the login node's."""
     for node in nodes:
         for line in _of_node(asked, node, nodes, login_offset):
@@ -131,7 +131,7 @@ def lines(asked: Asked, nodes: Sequence[Measured], login_offset: float | None) -
 
 
 def _of_node(
-    asked: Asked, node: Measured, nodes: Sequence[Measured], login_offset: float | None
+    asked: Expected, node: Measured, nodes: Sequence[Measured], login_offset: float | None
 ) -> Iterator[Line]:
     yield _environment(node)
     if asked.gpus:
@@ -161,7 +161,7 @@ def _environment(node: Measured) -> Line:
     return ok("job.environment", found + (f"; in {node['container']}" if node["container"] else ""))
 
 
-def _gpus(asked: Asked, node: Measured) -> Iterator[Line]:
+def _gpus(asked: Expected, node: Measured) -> Iterator[Line]:
     told, torch = node["gpus"], node["torch"]
     found = probe.shown(told.get("gpus", []), node["visible"])
     if not told["there"] and not node["devices"] and not torch.get("gpus"):
@@ -189,7 +189,7 @@ def _gpus(asked: Asked, node: Measured) -> Iterator[Line]:
         yield gpus.xid(node["xids"])
 
 
-def _torch(asked: Asked, node: Measured) -> Iterator[Line]:
+def _torch(asked: Expected, node: Measured) -> Iterator[Line]:
     told = node["torch"]
     pretended = asked.pretended and not told.get("gpus")
     yield machine.torch(
@@ -266,12 +266,12 @@ def probe_nodes(
         log = ""
         with suppress(OSError):
             log = (run_dir / "logs" / f"{run.job_id}.out").read_text(encoding="utf-8", errors="replace")
-        nodes = read(run_dir, log)
+        nodes = read_results(run_dir, log)
         if len(nodes) >= expected or time.monotonic() > deadline:
             break
         time.sleep(0.5)
     gpu_memory = loaded.job.resources.gpu_memory
-    asked = Asked(
+    asked = Expected(
         gpus=prepared.plan.gpus_per_node,
         memory_of_gpu=gpu_memory.mib if gpu_memory else None,
         pretended=is_sandbox(),

@@ -1,17 +1,16 @@
-"""Which GPUs a local run may use: those of the Slurm job that it runs in, or those of the user's own machine.
-
-Which GPUs a local run uses, and what is said of them.
-"""
+"""Which GPUs a local run uses: those of the Slurm job that it runs in, or those of the user's own machine."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.plan import Plan
+
+if TYPE_CHECKING:
+    from slurmgpu.models.plan import Plan
 
 __all__ = ["UsableGpus", "gpus_of_the_job", "gpus_of_this_machine", "is_on_a_node"]
 
@@ -120,7 +119,7 @@ def share_out(plan: Plan, gpus: UsableGpus | None, each: int, nodes: int) -> Usa
     return gpus.share(nodes, min(max(plan.gpus_per_node, each), there // nodes))
 
 
-def told_of_gpus(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
+def gpus_in_words(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
     """What is said of the GPUs: those that are used, and those of the job that are not."""
     of_job = gpus_of_the_job(os.environ)
     if gpus is not None:

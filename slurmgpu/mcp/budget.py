@@ -1,13 +1,4 @@
-"""The folder in which budget and calls are kept, for this user alone.
-
-What assistants may spend: GPU-hours that are reserved before a job is submitted, and given back only if it surely was not.
-
-One file for all servers of a user, changed under a lock. A job is counted as GPUs x time limit, whatever it uses in the end. A
-name that the assistant gives each submission (``once``) belongs to one job for ever, so that a call that is repeated submits
-nothing.
-
-What the user allows assistants, asked anew whenever it counts.
-"""
+"""The GPU-hours that assistants may reserve, and what the user allows them."""
 
 from __future__ import annotations
 
@@ -290,7 +281,7 @@ def allowed() -> Assistants:
     return settings.settings.mcp
 
 
-def require(what: str) -> Assistants:
+def require_allowed(what: str) -> Assistants:
     """The same, for an act that must be allowed; PlanError where it is not."""
     rules = allowed()
     if what not in rules.allow:

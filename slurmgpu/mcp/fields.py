@@ -185,7 +185,7 @@ class LogsFields(Fields):
     stream: Literal["stdout", "stderr"] | None = Field(None, description="Only this stream.")
 
 
-def read(fields: type[Fields], given: object) -> Fields:
+def parse_fields(fields: type[Fields], given: object) -> Fields:
     """The fields of a call; InvalidInput names field, value and what is valid, one mistake a line."""
     try:
         return fields.model_validate(given)

@@ -31,8 +31,8 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.runs import run_directories
 from slurmgpu.mcp.budget import allowed, limit_of
-from slurmgpu.mcp.fields import Fields, read
-from slurmgpu.mcp.text import Calls, Said, Secrets, failed, marked, plain, shortened
+from slurmgpu.mcp.fields import Fields, parse_fields
+from slurmgpu.mcp.text import Calls, Secrets, ToolOutput, failed, marked, plain, shortened
 from slurmgpu.runs.preflight import secrets_folder
 
 __all__ = ["OfferedTool", "make_server", "serve"]
@@ -54,7 +54,7 @@ class OfferedTool(NamedTuple):
 
     about: str
     fields: type[Fields]
-    act: Callable[[Any], Said]
+    act: Callable[[Any], ToolOutput]
     needs: Literal["submit", "cancel"] | None = None
     keeps_end: bool = False
     codes: bool = True
@@ -108,7 +108,7 @@ class _Door:
         try:
             if offer is None:
                 raise InvalidInput(self._unknown(name))
-            said = offer.act(read(offer.fields, {} if arguments is None else arguments))
+            said = offer.act(parse_fields(offer.fields, {} if arguments is None else arguments))
             is_error = said.code != 0 and offer.codes
         except SlurmGpuError as error:
             said, is_error = failed(error), True
@@ -116,7 +116,7 @@ class _Door:
             # What it says may hold anything: the client gets its kind, the user's own record the rest.
             with suppress(SlurmGpuError):
                 self._calls.ended(number, "failed", secrets.hidden(plain(traceback.format_exc()))[-3000:])
-            said = Said(
+            said = ToolOutput(
                 f"error: {type(error).__name__} within slurmgpu: a mistake of its own, noted with the calls",
                 "",
                 1,
@@ -150,7 +150,7 @@ def _noted(arguments: object, secrets: Secrets) -> str:
 
 
 def _result(
-    name: str, said: Said, secrets: Secrets, *, is_error: bool, keep_end: bool = False
+    name: str, said: ToolOutput, secrets: Secrets, *, is_error: bool, keep_end: bool = False
 ) -> CallToolResult:
     notes = f"said besides:\n{said.notes}" if said.notes.strip() else ""
     text = "\n\n".join(part.strip("\n") for part in (said.out, notes) if part.strip())

@@ -1,9 +1,4 @@
-"""Text of jobs, files and Slurm as an assistant gets it: plain, of bounded length, and marked as data.
-
-What an assistant never gets to see: secrets of this environment, of the user's folder of secrets, and what looks like one.
-
-The record of calls: what an assistant asked for and what came of it, one JSON object a line.
-"""
+"""What an assistant gets to read: plain, bounded, marked as data and without secrets; and the record of its calls."""
 
 from __future__ import annotations
 
@@ -189,7 +184,7 @@ _LARGEST_OUTPUT = 1 << 20
 _LONGEST_SECRET = 64 << 10
 
 
-class Said(NamedTuple):
+class ToolOutput(NamedTuple):
     """What a command printed."""
 
     out: str
@@ -225,22 +220,22 @@ class _Bounded(io.StringIO):
         return (text.rpartition("\n")[0] or text[:-_LONGEST_SECRET]) if self.cut else text
 
 
-class Heard:
-    """What is printed while `heard` listens."""
+class Capture:
+    """What is printed while `captured` listens."""
 
     def __init__(self, *, ends: bool) -> None:
         self.out, self.err = _Bounded(ends=ends), _Bounded(ends=False)
         self.code = 0
 
-    def said(self) -> Said:
+    def said(self) -> ToolOutput:
         """All of it."""
-        return Said(self.out.whole(), self.err.whole(), self.code)
+        return ToolOutput(self.out.whole(), self.err.whole(), self.code)
 
 
 @contextmanager
-def heard(*, ends: bool = False) -> Iterator[Heard]:
+def captured(*, ends: bool = False) -> Iterator[Capture]:
     """Keep what a command prints, and the code with which it ends itself; ``ends`` it where it prints too much."""
-    told = Heard(ends=ends)
+    told = Capture(ends=ends)
     with redirect_stdout(told.out), redirect_stderr(told.err), for_somebody_else():
         try:
             yield told
@@ -250,7 +245,7 @@ def heard(*, ends: bool = False) -> Iterator[Heard]:
             told.err.write("\nthere is more than is shown here; ask for less at a time\n")
 
 
-def failed(error: SlurmGpuError) -> Said:
+def failed(error: SlurmGpuError) -> ToolOutput:
     """An error as the command line prints it."""
     hint = f"\nhint: {error.hint}" if error.hint else ""
-    return Said(f"error: {error.message}{hint}", "", error.exit_code)
+    return ToolOutput(f"error: {error.message}{hint}", "", error.exit_code)
