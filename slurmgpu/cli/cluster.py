@@ -7,21 +7,21 @@ import difflib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.cli.completing import clusters
 from slurmgpu.errors import InvalidInput
-from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row, could, gpus_now, kind, notes, place, who
+from slurmgpu.jobs.gpus_now import gpus_now, gpus_table
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
     from slurmgpu.clusters.fetching import Fetched
-    from slurmgpu.clusters.verifying import Disagreement, Patch
+    from slurmgpu.clusters.refreshing import Change
     from slurmgpu.files.settings import LoadedSettings
     from slurmgpu.models.cluster import Cluster, Discovered
 
@@ -52,8 +52,12 @@ def cluster_discover(
     guessed under `guessed`.
     """
     from slurmgpu.cli.shared_answers import own_slurm
-    from slurmgpu.clusters.profiles import check_name, discover_here, named_profile
+    from slurmgpu.clusters.discover import save as save_profile
+    from slurmgpu.clusters.discover import write
+    from slurmgpu.clusters.profiles import check_name, discover_here, likely_documented, named_profile
+    from slurmgpu.files.clusters import profiles
     from slurmgpu.files.settings import load_settings
+    from slurmgpu.slurm import expand
 
     if save and to:
         raise InvalidInput("--save and --to exclude each other", hint="leave one of them out")
@@ -64,11 +68,40 @@ def cluster_discover(
     found = discover_here(own_slurm(ctx), name, settings)
     target = target or _target(found.cluster.name, to, save, settings)
     text = _text(found, base)
-    _tell(found, settings, base)
-    if target is not None:
-        _write(target, text, found.cluster.name, settings if save else None)
+    cluster = found.cluster
+    groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
+    nodes = {name for group in groups for name in expand(group.names or "")}
+    click.echo(
+        f"cluster {cluster.slurm_name or cluster.name}: {len(cluster.partitions)} partitions, {len(nodes)} nodes, "
+        f"{len(cluster.qos)} QOS, {len({one.account for one in cluster.associations})} accounts of yours; "
+        f"asked Slurm {found.calls} times in {found.seconds:.1f} s",
+        err=True,
+    )
+    for key, why in cluster.hidden.items():
+        click.echo(f"hidden: {key}: {why}", err=True)
+    for name, why in likely_documented(cluster, settings)[:1] if base is None else ():
+        click.echo(
+            f"this seems to be {name}: {why}; to keep its documented rules: "
+            f"slurmgpu cluster discover --based-on {name}",
+            err=True,
+        )
+    if target is not None and save:
+        save_profile(target, text, text)
+        click.echo(f"{target} is written; plan on it: slurmgpu cluster use {cluster.name}", err=True)
+        counts = profiles(settings).get(cluster.name, target)
+        if counts != target:
+            click.echo(f"{counts} has the same name and goes before it; --name gives another", err=True)
+    elif target is not None:
+        write(target, text)
+        click.echo(f"{target} is written", err=True)
     if as_json:
-        click.echo(_json(found))
+        data = {
+            "schema": "slurmgpu.clusters/1",
+            "calls": found.calls,
+            "seconds": round(found.seconds, 3),
+            "cluster": cluster.model_dump(mode="json"),
+        }
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
     elif target is None:
         click.echo(text, nl=False)
 
@@ -112,6 +145,10 @@ def cluster_refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json
     result = refreshed(last, path.read_text(encoding="utf-8"), text)
     if not dry_run:
         save(path, result.text, text)
+
+    def entries(changes: Iterable[Change]) -> list[dict[str, object]]:
+        return [{"key": ".".join(one.place), "before": one.before, "after": one.after} for one in changes]
+
     if as_json:
         click.echo(
             json.dumps(
@@ -119,8 +156,8 @@ def cluster_refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json
                     "schema": "slurmgpu.refresh/1",
                     "path": str(path),
                     "calls": found.calls,
-                    "changes": [_entry(one) for one in result.changes],
-                    "kept": [_entry(one) for one in result.kept],
+                    "changes": entries(result.changes),
+                    "kept": entries(result.kept),
                 },
                 indent=2,
                 ensure_ascii=False,
@@ -156,6 +193,7 @@ def cluster_verify(ctx: click.Context, name: str | None, patch: bool, as_json: b
     from slurmgpu.clusters.profiles import discover_here
     from slurmgpu.clusters.verifying import disagreements, patch_of, unseen
     from slurmgpu.files.clusters import load_cluster, profile_folders
+    from slurmgpu.files.data import data_folder
     from slurmgpu.files.settings import load_settings
 
     if patch and as_json:
@@ -170,15 +208,29 @@ def cluster_verify(ctx: click.Context, name: str | None, patch: bool, as_json: b
         cluster = load_cluster(path, folders)
     disagreed = disagreements(cluster, found)
     text = path.read_text(encoding="utf-8")
+    # A diff has a shipped profile by its place in the project.
+    shipped = path.parent == data_folder("clusters")
+    file = f"examples/clusters/{path.name}" if shipped else path.name
     if as_json:
-        made = patch_of(text, _file(path), disagreed)
-        click.echo(
-            json.dumps(
-                _verify_document(cluster.name, path, found, disagreed, made), indent=2, ensure_ascii=False
-            )
-        )
+        made = patch_of(text, file, disagreed)
+        document = {
+            "schema": "slurmgpu.verify/1",
+            "profile": cluster.name,
+            "path": str(path),
+            "slurm_name": found.cluster.slurm_name,
+            "release": found.cluster.slurm.release,
+            "calls": found.calls,
+            "disagreements": [one.data() for one in disagreed],
+            "not_compared": dict(found.cluster.hidden),
+            "patch": made.diff,
+            "by_hand": [".".join(map(str, one.place)) for one in made.by_hand],
+        }
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif patch:
-        _print_patch(patch_of(text, _file(path), disagreed))
+        made = patch_of(text, file, disagreed)
+        for hint in made.by_hand:
+            click.echo(f"# by hand: {hint}")
+        click.echo(made.diff, nl=False)
     else:
         for one in disagreed:
             click.echo(str(one))
@@ -225,7 +277,10 @@ def cluster_fetch(what: str, name: str | None, dry_run: bool) -> None:
         raise InvalidInput(
             "--name: the profile has a name already", hint="leave out --name, or give an address"
         )
-    path = _known(what, settings) if again else user_profile(settings, name) if name else None
+    if again:
+        check_name(what)
+    wanted = what if again else name
+    path = user_profile(settings, wanted) if wanted else None
     before = kept(path) if path else None
     if again and before is None:
         raise InvalidInput(
@@ -252,7 +307,11 @@ def cluster_fetch(what: str, name: str | None, dry_run: bool) -> None:
     if dry_run:
         click.echo(fetched.text, nl=False)
     else:
-        _check_is_ours(path, old, before.is_of(old) if before and old is not None else False)
+        if old is not None and not (before and before.is_of(old)):
+            raise InvalidInput(
+                f"{path} is there, and is not as it was fetched: nothing that you wrote is overwritten",
+                hint="give another --name, or keep your changes in a profile of their own that is based_on this one",
+            )
         keep(path, address, fetched, datetime.date.today())
     for line in _fetched_in_words(cluster, old, fetched.text, shown=dry_run):
         click.echo(line, err=True)
@@ -356,15 +415,21 @@ def cluster_gpus(ctx: click.Context, as_json: bool) -> None:
     age = slurm.oldest()
     asked = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
     if as_json:
-        click.echo(json.dumps(_gpus_document(found, asked, age), indent=2))
+        document = {
+            "schema": "slurmgpu.gpus/1",
+            "time": asked.isoformat(timespec="seconds"),
+            "age_seconds": round(age, 1),
+            **asdict(found),
+        }
+        click.echo(json.dumps(document, indent=2))
         return
     for what, why in found.unknown.items():
         click.echo(f"note: {what}: unknown; {printable(why)}", err=True)
     click.echo(
         f"cluster {printable(found.cluster or 'unknown')}, {asked.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
     )
-    for line in _gpus_lines(found):
-        click.echo(line.rstrip())
+    for line in gpus_table(found):
+        click.echo(line)
 
 
 def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
@@ -389,71 +454,6 @@ def _text(found: Discovered, base: Cluster | None) -> str:
     return profile_text(found, overlay(found, base) if base else None)
 
 
-def _tell(found: Discovered, settings: LoadedSettings, base: Cluster | None) -> None:
-    """What was done and what is to be known of it, on stderr."""
-    cluster = found.cluster
-    nodes = len(
-        {name for part in cluster.partitions.values() for group in part.nodes for name in _hosts(group.names)}
-    )
-    click.echo(
-        f"cluster {cluster.slurm_name or cluster.name}: {len(cluster.partitions)} partitions, {nodes} nodes, "
-        f"{len(cluster.qos)} QOS, {len({one.account for one in cluster.associations})} accounts of yours; "
-        f"asked Slurm {found.calls} times in {found.seconds:.1f} s",
-        err=True,
-    )
-    for key, why in cluster.hidden.items():
-        click.echo(f"hidden: {key}: {why}", err=True)
-    if base is None:
-        _propose(cluster, settings)
-
-
-def _hosts(names: str | None) -> list[str]:
-    from slurmgpu.slurm import expand
-
-    return expand(names or "")
-
-
-def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
-    from slurmgpu.clusters.profiles import likely_documented
-
-    for name, why in likely_documented(cluster, settings)[:1]:
-        click.echo(
-            f"this seems to be {name}: {why}; to keep its documented rules: "
-            f"slurmgpu cluster discover --based-on {name}",
-            err=True,
-        )
-
-
-def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
-    """Write a new profile; with ``settings`` into the user's own."""
-    from slurmgpu.clusters.discover import save, write
-    from slurmgpu.files.clusters import profiles
-
-    if settings is not None:
-        save(path, text, text)
-        click.echo(f"{path} is written; plan on it: slurmgpu cluster use {name}", err=True)
-        counts = profiles(settings).get(name, path)
-        if counts != path:
-            click.echo(f"{counts} has the same name and goes before it; --name gives another", err=True)
-    else:
-        write(path, text)
-        click.echo(f"{path} is written", err=True)
-
-
-def _json(found: Discovered) -> str:
-    data = {
-        "schema": "slurmgpu.clusters/1",
-        "calls": found.calls,
-        "seconds": round(found.seconds, 3),
-        "cluster": found.cluster.model_dump(mode="json"),
-    }
-    return json.dumps(data, indent=2, ensure_ascii=False)
-
-
-def _entry(change: Any) -> dict[str, object]:
-    return {"key": ".".join(change.place), "before": change.before, "after": change.after}
-
-
 def _saved(name: str | None, settings: LoadedSettings) -> Path:
     """The file of a profile of the user's."""
     from slurmgpu.files.clusters import user_profile
@@ -471,52 +471,6 @@ def _saved(name: str | None, settings: LoadedSettings) -> Path:
 
 
 _WHOSE = {"site": "the site's", "lab": "the lab's", "user": "yours", "project": "the project's"}
-
-
-SCHEMA = "slurmgpu.gpus/1"
-
-
-def _gpus_document(found: GpusNow, asked: datetime.datetime, age: float) -> dict[str, object]:
-    told = {"time": asked.isoformat(timespec="seconds"), "age_seconds": round(age, 1)}
-    return {"schema": SCHEMA, **told, **asdict(found)}
-
-
-def _gpus_lines(found: GpusNow) -> list[str]:
-    if "nodes" in found.unknown:
-        return ["which GPUs there are is not known"]
-    if not found.types:
-        return ["Slurm lists no GPUs on this cluster"]
-    mine = {(one.partition, one.type): one for one in found.mine}
-    head = (
-        "GPU",
-        "PARTITION",
-        "TOTAL",
-        "IN USE",
-        "FREE",
-        "ON ONE NODE",
-        "NOT AVAILABLE",
-        "YOURS NOW",
-    )
-    rows = [head, *(_cells(row, None) for row in found.types)]
-    rows += [_cells(row, mine.get((row.partition or "", row.type))) for row in found.partitions]
-    lines = _table(rows)
-    lines += ["", *dict.fromkeys(line for row in found.types for line in notes(row))]
-    lines += [who(found)]
-    return [line for number, line in enumerate(lines) if line or (number and lines[number - 1])]
-
-
-def _cells(row: Row, mine: Mine | None) -> tuple[str, ...]:
-    away = ", ".join(f"{count} {why}" for why, count in row.away.items())
-    why = f" ({printable(mine.why)})" if mine is not None and mine.why != "free" else ""
-    return (
-        kind(row), place(row), str(row.total), str(row.used), str(row.free), str(row.block), away or "-",
-        f"{could(mine)}{why}" or "-",
-    )  # fmt: skip
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def _chosen_profile(name: str | None, settings: LoadedSettings) -> Path | None:
@@ -548,52 +502,6 @@ def _likely(found: Discovered, settings: LoadedSettings) -> Path:
         "no profile is named or chosen, and none seems to describe this cluster",
         hint="slurmgpu cluster verify NAME; slurmgpu cluster list shows the names",
     )
-
-
-def _file(path: Path) -> str:
-    """The file as a diff calls it: a shipped profile by its place in the project."""
-    from slurmgpu.files.data import data_folder
-
-    return f"examples/clusters/{path.name}" if path.parent == data_folder("clusters") else path.name
-
-
-def _print_patch(made: Patch) -> None:
-    for one in made.by_hand:
-        click.echo(f"# by hand: {one}")
-    click.echo(made.diff, nl=False)
-
-
-def _verify_document(
-    name: str, path: Path, found: Discovered, disagreed: list[Disagreement], made: Patch
-) -> dict[str, object]:
-    return {
-        "schema": "slurmgpu.verify/1",
-        "profile": name,
-        "path": str(path),
-        "slurm_name": found.cluster.slurm_name,
-        "release": found.cluster.slurm.release,
-        "calls": found.calls,
-        "disagreements": [one.data() for one in disagreed],
-        "not_compared": dict(found.cluster.hidden),
-        "patch": made.diff,
-        "by_hand": [".".join(map(str, one.place)) for one in made.by_hand],
-    }
-
-
-def _known(name: str, settings: LoadedSettings) -> Path:
-    from slurmgpu.clusters.profiles import check_name
-    from slurmgpu.files.clusters import user_profile
-
-    check_name(name)
-    return user_profile(settings, name)
-
-
-def _check_is_ours(path: Path, old: str | None, unchanged: bool) -> None:
-    if old is not None and not unchanged:
-        raise InvalidInput(
-            f"{path} is there, and is not as it was fetched: nothing that you wrote is overwritten",
-            hint="give another --name, or keep your changes in a profile of their own that is based_on this one",
-        )
 
 
 def _load_fetched(fetched: Fetched, address: str, name: str | None, settings: LoadedSettings) -> Cluster:

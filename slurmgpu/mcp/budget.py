@@ -1,4 +1,9 @@
-"""The GPU-hours that assistants may reserve, and what the user allows them."""
+"""What assistants may spend: GPU-hours that are reserved before a job is submitted, and given back only if it surely was not.
+
+One file for all servers of a user, changed under a lock. A job is counted as GPUs x time limit, whatever it uses in the end. A
+name that the assistant gives each submission (``once``) belongs to one job for ever, so that a call that is repeated submits
+nothing.
+"""
 
 from __future__ import annotations
 
