@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +16,6 @@ import click
 from slurmgpu.cli.completing import runs
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.printable import printable
-
-if TYPE_CHECKING:
-    from slurmgpu.runs.checkpoints import Checkpoint
-
-    pass
 
 if TYPE_CHECKING:
     from slurmgpu.runs.checkpoints import Checkpoint
@@ -207,7 +202,7 @@ def checkpoint_replay(
     from slurmgpu.cli.replay import OnNodes
     from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.runs.directory import chosen_python
-    from slurmgpu.runs.replay_verdict import CODES, Here, find_interval, judge_replay
+    from slurmgpu.runs.replay_verdict import CODES, Here, find_interval, judge_replay, replay_in_words
 
     run_dir, tasks = tasks_of(ctx, run)
     require_one(run_dir, tasks)
@@ -244,7 +239,7 @@ def checkpoint_replay(
     if as_json:
         click.echo(json.dumps(document, indent=2))
     else:
-        for line in _replay_words(document):
+        for line in replay_in_words(document):
             click.echo(printable(line))
     ctx.exit(CODES[document["verdict"]])
 
@@ -307,7 +302,7 @@ def size(amount: int) -> str:
     return f"{amount} B"
 
 
-def printjudge_replay(row: dict[str, Any]) -> None:
+def print_verdict(row: dict[str, Any]) -> None:
     """Print what was found of one checkpoint."""
     where = f"task {row['task']}: " if row["task"] else ""
     state = click.style(row["state"], fg=_COLOURS[row["state"]])
@@ -340,7 +335,7 @@ def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, ob
             problem = "; ".join(problems) or None
             rows.append({**_facts(task, one, resume=False), "state": state, "problem": problem})
             if show:
-                printjudge_replay(rows[-1])
+                print_verdict(rows[-1])
     for row in rows:
         row["resume"] = row["state"] == "intact" and row["step"] == max(intact)
     if show and rows:
@@ -477,27 +472,3 @@ def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
 def _print_json(run_dir: Path, rows: list[dict[str, object]]) -> None:
     document = {"schema": "slurmgpu.checkpoints/1", "run_dir": str(run_dir.absolute()), "checkpoints": rows}
     click.echo(json.dumps(document, indent=2))
-
-
-def _replay_words(document: Mapping[str, Any]) -> list[str]:
-    head = f"steps {document['from'] + 1} to {document['to']}: {document['verdict']}"
-    lines = [head if document["why"] is None else f"{head}: {document['why']}"]
-    if (found := document["difference"]) is not None:
-        one = found["earliest"] == found["latest"]
-        when = (
-            f"step {found['latest']}" if one else f"one of the steps {found['earliest']} to {found['latest']}"
-        )
-        ranks = found["ranks"]
-        who = "it cannot be told on which rank" if ranks is None else f"rank {', '.join(map(str, ranks))}"
-        lines.append(
-            f"first in {when}, {who}: {found['what']}{' (' + found['why'] + ')' if found['why'] else ''}"
-        )
-    for name, part in (document["parts"] or {}).items():
-        if part["count"]:
-            lines.append(f"{name}: {part['count']} differ, such as {', '.join(part['differing'])}")
-    if document["verdict"] == "equal" and document["parts"] is None:
-        lines.append(
-            f"there is no checkpoint of step {document['to']}: only what was logged was compared, losses and, if the run has "
-            "some, checksums"
-        )
-    return lines

@@ -6,14 +6,10 @@ import importlib.util
 import os
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.errors import SlurmGpuError
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("top")

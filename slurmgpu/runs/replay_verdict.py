@@ -48,7 +48,20 @@ from slurmgpu.runs.replay import (
 )
 from slurmgpu.runs.submit import Submission
 from slurmgpu.slurm import Slurm, cluster_name_here, expand
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+import click
+from slurmgpu.cli.completing import runs
+from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.printable import printable
 if TYPE_CHECKING:
+    from slurmgpu.runs.checkpoints import Checkpoint
     from slurmgpu.slurm import NodeNow
 
 
@@ -348,3 +361,27 @@ def _distance(parts: Mapping[str, float | None]) -> float:
     """That of the weights; sharded ones, with their optimizer's state, lie in a file for each process."""
     found = [each for name, each in parts.items() if name == "model.pt" or name.startswith("shard-")]
     return math.hypot(*(math.inf if each is None else each for each in found))
+
+
+def replay_in_words(document: Mapping[str, Any]) -> list[str]:
+    head = f"steps {document['from'] + 1} to {document['to']}: {document['verdict']}"
+    lines = [head if document["why"] is None else f"{head}: {document['why']}"]
+    if (found := document["difference"]) is not None:
+        one = found["earliest"] == found["latest"]
+        when = (
+            f"step {found['latest']}" if one else f"one of the steps {found['earliest']} to {found['latest']}"
+        )
+        ranks = found["ranks"]
+        who = "it cannot be told on which rank" if ranks is None else f"rank {', '.join(map(str, ranks))}"
+        lines.append(
+            f"first in {when}, {who}: {found['what']}{' (' + found['why'] + ')' if found['why'] else ''}"
+        )
+    for name, part in (document["parts"] or {}).items():
+        if part["count"]:
+            lines.append(f"{name}: {part['count']} differ, such as {', '.join(part['differing'])}")
+    if document["verdict"] == "equal" and document["parts"] is None:
+        lines.append(
+            f"there is no checkpoint of step {document['to']}: only what was logged was compared, losses and, if the run has "
+            "some, checksums"
+        )
+    return lines
