@@ -10,94 +10,27 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.gathering import gathered, together
+from slurmgpu.cli.bench_options import (
+    BenchJobOptions,
+    BenchOptions,
+    apply_option,
+    bench_job_options,
+    bench_options,
+    new_bench_job_options,
+    processes_option,
+    seconds_option,
+    training_options,
+)
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
 
 if TYPE_CHECKING:
     from slurmgpu.models.job import Job
     from slurmgpu.runs.bench.results import Results
-
-
-class BenchOptions(NamedTuple):
-    """Which Python measures, and where the results go."""
-
-    python: str | None
-    here: bool
-    to: str | None
-    as_json: bool
-
-
-_where = gathered(
-    "where",
-    BenchOptions,
-    click.option("--python", metavar="PATH", help="A Python that has torch.  [default: the one found here]"),
-    click.option("--here", is_flag=True, help="Measure although this looks like a login node."),
-    click.option(
-        "--to", metavar="FOLDER", help="A new folder for the results.  [default: one under the runs]"
-    ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document."),
-)
-
-
-class BenchJobOptions(NamedTuple):
-    """In which jobs it is measured."""
-
-    submit: bool
-    gpus: tuple[str, ...]
-    nodes: tuple[int, ...]
-    nodelists: tuple[str, ...]
-    all_nodes: bool
-    partition: str | None
-    account: str | None
-    time: str | None
-    wait: bool
-    sets: tuple[str, ...] = ()
-    cluster: str | None = None
-
-
-_SET = click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any other part of the job file, as train.batch_size=64.",
-)
-_CLUSTER = click.option(
-    "--cluster",
-    metavar="NAME",
-    help="The cluster profile whose environments count: its name, or a file.",
-    shell_complete=clusters,
-)
-_OF_JOBS = (
-    click.option("--submit", is_flag=True, help="Measure in jobs: one for each of what the next four name."),
-    click.option("-G", "--gpus", multiple=True, metavar="[TYPE:]N", help="GPUs of a job.  [may be repeated]"),
-    click.option(
-        "-N", "--nodes", type=int, multiple=True, metavar="N", help="Nodes of a job.  [may be repeated]"
-    ),
-    click.option(
-        "-w",
-        "--nodelist",
-        "nodelists",
-        multiple=True,
-        metavar="NODES",
-        help="Nodes, as node[1-8]: each in a job of its own.  [may be repeated]",
-    ),
-    click.option(
-        "--all-nodes", is_flag=True, help="All nodes of --partition that take jobs: each in a job of its own."
-    ),
-    click.option("-p", "--partition", metavar="NAME", help="Partition of the jobs."),
-    click.option("-A", "--account", metavar="NAME", help="Account of the jobs."),
-    click.option("-t", "--time", metavar="TIME", help="Time limit of each job.  [default: 1:00:00]"),
-    click.option("--wait", is_flag=True, help="Wait for the jobs, and show what they measured."),
-)
-_in_jobs = gathered("jobs", BenchJobOptions, *_OF_JOBS)
-_in_new_jobs = gathered("jobs", BenchJobOptions, *_OF_JOBS, _SET, _CLUSTER)
 
 
 @click.group()
@@ -124,8 +57,8 @@ def command() -> None:
     show_default=True,
     help="How long each is measured: 5 steps at least, 50 at most.",
 )
-@_where
-@_in_new_jobs
+@bench_options
+@new_bench_job_options
 def bench_networks(
     only: Sequence[str],
     threads: str | None,
@@ -165,8 +98,8 @@ def bench_networks(
 @click.option(
     "--folder", "folders", multiple=True, metavar="FOLDER", help="A folder to measure.  [may be repeated]"
 )
-@_where
-@_in_new_jobs
+@bench_options
+@new_bench_job_options
 def bench_node(folders: Sequence[str], where: BenchOptions, jobs: BenchJobOptions) -> None:
     """Measure matrix products in each precision, copies between memories, sums over processes, and folders.
 
@@ -180,29 +113,8 @@ def bench_node(folders: Sequence[str], where: BenchOptions, jobs: BenchJobOption
     _measure({"kind": "node", "folders": list(named)}, where, jobs)
 
 
-_training_options = together(
-    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
-    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
-    _SET,
-    _CLUSTER,
-)
-_PROCESSES = click.option(
-    "--processes",
-    metavar="N,N",
-    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
-)
-_SECONDS = click.option(
-    "--seconds",
-    type=float,
-    default=8.0,
-    show_default=True,
-    help="How long each is measured, after its start.",
-)
-_APPLY = click.option("--apply", is_flag=True, help="Write what follows into the job file.")
-
-
 @command.command("task", short_help="What a training gains from more of everything.")
-@_training_options
+@training_options
 @click.option(
     "--part",
     "parts",
@@ -210,11 +122,11 @@ _APPLY = click.option("--apply", is_flag=True, help="Write what follows into the
     type=click.Choice(["batch", "workers", "precision", "scaling"]),
     help="Only this part.  [may be repeated; default: all]",
 )
-@_PROCESSES
-@_SECONDS
-@_APPLY
-@_where
-@_in_jobs
+@processes_option
+@seconds_option
+@apply_option
+@bench_options
+@bench_job_options
 def bench_task(**options: Any) -> None:
     """Find out what a training gains from larger batches, workers, precisions and processes.
 
@@ -224,41 +136,41 @@ def bench_task(**options: Any) -> None:
 
     Prints what was measured, and what follows from it.
     """
-    act_task(**options)
+    bench_training(**options)
 
 
 @command.command("scaling", short_help="What a training gains from more GPUs.")
-@_training_options
-@_PROCESSES
-@_SECONDS
-@_APPLY
-@_where
-@_in_jobs
+@training_options
+@processes_option
+@seconds_option
+@apply_option
+@bench_options
+@bench_job_options
 def bench_scaling(**options: Any) -> None:
     """Find out what a training gains from more processes: `bench task --part scaling`."""
-    act_task(parts=["scaling"], **options)
+    bench_training(parts=["scaling"], **options)
 
 
 @command.command("precision", short_help="What a training gains from bf16, fp16, TF32.")
-@_training_options
-@_SECONDS
-@_APPLY
-@_where
-@_in_jobs
+@training_options
+@seconds_option
+@apply_option
+@bench_options
+@bench_job_options
 def bench_precision(**options: Any) -> None:
     """Find out what a training gains from other precisions: `bench task --part precision`."""
-    act_task(parts=["precision"], processes=None, **options)
+    bench_training(parts=["precision"], processes=None, **options)
 
 
 @command.command("loader", short_help="How many loader workers a training needs.")
-@_training_options
-@_SECONDS
-@_APPLY
-@_where
-@_in_jobs
+@training_options
+@seconds_option
+@apply_option
+@bench_options
+@bench_job_options
 def bench_loader(**options: Any) -> None:
     """Find out how many data-loader workers a training needs: `bench task --part workers`."""
-    act_task(parts=["workers"], processes=None, **options)
+    bench_training(parts=["workers"], processes=None, **options)
 
 
 @command.command("show", short_help="What the jobs of a bench have measured.")
@@ -266,15 +178,15 @@ def bench_loader(**options: Any) -> None:
 @click.option("--wait", is_flag=True, help="Wait until all have ended.")
 @click.option("--apply", "apply_to", metavar="JOB.yaml", help="Write what follows into this job file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def bench_show(**options: Any) -> None:
+def bench_show(folder: str, wait: bool, apply_to: str | None, as_json: bool) -> None:
     """Gather what the jobs of `bench ... --submit` have measured so far.
 
     FOLDER is the one that `--submit` printed. Its table and page are written anew. The exit code is 1 as long as something is
     missing. The folder of a bench that ran on this machine is shown, too, though its command was killed.
     """
-    from slurmgpu.cli.bench_jobs import act_show
+    from slurmgpu.cli.bench_jobs import show_bench
 
-    act_show(**options)
+    show_bench(Path(folder), wait=wait, apply_to=apply_to, as_json=as_json)
 
 
 _SHORTEST, _LONGEST = 0.2, 600.0
@@ -305,7 +217,7 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
     return list(dict.fromkeys(found))
 
 
-def act_task(
+def bench_training(
     what: str,
     config: Sequence[str],
     sets: Sequence[str],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from slurmgpu.amounts import count
+from slurmgpu.cli.bench_options import BenchJobOptions
 from slurmgpu.cli.bench_results import print_parts, print_results
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.job_options import parameter
@@ -41,7 +42,7 @@ from slurmgpu.runs.resume import COMMAND, as_bench, with_training_code
 from slurmgpu.slurm import Slurm, expand
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.bench import BenchJobOptions
+    from slurmgpu.cli.bench_options import BenchJobOptions
     from slurmgpu.slurm import Present
 
 
@@ -261,12 +262,13 @@ def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[s
     return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
 
 
-def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) -> None:
+def show_bench(folder: Path, *, wait: bool, apply_to: str | None, as_json: bool) -> None:
+    """Show what the jobs of a bench, or this machine, have measured; write what follows into a job file."""
     file = file_to_change(apply_to) if apply_to is not None else None
-    if (Path(folder) / ROWS).is_file() and not (Path(folder) / JOBS).exists():
-        _show_without_jobs(Path(folder), file, as_json=as_json)
+    if (folder / ROWS).is_file() and not (folder / JOBS).exists():
+        _show_without_jobs(folder, file, as_json=as_json)
         return
-    kind, jobs = jobs_in(Path(folder))
+    kind, jobs = jobs_in(folder)
     if file is not None and (kind != "task" or len(jobs) != 1):
         raise InvalidInput(
             f"--apply: {folder} is a bench of {kind} in {count(len(jobs), 'job')}, and what is applied follows from one training",
@@ -274,7 +276,7 @@ def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) ->
         )
     if file is not None:
         _check_same(file, Path(jobs[0].run_dir))
-    show_measured(Path(folder), wait=wait, as_json=as_json, apply_to=file)
+    show_measured(folder, wait=wait, as_json=as_json, apply_to=file)
 
 
 def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> None:
