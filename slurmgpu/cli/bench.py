@@ -293,7 +293,7 @@ def _of_training(job: Job, folder: str) -> dict[str, object]:
 
 
 def _measure(asked: Mapping[str, object], where: BenchOptions, jobs: BenchJobOptions) -> None:
-    """What needs no training: here, or in jobs of its own."""
+    """Measure what needs no training: here, or in jobs of its own."""
     from slurmgpu.cli.bench_jobs import check_job_options, command_alone, submit_bench
 
     check_job_options(str(asked["kind"]), jobs, where.python)

@@ -258,7 +258,7 @@ def _prepare_place(
 
 
 def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
-    """What describes a job that is there for the measuring alone."""
+    """Return the options of a job that is there for the measuring alone."""
     return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
 
 
@@ -339,7 +339,7 @@ def _until_all_have_ended(jobs: Sequence[BenchJob]) -> list[Part]:
 
 
 def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
-    """What each job has measured, and what became of it, as far as Slurm tells."""
+    """Yield what each job has measured, and what became of it, as far as Slurm tells."""
     selections = [_selection(one) for one in jobs]
     found: list[JobStatus] = []
     silence = None
@@ -377,7 +377,7 @@ def _selection(job: BenchJob) -> Selection | str:
 
 
 def _asked_in(run_dir: Path) -> Mapping[str, Any]:
-    """What a job was to measure; empty where it is not known."""
+    """Return what a job was to measure; empty if it is not known."""
     try:
         found = json.loads((run_dir / ASKED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -386,7 +386,7 @@ def _asked_in(run_dir: Path) -> Mapping[str, Any]:
 
 
 def _key_in(run_dir: Path) -> str | None:
-    """What the training that a job measured is known by."""
+    """Return the key of the training that a job measured."""
     found = _asked_in(run_dir).get("key")
     return found if isinstance(found, str) else None
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BenchOptions(NamedTuple):
-    """Which Python measures, and where the results go."""
+    """The Python that measures, and the folder of the results."""
 
     python: str | None
     here: bool

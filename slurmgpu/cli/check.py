@@ -120,7 +120,7 @@ class _Checked(NamedTuple):
 
 
 def findings(text: str, cluster_name: str | None) -> list[Finding]:
-    """What is wrong with the text of a batch script, with the rules of a cluster where one is named."""
+    """Return the findings in the text of a batch script, with the rules of a cluster if one is named."""
     return _findings(text, _cluster(cluster_name))
 
 

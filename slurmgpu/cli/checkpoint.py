@@ -443,7 +443,7 @@ def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
 
 
 def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
-    """What a row shows and JSON holds: bytes, seconds since 1970, null for what is not known."""
+    """Return a row's facts, as JSON holds them: bytes, seconds since 1970, null if not known."""
     from slurmgpu.runs.checkpoints import best_of
 
     manifest = one.manifest

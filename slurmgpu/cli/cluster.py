@@ -433,7 +433,7 @@ def cluster_gpus(ctx: click.Context, as_json: bool) -> None:
 
 
 def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
-    """Where the profile goes, which must not be there yet; None: nowhere, or not known before Slurm is asked."""
+    """Return the new file of the profile; None: there is none, or it is not known before Slurm is asked."""
     from slurmgpu.clusters.discover import last_discovered
     from slurmgpu.files.clusters import user_profile
 
@@ -518,7 +518,7 @@ def _load_fetched(fetched: Fetched, address: str, name: str | None, settings: Lo
 
 
 def _fetched_in_words(cluster: Cluster, old: str | None, new: str, *, shown: bool) -> Iterator[str]:
-    """What was fetched: the changes of a profile that was there, else what of it runs in jobs."""
+    """Yield the changes of a profile that was there, else a summary and what of it runs in jobs."""
     if old is not None:
         changes = list(
             difflib.unified_diff(old.splitlines(), new.splitlines(), "before", "now", lineterm="", n=1)

@@ -55,7 +55,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What --cluster takes for it."""
+        """The value of --cluster for it."""
         return self.path.stem
 
 
@@ -161,7 +161,7 @@ class Drafts:
     """The name of the environment that the first job names."""
     force: bool = False
     additions: dict[str, object] = field(default_factory=dict)
-    """What is added to the profile."""
+    """The additions to the profile."""
     settings: dict[Key, str] = field(default_factory=dict)
 
     def write(self, settings: LoadedSettings) -> None:
@@ -297,7 +297,7 @@ def _ask(drafts: Drafts, options: InitAnswers, settings: LoadedSettings, questio
 
 
 def _settings_in_force(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
-    """What the settings say already, of these; told to the person."""
+    """Return those of the keys that the settings have already, and tell the person."""
     found = {key: str(value) for key in keys if (value := _value_at(settings.layered.data, key)) is not None}
     for key, value in found.items():
         say(f"{key[-1]}: {value}, as {settings.layered.origin(key)} says")
@@ -334,7 +334,7 @@ def _ask_environment(
 
 
 def tell_next(drafts: Drafts) -> None:
-    """Whether the first job would be accepted, and what to type next."""
+    """Say whether the first job would be accepted, and what to type next."""
     settings = load_settings(drafts.job.absolute().parent)
     try:
         chosen, chooser = choose_cluster(None, settings, os.environ)
@@ -364,7 +364,7 @@ def tell_next(drafts: Drafts) -> None:
 
 
 def _is_of(target: Target, chosen: Cluster, settings: LoadedSettings) -> bool:
-    """Whether jobs are planned on the profile that this is about."""
+    """Return whether jobs are planned on this profile."""
     counts = profiles(settings).get(target.name, target.path)
     if counts.parent != target.path.parent and "SLURMGPU_CLUSTER" not in os.environ:
         say(f"{counts} has the same name and goes before it; --name gives another")

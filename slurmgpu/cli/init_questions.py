@@ -171,7 +171,7 @@ class Questions:
 
 
 ENVIRONMENT = "pytorch"
-"""What the environment is called in every profile, so that one job file runs on several clusters."""
+"""The environment's name in every profile, so that one job file runs on several clusters."""
 NONE = "none"
 # Each takes a first import of torch on a login node.
 _MOST_TRIES = 4
@@ -283,7 +283,7 @@ def choose_qos(
 
 @dataclass
 class EnvironmentQuestion:
-    """How PyTorch is had here: candidates shown, one chosen, and tried."""
+    """The question for PyTorch: candidates are shown, one is chosen, and tried."""
 
     rules: Cluster
     found: Cluster
@@ -362,11 +362,11 @@ class EnvironmentQuestion:
         return f"{one.name} ({one.what}{remark})"
 
     def _wastes_gpus(self, one: Candidate | Tried) -> bool:
-        """Whether its torch cannot use the GPUs that the cluster has."""
+        """Return whether its torch cannot use the cluster's GPUs."""
         return one.cpu_only and has_gpus(self.found)
 
     def _try(self, one: Candidate) -> Tried:
-        """What became of the try; without a version and without a reason it was not tried."""
+        """Say what became of the try; without a version and a reason it was not tried."""
         if self.no_try:
             return Tried(None)
         untried = cannot_be_tried(one.environment)
@@ -391,7 +391,7 @@ class EnvironmentQuestion:
 
 
 def choose_runs(given: str | None, user: str, questions: Questions) -> str | None:
-    """Where run directories go, as settings hold it; None: runs/ beside each job file."""
+    """Return the folder of run directories, as settings hold it; None: runs/ beside each job file."""
     beside = "runs/ beside each job file"
     if given is not None:
         if given != NONE:

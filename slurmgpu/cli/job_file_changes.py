@@ -96,7 +96,7 @@ def write_values(
 
 
 def _ending_of(path: Path) -> str:
-    """What ends the lines of a file: CRLF where an editor of Windows wrote it; InvalidInput where they end in several ways."""
+    """Return the file's line ending, CRLF if an editor of Windows wrote it; InvalidInput if lines end in several ways."""
     data = path.read_bytes()
     windows = data.count(b"\r\n")
     if windows == data.count(b"\r") == 0:
@@ -219,7 +219,7 @@ def _values(report: JobReport, plan: Plan, asked: Resources) -> Iterator[tuple[P
 
 
 def _memory_follows(asked: Resources, plan: Plan, gpus_change: bool, cpus_change: bool) -> bool:
-    """Whether the job would have other memory by a change of its GPUs or CPUs alone."""
+    """Return whether a change of its GPUs or CPUs alone would change the job's memory."""
     if asked.memory is not None:
         return False
     if asked.memory_per_gpu is not None:

@@ -167,7 +167,7 @@ def _first_time(path: Path) -> datetime | None:
 
 
 def _nothing_of(logs: list[Log], wanted: Wanted, growing: GrowingLogs) -> str:
-    """Why nothing is shown of logs that are there."""
+    """Return why nothing is shown of logs that are there."""
     filters = [growing.filter_for(log) for log in logs]
     if wanted.rank is not None and not any(one.ranked for one in filters if one is not None):
         return (
@@ -261,7 +261,7 @@ def _show_log(log: Log, last: int | None, growing: GrowingLogs, write: Callable[
 
 
 def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
-    """What is to be shown of a log, up to a position."""
+    """Yield the text to be shown of a log, up to a position."""
     from slurmgpu.jobs.log_files import last_lines_from, lines_of, pieces_of
     from slurmgpu.jobs.wait import prefixed
 

@@ -56,7 +56,7 @@ def command(folder: Path | None, read_only: bool, budget: bool) -> None:
 
 
 def _show_budget() -> None:
-    """What may be spent, what is reserved, and for which jobs."""
+    """Print the budget, what is reserved, and for which jobs."""
     from slurmgpu.mcp.budget import Budget, allowed, hours, limit_of
 
     rules, book = allowed(), Budget(os.environ)

@@ -44,7 +44,7 @@ _SUFFIXES = {".yaml", ".yml"}
 
 
 def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
-    """What describes the job, as the command line hands it on; InvalidInput for files that may not be read."""
+    """Return the job's options as the command line has them; InvalidInput for files that may not be read."""
     given, file = asked.given(), asked.file
     own = asked.set.get("command")
     for word in (*(asked.command or ()), *(own if isinstance(own, list) else str(own or "").split())):
@@ -72,14 +72,14 @@ def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
 
 
 def show_plan(asked: mcp_fields.PlanFields) -> ToolOutput:
-    """The plan of a job with its reasons."""
+    """Show the plan of a job with its reasons."""
     with captured() as told, staying_below(Path.cwd()):
         plan.print_plan(job_of(asked), when=False, as_json=False)
     return told.said()
 
 
 def show_script(asked: mcp_fields.PlanFields) -> ToolOutput:
-    """The batch script of a job."""
+    """Show the batch script of a job."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
 
     with captured() as told, staying_below(Path.cwd()):
@@ -90,7 +90,7 @@ def show_script(asked: mcp_fields.PlanFields) -> ToolOutput:
 
 
 def show_findings(asked: mcp_fields.CheckFields) -> ToolOutput:
-    """What is wrong with a batch script."""
+    """Show the findings in a batch script."""
     from slurmgpu.cli.check import findings, print_findings
     from slurmgpu.files.yaml import refuse_too_many_lines
 
@@ -105,7 +105,7 @@ def show_findings(asked: mcp_fields.CheckFields) -> ToolOutput:
 
 
 def show_why(asked: mcp_fields.WhyFields) -> ToolOutput:
-    """Why jobs wait, or why they failed."""
+    """Show why jobs wait, or why they failed."""
     own_jobs(asked.jobs, shared())
     with captured(ends=True) as told:
         _invoke(why.command, jobs=tuple(asked.jobs))
@@ -113,12 +113,12 @@ def show_why(asked: mcp_fields.WhyFields) -> ToolOutput:
 
 
 def show_status(asked: mcp_fields.StatusFields) -> ToolOutput:
-    """The user's jobs."""
+    """Show the user's jobs."""
     return _show_some(status.command, asked)
 
 
 def show_report(asked: mcp_fields.ReportFields) -> ToolOutput:
-    """What jobs used of what they asked for."""
+    """Show what jobs used of what they asked for."""
     return _show_some(report.command, asked, each=asked.each)
 
 
@@ -142,14 +142,14 @@ def _show_some(
 
 
 def show_gpus(_: mcp_fields.Nothing) -> ToolOutput:
-    """Which GPUs are free."""
+    """Show which GPUs are free."""
     with captured() as told:
         _invoke(cluster.cluster_gpus)
     return told.said()
 
 
 def show_logs(asked: mcp_fields.LogsFields) -> ToolOutput:
-    """The last lines of a job's logs."""
+    """Show the last lines of a job's logs."""
     own_jobs([asked.job], shared())
     with captured(ends=True) as told:
         _invoke(
@@ -195,7 +195,7 @@ def submit_job(asked: mcp_fields.SubmitFields) -> ToolOutput:
 
 
 def _hash(asked: mcp_fields.SubmitFields) -> str:
-    """What is asked for and from where, without the name that was made up for it."""
+    """Return a hash of the request and its folder, without the name that was made up for it."""
     text = json.dumps([str(Path.cwd()), asked.model_dump(exclude={"once"})], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
 

@@ -46,15 +46,15 @@ class Probe(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """What came of a probe."""
+    """The result of a probe."""
 
     probe: Probe
     run: Run
     report: JobReport
     well: bool
-    """Whether it ended as it was to."""
+    """True if it ended as it was to."""
     cause: Cause | None
-    """What failed first, where it did not."""
+    """The first failure, if it did not."""
 
 
 def plan_probe(given: dict[str, Any], minutes: int, accumulate: int | None = None) -> Probe:
@@ -73,13 +73,13 @@ def plan_probe(given: dict[str, Any], minutes: int, accumulate: int | None = Non
 
 
 def _slurm_samples() -> int:
-    """How often Slurm is to sample a probe; 0 where it does so often enough: it refuses to be asked for less (22.05)."""
+    """Return how often Slurm is to sample a probe; 0 if it does so often enough: it refuses to be asked for less (22.05)."""
     often = Slurm().sampling()
     return SLURM_SECONDS if often.told and (often.seconds == 0 or often.seconds > SLURM_SECONDS) else 0
 
 
 def tell_beforehand(probe: Probe, minutes: int) -> None:
-    """What it costs, and what it does without; before anything is sent."""
+    """Say what the probe costs and leaves out, before anything is sent."""
     plan = probe.prepared.plan
     gpus = f"{count(plan.gpus, 'GPU')} on " if plan.gpus else ""
     hours = next((one.value for one in plan.reasons if one.what == "GPU-hours"), None)

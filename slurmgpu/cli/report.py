@@ -224,7 +224,7 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> N
 
 @cache
 def _bars() -> bool:
-    """Whether this terminal shows block characters."""
+    """Return whether this terminal shows block characters."""
     return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 

@@ -120,7 +120,7 @@ def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
 def _submission(
     run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
-    """What to submit: the same script, or with options one that is planned anew; then with its job."""
+    """Return what to submit: the same script, or with options a newly planned one and its job."""
     from slurmgpu.cli.preparing import note, prepare
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.interrupts import as_interrupts

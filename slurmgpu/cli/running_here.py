@@ -30,7 +30,7 @@ LOGIN_NICE = 15
 
 
 def on_login_node(here: bool) -> bool:
-    """Whether this machine is one that others share; PlanError when the user has not said that it may be used."""
+    """Return whether others share this machine; PlanError if the user has not said that it may be used."""
     login_node = looks_like_a_login_node()
     if login_node and not here:
         job_id = os.environ.get("SLURM_JOB_ID")
@@ -50,10 +50,10 @@ def on_login_node(here: bool) -> bool:
 
 @dataclass(frozen=True)
 class LocalRun:
-    """How a job is run on this machine; None: as it comes."""
+    """A job's run on this machine; None: the default."""
 
     login_node: bool
-    """Whether others share this machine."""
+    """True if others share this machine."""
     processes: int | None = None
     """Processes in all."""
     nodes: int = 1
@@ -133,7 +133,7 @@ def _check_earlier(run_dir: Path, script: str) -> None:
 
 
 def looks_like_a_login_node() -> bool:
-    """Whether a cluster answers here, and this is not a node of a job."""
+    """Return whether a cluster answers here, and this is not a node of a job."""
     return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
 
 
@@ -267,5 +267,5 @@ def training_as_options(
 
 
 def _is_task(what: str) -> bool:
-    """Whether the word names a task, and no job file."""
+    """Return whether the word names a task, and no job file."""
     return re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None

@@ -62,7 +62,7 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
 
 
 def _outcome_in_words(path: Path, settled: SettledRun) -> str:
-    """What became of a run, and what can be done about it."""
+    """Return what became of a run, and what can be done about it."""
     if settled.outcome == "unknown":
         return f"not known: {settled.why}"
     doubt = f" ({settled.why})" if settled.why else ""

@@ -58,7 +58,7 @@ def command(
 
 
 class _Wanted(NamedTuple):
-    """What is to be on the node."""
+    """The server or shell that is wanted on the node."""
 
     ssh: bool
     jupyter: bool

@@ -228,7 +228,7 @@ def print_report(
 
 
 def unexplained(jobs: Sequence[JobStatus]) -> str | None:
-    """Which command tells why the newest job failed of which nobody has said so yet; None where there is no such job."""
+    """Return the command that explains the newest unexplained failure; None if there is no such job."""
     from slurmgpu.models.run import JobState
 
     # What Slurm's word for the end leaves open, and a job's logs may tell.
@@ -382,7 +382,7 @@ def _named_tasks(job: JobStatus, selections: list[Selection]) -> list[JobStatus]
 
 
 def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:
-    """What finds the run of a job among those of this folder and of the job's own; of many jobs, what is quick."""
+    """Return a finder of jobs' runs, in this folder and the job's own; of many jobs a quick one."""
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import run_of_job, runs_that_ended
 

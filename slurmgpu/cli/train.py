@@ -214,7 +214,7 @@ _CONTEXT = 1 << 30
 
 
 def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
-    """Whether a row's total is likely to fit into a GPU's memory, and the samples at a time that would.
+    """Return whether a row's total is likely to fit into a GPU's memory, and the samples at a time that would.
 
     ``memory``: bytes; None: not known, and then neither is anything else.
     """

@@ -48,7 +48,7 @@ def wait_at_terminal(
 
 @contextmanager
 def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
-    """What prints the text of logs: to a file as it is, to a terminal, or a pipe to one, what steers nothing there."""
+    """Yield a printer of logs: to a file the text as it is, to a terminal or a pipe without control sequences."""
     harmless = None if _goes_to_a_file() else Harmless(redraws=redraws)
 
     def write(piece: str) -> None:
@@ -162,7 +162,7 @@ class Wait:
         return ended.jobs[0]
 
     def _say(self, text: str) -> None:
-        """How it ended is told by the report, which knows what was planned."""
+        """Say a new state; the end is told by the report, which knows what was planned."""
         if self._newest is None or not self._newest.state.is_final:
             self._line.clear()
             note(f"job {self._run.job_id}: {text}")
@@ -185,7 +185,7 @@ class Wait:
         time.sleep(seconds)
 
     def _why(self) -> str | None:
-        """Why it waits, in a sentence; None where that is not known."""
+        """Return why it waits, in a sentence; None if that is not known."""
         from slurmgpu.jobs.why.explain import explain
 
         job = self._newest

@@ -102,7 +102,7 @@ def _explained(slurm: Slurm, job: JobStatus, present: Present, now: datetime, sh
 
 
 def _tell_end(why: Why) -> None:
-    """What failed first, by what the job's script left, or by its logs; and whether its node did so before."""
+    """Add what failed first, by what the job's script left, or by its logs; and whether its node did so before."""
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.cause_files import orderly_stop
     from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing

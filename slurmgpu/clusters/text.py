@@ -15,7 +15,7 @@ from slurmgpu.models.site import Source
 
 
 def age(source: Source | None, today: datetime.date) -> str:
-    """How old the figures are."""
+    """Return how old the figures are."""
     if source is None:
         return "no source given"
     days = source.days_old(today)
@@ -77,7 +77,7 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
 
 
 def _dialect(cluster: Cluster) -> dict[str, object]:
-    """What differs from the defaults, and what was guessed though it does not."""
+    """Return what differs from the defaults, and what was guessed though it does not."""
     unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
     return {
         key: value
@@ -87,7 +87,7 @@ def _dialect(cluster: Cluster) -> dict[str, object]:
 
 
 def _stated(value: object) -> Any:
-    """What the profile says, as JSON has it."""
+    """Return what the profile says, as JSON has it."""
     return (
         value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         if hasattr(value, "model_dump")
@@ -116,7 +116,7 @@ def _partition(name: str, partition: Partition, cluster: Cluster) -> Iterator[st
 
 
 def _about(guessed: str, place: str) -> bool:
-    """Whether a guess is about a place, what is in it, or all around it."""
+    """Return whether a guess is about a place, what is in it, or all around it."""
     return f"{guessed}.".startswith(f"{place}.") or f"{place}.".startswith(f"{guessed}.")
 
 
@@ -227,7 +227,7 @@ class ProfileRow(NamedTuple):
 
 
 def matches(row: ProfileRow, words: Sequence[str]) -> bool:
-    """Whether each word is found in the name, the description or a type of GPU; case does not count."""
+    """Return whether each word is in the name, the description or a type of GPU; case does not count."""
     text = " ".join([row.name, row.site, row.cluster.description or "", *row.gpus]).lower()
     return all(word.lower() in text for word in words)
 

@@ -154,7 +154,7 @@ def environment_of(loaded: LoadedJob, cluster: Cluster) -> Environment:
 
 
 def needs_torch(job: Job) -> bool:
-    """Whether the job is known to run Python: a training, a Python command, or a chosen environment."""
+    """Return whether the job is known to run Python: a training, a Python command, or a chosen environment."""
     command = python_command(job.command) if job.command else None
     return job.train is not None or command is not None or job.environment is not None
 
@@ -173,7 +173,7 @@ def _tried(
 
 
 def _without_runtime(environment: Environment) -> str | None:
-    """Why the image cannot be entered here: its program is not on this machine's PATH, nor brought by a module."""
+    """Return why the image cannot be entered here: no PATH or module of this machine has its program."""
     program = machine.program_of(environment)
     if program is None or environment.modules or shutil.which(program):
         return None
@@ -181,7 +181,7 @@ def _without_runtime(environment: Environment) -> str | None:
 
 
 def _folders(loaded: LoadedJob, cluster: Cluster) -> Iterator[dict[str, object]]:
-    """What is measured of the folders that jobs use; of one that is still to be made, of the nearest above it."""
+    """Measure the folders that jobs use; of one that is still to be made, the nearest above it."""
     work = folder_here(loaded.work_dir, Path.cwd()) or Path.cwd()
     named = {
         "home": str(Path.home()),

@@ -44,14 +44,14 @@ _LEFT_OUT = frozenset(
 
 
 class Expected(NamedTuple):
-    """What the nodes are held against."""
+    """The expectations of the nodes."""
 
     gpus: int
     """GPUs on each node."""
     memory_of_gpu: int | None
     """The least memory of each (MiB)."""
     pretended: bool
-    """Whether GPUs and CPUs are pretended: the cluster is a sandbox."""
+    """True in a sandbox, where GPUs and CPUs are pretended."""
     needs_torch: bool
 
 
@@ -103,7 +103,7 @@ def _seconds(time: Duration) -> float:
 
 
 def files(plan: Plan, folders: Mapping[str, str]) -> dict[str, bytes]:
-    """What the probe needs in the run directory: itself, and what it is asked for."""
+    """Return the files of the probe in the run directory: itself, and its questions."""
     ask = {"folders": folders, "processes": max(1, min(plan.gpus_per_node, _MOST_PROCESSES))}
     return {
         PROBE: Path(probe.__file__).read_bytes(),
@@ -113,7 +113,7 @@ def files(plan: Plan, folders: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def read_results(run_dir: Path, log: str) -> list[Measured]:
-    """What the nodes told, in Slurm's order: their files, and what stands in the log where one could not be written."""
+    """Return the nodes' results, in Slurm's order: from their files, or from the log if one could not be written."""
     found: dict[str, Measured] = {}
     texts = [path.read_text(encoding="utf-8") for path in sorted((run_dir / RESULTS).glob("*.json"))]
     texts += [line for line in log.splitlines() if line.startswith('{"schema": "slurmgpu.probe/')]
@@ -216,7 +216,7 @@ _FILES_LATE = 10.0
 
 
 class Probed(NamedTuple):
-    """What came of the job."""
+    """The result of the job."""
 
     job_id: int | None
     lines: list[Line]

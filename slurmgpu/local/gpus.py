@@ -34,7 +34,7 @@ class UsableGpus(NamedTuple):
 
 
 def is_on_a_node(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a job, on one of its nodes.
+    """Return whether this process runs in a job, on one of its nodes.
 
     A shell of ``salloc`` may be on the login node: it knows the job's id, but only slurmd sets the node's name.
     """
@@ -74,7 +74,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def count_of_the_job() -> int:
-    """How many GPUs Slurm gave the job that this runs in, on this node; 0 outside of any."""
+    """Return how many GPUs Slurm gave the job that this runs in, on this node; 0 outside of any."""
     found = gpus_of_the_job(os.environ)
     return len(found.devices) if found else 0
 
@@ -120,7 +120,7 @@ def share_out(plan: Plan, gpus: UsableGpus | None, each: int, nodes: int) -> Usa
 
 
 def gpus_in_words(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
-    """What is said of the GPUs: those that are used, and those of the job that are not."""
+    """Yield a sentence for the GPUs that are used, and for those of the job that are not."""
     of_job = gpus_of_the_job(os.environ)
     if gpus is not None:
         count = len(gpus.devices)

@@ -185,14 +185,14 @@ _LONGEST_SECRET = 64 << 10
 
 
 class ToolOutput(NamedTuple):
-    """What a command printed."""
+    """The output of a command."""
 
     out: str
     notes: str
-    """What it said besides, on standard error."""
+    """Its notes on standard error."""
     code: int = 0
     only: Callable[[str], str] | None = None
-    """What an assistant asked to see of it, taken after secrets are hidden: a search before could guess them."""
+    """The part that an assistant asked for, taken after secrets are hidden: a search before could guess them."""
 
 
 class _Enough(BaseException):
@@ -215,13 +215,13 @@ class _Bounded(io.StringIO):
         return len(text)
 
     def whole(self) -> str:
-        """What was kept, without a last line that is not whole: half a secret is not known for one."""
+        """Return what was kept, without a last line that is not whole: half a secret is not known for one."""
         text = self.getvalue()
         return (text.rpartition("\n")[0] or text[:-_LONGEST_SECRET]) if self.cut else text
 
 
 class Capture:
-    """What is printed while `captured` listens."""
+    """The output while `captured` listens."""
 
     def __init__(self, *, ends: bool) -> None:
         self.out, self.err = _Bounded(ends=ends), _Bounded(ends=False)

@@ -91,7 +91,7 @@ class _Unknown(Exception):
 
 
 class _Interval(NamedTuple):
-    """What is trained again: from a checkpoint (None: from the beginning) to a step, which may have one."""
+    """The interval to train again: from a checkpoint (None: from the beginning) to a step, which may have one."""
 
     run_dir: Path
     begin: Checkpoint | None
@@ -104,13 +104,13 @@ class _Interval(NamedTuple):
 
 
 class Trainer(Protocol):
-    """Who trains an interval again."""
+    """A trainer of an interval."""
 
     def train(self, what: Again) -> Path:
         """Train it; the new run directory. RunFailed where the training ended before its last step."""
 
     def compare(self, other: Path, replayed: Path, step: int) -> dict[str, Any]:
-        """How the checkpoint of that step in a new run directory compares with one that it was to be held against."""
+        """Compare the checkpoint of that step in a new run directory with one that it was to be held against."""
 
 
 class Here:
@@ -138,7 +138,7 @@ class Here:
 
 
 def find_interval(run_dir: Path, found: list[Checkpoint], begin: int | None, end: int | None) -> _Interval:
-    """What is to be trained again."""
+    """Return the interval to train again; InvalidInput if there is no such one."""
     whole = [one for one in found if one.state == "complete"]
     if end is None and not whole:
         raise InvalidInput(
@@ -251,7 +251,7 @@ class _Replay(NamedTuple):
     folder: Path
     told: Told
     elsewhere: str | None
-    """What of the machine is not as it was for the run."""
+    """The machine's difference from the run's."""
 
 
 def _again(interval: _Interval, what: Again, trainer: Trainer, of_run: list[MetricsRow]) -> _Replay:
@@ -272,7 +272,7 @@ def _manifest_at(folder: Path, step: int) -> dict[str, Any]:
 
 
 def _elsewhere(of_run: list[MetricsRow], started: MetricsRow) -> str | None:
-    """Why bits may differ without a fault: another device, torch or, on the CPU, another machine."""
+    """Return why bits may differ without a fault: another device, torch or, on the CPU, another machine."""
     for row in of_run:
         for name in ("device_name", "torch", "world_size"):
             if row.values.get(name) != started.values.get(name):
@@ -351,7 +351,7 @@ def _nan_last(value: float) -> float:
 
 
 def _times(distance: float, spread: float) -> float | None:
-    """How many times the spread a distance is; infinite where the run alone is not finite, None where the replays are not."""
+    """Return how many times the spread a distance is; infinite if the run alone is not finite, None if the replays are not."""
     if not math.isfinite(spread):
         return None
     return distance / spread if math.isfinite(distance) else math.inf
