@@ -25,8 +25,10 @@ from slurmgpu.cli.bench_options import (
     seconds_option,
     training_options,
 )
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
+from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.models.job import Job
@@ -231,7 +233,6 @@ def bench_training(
 ) -> None:
     from slurmgpu.cli.bench_jobs import check_job_options, submit_bench
     from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-    from slurmgpu.cli.preparing import note
     from slurmgpu.cli.running_here import plan_training_here, training_as_options
     from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
     from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
@@ -313,7 +314,6 @@ def _measure_here(asked: Mapping[str, object], where: BenchOptions) -> tuple[Pat
     """Measure, and show it; the folder, and what was found. What was cut short ends the command."""
     from slurmgpu.cli.bench_jobs import ASKED
     from slurmgpu.cli.bench_results import print_results
-    from slurmgpu.cli.preparing import note
     from slurmgpu.cli.running_here import LOGIN_NICE, on_login_node
     from slurmgpu.runs.bench.results import ROWS, read
     from slurmgpu.runs.directory import chosen_python
@@ -394,7 +394,6 @@ def _run(python: str, folder: Path, nice: int) -> int:
 def _ended(started: subprocess.Popen[bytes]) -> int:
     """Its exit code. Interrupted, it ends what it has started; in the middle of a long computation it hears of nothing, and is
     killed in the end: what it has started ends with it."""
-    from slurmgpu.interrupts import as_interrupts
 
     patience = None
     while True:

@@ -18,9 +18,10 @@ from slurmgpu.cli.bench_options import BenchJobOptions
 from slurmgpu.cli.bench_results import print_parts, print_results
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.job_options import parameter
-from slurmgpu.cli.preparing import load, note, prepare
+from slurmgpu.cli.preparing import load, prepare
 from slurmgpu.cli.shared_answers import shared
 from slurmgpu.cli.submitting import submit, with_image
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.gathering import gathered, together
-
-if TYPE_CHECKING:
-    pass
 
 
 class BenchOptions(NamedTuple):

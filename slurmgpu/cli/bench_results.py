@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.preparing import note
+from slurmgpu.cli.terminal import note
 from slurmgpu.printable import printable
 from slurmgpu.runs.bench.page import TRY_HEAD, Figure, figures, page, page_of_parts, try_lines, write_png
 from slurmgpu.runs.bench.results import (

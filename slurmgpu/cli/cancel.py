@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import live_jobs
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
 from slurmgpu.printable import printable
 
@@ -24,7 +26,6 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
 
     JOB is a job id (112; 112_3 for one task of an array), the name of jobs of mine, or a run directory.
     """
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.jobs.cancel import cancel
     from slurmgpu.jobs.select import current_user, select
 
@@ -46,7 +47,6 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
 
 def _say_how_to_go_on(result: Cancellation) -> None:
     """Name the command that starts the job again, where there is something to go on from."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.jobs.select import run_of
     from slurmgpu.runs.checkpoints import newest_of_tasks
 

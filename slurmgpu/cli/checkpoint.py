@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from slurmgpu.cli.completing import runs
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.printable import printable
 
@@ -66,8 +68,6 @@ def checkpoint_verify(ctx: click.Context, run: str | None, step: int | None, as_
     RUN as for `checkpoint list`. Says which one a resume would take. Exit code 1 when one of those asked for is
     damaged. A training may go on meanwhile.
     """
-    from slurmgpu.cli.preparing import note
-
     run_dir, tasks = tasks_of(ctx, run)
     if step is not None:
         _require_step(run_dir, tasks, step)
@@ -133,7 +133,6 @@ def checkpoint_export(
     RUN as for `checkpoint list`. Read it with `torch.load(FILE, weights_only=True)`, without slurmgpu; the names are those
     of the model without DDP or torch.compile. Checksums are held first. Only this command needs torch.
     """
-    from slurmgpu.cli.preparing import note
     from slurmgpu.runs.directory import ask_entrypoint, chosen_python
 
     run_dir, tasks = tasks_of(ctx, run)
@@ -200,7 +199,6 @@ def checkpoint_replay(
     equal; 1: something differs; 2: there is no such interval, or a node that it can't have; 3: it cannot be told.
     """
     from slurmgpu.cli.replay import OnNodes
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.runs.directory import chosen_python
     from slurmgpu.runs.replay_verdict import CODES, Here, find_interval, judge_replay, replay_in_words
 
@@ -366,7 +364,6 @@ def _check_target(target: Path, tasks: list[_Task], *, force: bool, like: Path |
 
 def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
     """The checkpoint to export, read through: that of the step, else the newest intact one."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.runs.checkpoints import damage, read_through
 
     require_one(run_dir, tasks)
@@ -429,7 +426,6 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
 
 def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     """The run directory that is meant, and its folders of checkpoints."""
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import find_run, newest_run
     from slurmgpu.jobs.select import current_user

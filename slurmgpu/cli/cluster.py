@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import clusters
+from slurmgpu.cli.shared_answers import ago, own_slurm, shared_slurm
 from slurmgpu.errors import InvalidInput
 from slurmgpu.jobs.gpus_now import gpus_now, gpus_table
 from slurmgpu.printable import printable
@@ -51,7 +52,6 @@ def cluster_discover(
     Asks Slurm 5 to 8 times, and the module system once. What could not be read is listed under `hidden`, what was
     guessed under `guessed`.
     """
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.clusters.discover import save as save_profile
     from slurmgpu.clusters.discover import write
     from slurmgpu.clusters.profiles import check_name, discover_here, likely_documented, named_profile
@@ -117,7 +117,6 @@ def cluster_refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json
     What you have written or corrected in the profile is kept. NAME: a profile that `cluster discover --save` wrote
     (the chosen one, when none is named).
     """
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.clusters.discover import last_discovered, save
     from slurmgpu.clusters.profiles import discover_here
     from slurmgpu.clusters.refreshing import refreshed
@@ -189,7 +188,6 @@ def cluster_verify(ctx: click.Context, name: str | None, patch: bool, as_json: b
     NAME: any profile, shipped ones too (the chosen one, or the one that seems to describe this cluster). Asks Slurm 5 to
     8 times and changes nothing. Ends with exit code 1 where they disagree.
     """
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.clusters.profiles import discover_here
     from slurmgpu.clusters.verifying import disagreements, patch_of, unseen
     from slurmgpu.files.clusters import load_cluster, profile_folders
@@ -407,7 +405,6 @@ def cluster_gpus(ctx: click.Context, as_json: bool) -> None:
 
     Asks Slurm 6 times.
     """
-    from slurmgpu.cli.shared_answers import ago, shared_slurm
     from slurmgpu.jobs.select import current_user
 
     slurm = shared_slurm(ctx)

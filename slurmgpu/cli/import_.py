@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput
 
 
@@ -27,7 +28,6 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
     Rendered again, it asks Slurm for exactly what the script asks for. No line of the script gets lost. `-` reads
     the script from standard input.
     """
-    from slurmgpu.cli.preparing import note
     from slurmgpu.files.job_text import job_text
     from slurmgpu.files.yaml import read_batch_script
     from slurmgpu.script.importing import import_script

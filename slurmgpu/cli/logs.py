@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
+from slurmgpu.cli.terminal import note, written
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 
@@ -64,8 +66,6 @@ def command(
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory; without one, your newest
     job. Where a job has several logs (standard error apart, tasks of an array, ranks), a header comes above each.
     """
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
     from slurmgpu.cli.waiting import wait_at_terminal
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.log_files import logs_of
@@ -184,7 +184,6 @@ def _find(
     slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
 ) -> list[Log]:
     """The logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.jobs.logs import find_logs
     from slurmgpu.jobs.select import current_user
     from slurmgpu.jobs.wait import SLOWEST_POLL
@@ -201,9 +200,6 @@ def _find(
 
 def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: bool) -> None:
     """Print the logs; say of which there is nothing to show, unless they are to be followed."""
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.cli.waiting import written
-
     with written(redraws=len(logs) == 1) as write:
         nothing = [
             (log, why)
@@ -225,8 +221,6 @@ def _name_of(word: str) -> str:
 
 def _show_paths(logs: list[Log]) -> int:
     """Print where the logs are; 1 when that is not known of one."""
-    from slurmgpu.cli.preparing import note
-
     for log in logs:
         if log.path is None:
             note(f"{log.title}: {log.why}")

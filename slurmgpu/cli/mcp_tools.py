@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from slurmgpu.cli import cluster, logs, plan, report, status, why
-from slurmgpu.cli.preparing import note, prepare
+from slurmgpu.cli.preparing import prepare
 from slurmgpu.cli.shared_answers import shared
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
 from slurmgpu.files.data import example_names
 from slurmgpu.files.trust import staying_below

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note, terminal_columns
 from slurmgpu.errors import PlanError
 from slurmgpu.printable import printable
 
@@ -31,7 +32,7 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
 def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
     """Plan the job that is described, and print that."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
-    from slurmgpu.cli.submitting import plan_text, terminal_columns
+    from slurmgpu.cli.submitting import plan_text
 
     prepared = prepare(given, renders=False)
     plan = prepared.plan
@@ -56,7 +57,6 @@ def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
 
 def _starts(prepared: Prepared) -> list[dict[str, Any]]:
     """Return Slurm's estimates for the partitions that fit, the planned one first."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.runs.prepare import MOST_ASKED, estimates
     from slurmgpu.slurm import Slurm
 

@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
 from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.job_source import Source, find_source
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import foreign_profiles
 from slurmgpu.files.data import data_folder
@@ -38,13 +37,6 @@ if TYPE_CHECKING:
 Start = Literal["submit", "run"]
 Change = Callable[[Job, Cluster], Job]
 _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
-
-
-def note(text: str) -> None:
-    """Say something to the person, beside the result."""
-    from slurmgpu.printable import printable_lines
-
-    click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
 
 
 def prepare(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput
 from slurmgpu.printable import printable
 
@@ -62,7 +63,6 @@ def command(
     Ctrl-C cancels it. Exit code 1 when the job fails or does not start in time, with its first cause, or why it waits;
     3 when its end is not known.
     """
-    from slurmgpu.cli.preparing import note
     from slurmgpu.cli.probing import plan_probe, run_probe, tell_beforehand
     from slurmgpu.cli.submitting import show_submission, with_image
     from slurmgpu.slurm import Slurm
@@ -168,8 +168,6 @@ def _print(found: ProbeResult) -> None:
 
 
 def _conclude(found: ProbeResult, file: Path | None, *, as_json: bool) -> None:
-    from slurmgpu.cli.preparing import note
-
     proposals = found.report.advice.proposals
     if file is None:
         path = found.probe.prepared.loaded.path

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import runs
+from slurmgpu.cli.shared_answers import shared_slurm
+from slurmgpu.cli.terminal import note
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ def command(ctx: click.Context, run: str | None, as_json: bool) -> None:
     may also be a trace of torch's profiler from elsewhere, such as worker0.pt.trace.json.gz. Exit code 1 when there is no
     profile.
     """
-    from slurmgpu.cli.preparing import note
     from slurmgpu.runs.profiles import verdict_lines
 
     judged = _judged(ctx, run)
@@ -47,7 +48,6 @@ def command(ctx: click.Context, run: str | None, as_json: bool) -> None:
 
 
 def _judged(ctx: click.Context, run: str | None) -> Judged:
-    from slurmgpu.cli.shared_answers import shared_slurm
     from slurmgpu.files.settings import load_settings, runs_by_settings
     from slurmgpu.jobs.runs import find_run, newest_run
     from slurmgpu.jobs.select import current_user

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurmgpu.cli.preparing import check_whose, note
+from slurmgpu.cli.preparing import check_whose
+from slurmgpu.cli.terminal import note
 from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import InvalidInput, PlanError, RunFailed, SlurmRefused
 from slurmgpu.files.data import read_templates

@@ -17,6 +17,7 @@ import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.filters import filter_options, filters_in_words, job_filter, user_of
+from slurmgpu.cli.shared_answers import ago, shared_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.printable import printable
 
@@ -68,7 +69,6 @@ def command(
     directory. What is not known is said to be unknown, and nothing is proposed from it. Exit code 1 when a JOB is named that
     Slurm does not know, 3 when Slurm could not be asked for it.
     """
-    from slurmgpu.cli.shared_answers import shared_slurm
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, report_on_jobs, report_since
     from slurmgpu.jobs.runs import run_of_job, runs_that_ended
@@ -191,7 +191,6 @@ def _once(find: Callable[[JobStatus], Run | None]) -> Callable[[JobStatus], Run 
 
 
 def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> None:
-    from slurmgpu.cli.shared_answers import ago
     from slurmgpu.jobs.report import text
     from slurmgpu.jobs.report.lines import summed
 

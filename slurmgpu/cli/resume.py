@@ -11,7 +11,10 @@ import click
 
 from slurmgpu.cli.completing import runs
 from slurmgpu.cli.job_options import JobCommand, change_options
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
+from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.models.job import Array, Job
@@ -48,7 +51,6 @@ def command(
     Exit codes: 1 the run's job has not ended, is done, or Slurm refused; 3 nobody can say whether it has ended; 4 Slurm
     does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.cli.waiting import wait_for_job
     from slurmgpu.slurm import Slurm
 
@@ -60,8 +62,6 @@ def command(
 
 
 def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.interrupts import as_interrupts
     from slurmgpu.jobs.runs import check_at_rest
     from slurmgpu.jobs.settle import settle
     from slurmgpu.runs.directory import read_plan
@@ -121,9 +121,8 @@ def _submission(
     run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
     """Return what to submit: the same script, or with options a newly planned one and its job."""
-    from slurmgpu.cli.preparing import note, prepare
+    from slurmgpu.cli.preparing import prepare
     from slurmgpu.files.jobs import folder_here
-    from slurmgpu.interrupts import as_interrupts
     from slurmgpu.models.run import SUBMITIT_FOLDER
     from slurmgpu.runs.command_checks.judge import each_slip
     from slurmgpu.runs.directory import SCRIPT

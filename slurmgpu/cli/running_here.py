@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.preparing import check_whose, note, prepare, put_any
+from slurmgpu.cli.preparing import check_whose, prepare, put_any
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin

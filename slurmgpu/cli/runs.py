@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.printable import printable
 
@@ -30,7 +31,6 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     RUN is a run directory; without one, all in this folder's runs. Safe to repeat. Exit code 3: what became of one is
     not known yet.
     """
-    from slurmgpu.cli.shared_answers import own_slurm
     from slurmgpu.files.run_record import read_run
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import run_directories

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.settings import Settings, load_settings
-from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
-from slurmgpu.slurm import Slurm, current_user, shelf_here
+
+if TYPE_CHECKING:
+    from slurmgpu.files.settings import Settings
+    from slurmgpu.models.run import JobStatus
+    from slurmgpu.slurm import Slurm
 
 # An answer that another process has asked for is as good as one's own for so many seconds.
 _YOUNG = 5.0
@@ -20,11 +23,15 @@ _YOUNG = 5.0
 
 def own_slurm(ctx: click.Context) -> Slurm:
     """Return a Slurm that is asked anew; a caller's own, such as a test's, where the context has one."""
+    from slurmgpu.slurm import Slurm
+
     return ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
 
 
 def shared_slurm(ctx: click.Context, settings: Settings | None = None) -> Slurm:
     """Return a Slurm whose answers are shared; a caller's own, such as a test's, where the context has one."""
+    from slurmgpu.slurm import Slurm
+
     return ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
 
 
@@ -33,6 +40,9 @@ def shared(settings: Settings | None = None) -> Slurm:
 
     Not for what decides something: who submits, cancels or resumes asks anew.
     """
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.slurm import Slurm, shelf_here
+
     settings = load_settings(Path.cwd(), os.environ).settings if settings is None else settings
     return Slurm(shelf=shelf_here(max(settings.poll_floor, settings.policy.poll_floor or 0)))
 
@@ -42,9 +52,11 @@ def named_or_newest(slurm: Slurm, jobs: tuple[str, ...]) -> tuple[str, ...]:
 
     Raises InvalidInput where there has been none since yesterday.
     """
+    from slurmgpu.cli.terminal import note
+    from slurmgpu.slurm import current_user
+
     if jobs:
         return jobs
-    from slurmgpu.cli.preparing import note
     from slurmgpu.jobs.look import status
 
     known = [job for job in status(slurm, user=current_user()).jobs if job.raw_id is not None]

@@ -6,12 +6,14 @@ import os
 import shlex
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.local.gpus import is_on_a_node
 from slurmgpu.quoting import job_path
 
@@ -43,31 +45,89 @@ def command(
 
     --ssh and --jupyter start a server there instead, and say how to reach it; Ctrl-C ends it, with exit code 0.
     """
+    from slurmgpu.runs.preflight import check_before_submission
+    from slurmgpu.script.render import ShellValues
+    from slurmgpu.script.variables import SCRIPT_NAME
+    from slurmgpu.shell.server import (
+        FILES,
+        check_installed,
+        prepare_jupyter,
+        prepare_ssh,
+        session_folder,
+        write_private,
+    )
+    from slurmgpu.shell.session import Session, step_of
+    from slurmgpu.slurm import Slurm, current_user
+
     _check_place()
-    wanted = _Wanted(ssh, jupyter, login_node or socket.getfqdn(), write_ssh_config)
-    _check_options(wanted, given["command"])
+    starts = "sshd" if ssh else "jupyterlab" if jupyter else None
+    if ssh and jupyter:
+        raise InvalidInput(
+            "--ssh and --jupyter exclude each other",
+            hint="take --ssh alone: an editor's notebooks, or ssh -L, reach a Jupyter that you start in it",
+        )
+    if starts and given["command"]:
+        raise InvalidInput(
+            f"--{'ssh' if ssh else 'jupyter'} starts a server, and there is a command after --",
+            hint="leave one of the two out",
+        )
+    if write_ssh_config and not ssh:
+        raise InvalidInput("--write-ssh-config is for --ssh", hint="add --ssh, or leave it out")
     terminal = os.isatty(0) and os.isatty(1)
-    if not terminal and not given["command"] and not wanted.server:
+    if not terminal and not given["command"] and not starts:
         raise InvalidInput(
             "a shell needs a terminal, and input or output is none here",
             hint="give a command: slurmgpu shell ... -- COMMAND; or submit a job: slurmgpu submit",
         )
     prepared = _plan_session(given)
-    code = _serve(prepared, wanted) if wanted.server else _work(prepared, terminal)
+    plan, job, slurm = prepared.plan, prepared.loaded.job, Slurm()
+    check_before_submission(plan, prepared.folder, os.environ)
+    if jupyter:
+        check_installed(plan, prepared.folder)
+    values = {"server": starts, "python": job_path(plan.environment.python.interpreter)}
+    shape = (
+        ShellValues("ssh" if ssh else "jupyter", FILES if ssh else (), values) if starts else ShellValues()
+    )
+    files = prepared.render_shell(shape)
+    with session_folder(prepared.runs, plan, job, files.pop(SCRIPT_NAME), note) as path:
+        token = prepare_jupyter(path) if jupyter else ""
+        if ssh:
+            prepare_ssh(path)
+        for name, text in files.items():
+            write_private(path / name, text)
+        note(f"asking for {shlex.join(str(one) for one in plan.options)}")
+        process = slurm.allocate(
+            plan.options,
+            step_of(plan, job, str(path / SCRIPT_NAME), terminal=terminal and not starts),
+            cwd=prepared.folder or Path.cwd(),
+            env={**os.environ, "SLURMGPU_RUN_DIR": str(path)},
+            terminal=not starts,
+        )
+        session = Session(slurm, process, note)
+        try:
+            with as_interrupts():
+                session.wait_for_nodes()
+                if starts:
+                    note(f"job {session.job_id}: starting {starts} ...")
+                server = session.server() if starts else None
+                away = login_node or socket.getfqdn()
+                if server is None:
+                    code = (session.wait() or 1) if starts else _wait(session, ctrl_c_ends=False)
+                elif ssh:
+                    code = _serve_ssh(session, server, prepared, path, away, write_ssh_config)
+                else:
+                    port = server.port
+                    note(f"job {session.job_id}: JupyterLab on {server.node}{server.until}; Ctrl-C ends it")
+                    note("on your own computer, in a terminal that stays open:")
+                    click.echo(f"ssh -N -L {port}:{server.node}:{port} {current_user()}@{away}")
+                    note("then in its browser:")
+                    click.echo(f"http://127.0.0.1:{port}/?token={token}")
+                    code = _wait(session, ctrl_c_ends=True)
+        finally:
+            became = session.end()
+            if session.job_id is not None:
+                note(became)
     click.get_current_context().exit(code)
-
-
-class _Wanted(NamedTuple):
-    """The server or shell that is wanted on the node."""
-
-    ssh: bool
-    jupyter: bool
-    login_node: str
-    write_ssh_config: bool
-
-    @property
-    def server(self) -> str | None:
-        return "sshd" if self.ssh else "jupyterlab" if self.jupyter else None
 
 
 def _check_place() -> None:
@@ -87,24 +147,9 @@ def _check_place() -> None:
     )
 
 
-def _check_options(wanted: _Wanted, command: tuple[str, ...] | None) -> None:
-    if wanted.ssh and wanted.jupyter:
-        raise InvalidInput(
-            "--ssh and --jupyter exclude each other",
-            hint="take --ssh alone: an editor's notebooks, or ssh -L, reach a Jupyter that you start in it",
-        )
-    if wanted.server and command:
-        raise InvalidInput(
-            f"--{'ssh' if wanted.ssh else 'jupyter'} starts a server, and there is a command after --",
-            hint="leave one of the two out",
-        )
-    if wanted.write_ssh_config and not wanted.ssh:
-        raise InvalidInput("--write-ssh-config is for --ssh", hint="add --ssh, or leave it out")
-
-
 def _plan_session(given: dict[str, Any]) -> Prepared:
     """The job as it is planned, with a command or a shell (None) in place of what it runs."""
-    from slurmgpu.cli.preparing import note, plan_given
+    from slurmgpu.cli.preparing import plan_given
     from slurmgpu.script.render import shell_plan
     from slurmgpu.shell.session import as_session, left_out
 
@@ -122,78 +167,10 @@ def _plan_session(given: dict[str, Any]) -> Prepared:
     return prepared._replace(plan=shell_plan(plan, command))
 
 
-def _work(prepared: Prepared, terminal: bool) -> int:
-    """A shell, or a command."""
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.interrupts import as_interrupts
-    from slurmgpu.runs.preflight import check_before_submission
-    from slurmgpu.script.render import ShellValues
-    from slurmgpu.script.variables import SCRIPT_NAME
-    from slurmgpu.shell.server import session_folder
-
-    check_before_submission(prepared.plan, prepared.folder, os.environ)
-    files = prepared.render_shell(ShellValues())
-    with session_folder(
-        prepared.runs, prepared.plan, prepared.loaded.job, files.pop(SCRIPT_NAME), note
-    ) as path:
-        session = _started(prepared, path, files, pty=terminal, terminal=True)
-        try:
-            with as_interrupts():
-                session.wait_for_nodes()
-                return _until_its_end(session)
-        finally:
-            _end(session)
-
-
-def _until_its_end(session: Session) -> int:
-    while True:
-        try:
-            return session.wait()
-        except KeyboardInterrupt as interrupt:
-            if type(interrupt) is not KeyboardInterrupt:
-                raise
-            # Ctrl-C is for the command, which has had it from the terminal.
-
-
-def _serve(prepared: Prepared, wanted: _Wanted) -> int:
-    """An sshd or a Jupyter."""
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.interrupts import as_interrupts
-    from slurmgpu.runs.preflight import check_before_submission
-    from slurmgpu.script.render import ShellValues
-    from slurmgpu.script.variables import SCRIPT_NAME
-    from slurmgpu.shell.server import FILES, check_installed, prepare_jupyter, prepare_ssh, session_folder
-
-    plan = prepared.plan
-    check_before_submission(plan, prepared.folder, os.environ)
-    values = {"server": wanted.server, "python": job_path(plan.environment.python.interpreter)}
-    if wanted.ssh:
-        shape = ShellValues("ssh", FILES, values)
-    else:
-        check_installed(plan, prepared.folder)
-        shape = ShellValues("jupyter", (), values)
-    files = prepared.render_shell(shape)
-    with session_folder(prepared.runs, plan, prepared.loaded.job, files.pop(SCRIPT_NAME), note) as path:
-        token = "" if wanted.ssh else prepare_jupyter(path)
-        if wanted.ssh:
-            prepare_ssh(path)
-        session = _started(prepared, path, files, pty=False, terminal=False)
-        try:
-            with as_interrupts():
-                session.wait_for_nodes()
-                note(f"job {session.job_id}: starting {wanted.server} ...")
-                server = session.server()
-                if server is None:
-                    return session.wait() or 1
-                if wanted.ssh:
-                    return _with_ssh(session, server, prepared, path, wanted)
-                return _with_jupyter(session, server, token, wanted)
-        finally:
-            _end(session)
-
-
-def _with_ssh(session: Session, server: Server, prepared: Prepared, path: Path, wanted: _Wanted) -> int:
-    from slurmgpu.cli.preparing import note
+def _serve_ssh(
+    session: Session, server: Server, prepared: Prepared, path: Path, login_node: str, write_ssh_config: bool
+) -> int:
+    """Say how to reach the node by ssh, and wait for Ctrl-C."""
     from slurmgpu.shell.server import entry, for_elsewhere, include_in, include_line, includes
 
     assert session.job_id is not None
@@ -201,7 +178,7 @@ def _with_ssh(session: Session, server: Server, prepared: Prepared, path: Path, 
     user_file = Path.home() / ".ssh" / "config"
     name = f"{session.job_id}.slurmgpu"
     with entry(config, path, session.job_id, server) as file:
-        if wanted.write_ssh_config and not includes(config, user_file):
+        if write_ssh_config and not includes(config, user_file):
             include_in(config, user_file)
             note(f"{user_file} now includes {config}/ssh/*.conf")
         note(f"job {session.job_id}: sshd on {server.node}{server.until}; Ctrl-C ends it")
@@ -214,56 +191,17 @@ def _with_ssh(session: Session, server: Server, prepared: Prepared, path: Path, 
                 f"{include_line(config)}"
             )
         note("on another computer, copy the key, and put the rest into its ~/.ssh/config:")
-        click.echo(for_elsewhere(path, session.job_id, server, wanted.login_node), err=True)
-        return _until_ctrl_c(session)
+        click.echo(for_elsewhere(path, session.job_id, server, login_node), err=True)
+        return _wait(session, ctrl_c_ends=True)
 
 
-def _with_jupyter(session: Session, server: Server, token: str, wanted: _Wanted) -> int:
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.slurm import current_user
-
-    port = server.port
-    note(f"job {session.job_id}: JupyterLab on {server.node}{server.until}; Ctrl-C ends it")
-    note("on your own computer, in a terminal that stays open:")
-    click.echo(f"ssh -N -L {port}:{server.node}:{port} {current_user()}@{wanted.login_node}")
-    note("then in its browser:")
-    click.echo(f"http://127.0.0.1:{port}/?token={token}")
-    return _until_ctrl_c(session)
-
-
-def _until_ctrl_c(session: Session) -> int:
-    try:
-        return session.wait()
-    except KeyboardInterrupt as interrupt:
-        if type(interrupt) is not KeyboardInterrupt:
-            raise
-        return 0
-
-
-def _started(prepared: Prepared, path: Path, files: dict[str, str], *, pty: bool, terminal: bool) -> Session:
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.script.variables import SCRIPT_NAME
-    from slurmgpu.shell.server import write_private
-    from slurmgpu.shell.session import Session, step_of
-    from slurmgpu.slurm import Slurm
-
-    plan, slurm = prepared.plan, Slurm()
-    for name, text in files.items():
-        write_private(path / name, text)
-    note(f"asking for {shlex.join(str(one) for one in plan.options)}")
-    process = slurm.allocate(
-        plan.options,
-        step_of(plan, prepared.loaded.job, str(path / SCRIPT_NAME), terminal=pty),
-        cwd=prepared.folder or Path.cwd(),
-        env={**os.environ, "SLURMGPU_RUN_DIR": str(path)},
-        terminal=terminal,
-    )
-    return Session(slurm, process, note)
-
-
-def _end(session: Session) -> None:
-    from slurmgpu.cli.preparing import note
-
-    became = session.end()
-    if session.job_id is not None:
-        note(became)
+def _wait(session: Session, *, ctrl_c_ends: bool) -> int:
+    """Wait for the end and return its exit code; Ctrl-C ends a server, and a command has had it from the terminal."""
+    while True:
+        try:
+            return session.wait()
+        except KeyboardInterrupt as interrupt:
+            if type(interrupt) is not KeyboardInterrupt:
+                raise
+            if ctrl_c_ends:
+                return 0

@@ -20,6 +20,7 @@ import click
 from slurmgpu.amounts import duration
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.filters import filter_options, filters_in_words, job_filter, user_of
+from slurmgpu.cli.shared_answers import ago, shared_slurm
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.printable import printable
@@ -74,7 +75,6 @@ def command(
     age; exit code 1 when one is named that Slurm does not know, 3 when the queue could not be asked for it.
     Where Slurm does not answer at all, what it said last is shown with its age, and the exit code is 4.
     """
-    from slurmgpu.cli.shared_answers import shared_slurm
     from slurmgpu.files.settings import load_settings
     from slurmgpu.jobs.look import last_known
     from slurmgpu.jobs.look import status as look_up
@@ -239,8 +239,6 @@ def unexplained(jobs: Sequence[JobStatus]) -> str | None:
 
 
 def _age(report: StatusReport, why_old: str) -> str:
-    from slurmgpu.cli.shared_answers import ago
-
     if not why_old:
         return ago(report.age)
     since = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError, SlurmUnreachable
+from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.models.job import Dependency
@@ -51,9 +53,8 @@ def command(
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.preparing import note, prepare
+    from slurmgpu.cli.preparing import prepare
     from slurmgpu.cli.submitting import show_submission, submit, with_image
-    from slurmgpu.interrupts import as_interrupts
     from slurmgpu.slurm import Slurm
 
     if as_json and dry_run:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TextIO
 
 import click
 
-from slurmgpu.cli.preparing import note
+from slurmgpu.cli.terminal import note, terminal_columns
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.launchers import world_size
@@ -54,11 +52,6 @@ def _row_text(left: str, why: str, width: int, columns: int | None) -> str:
         return f"  {left:<{width}}  {why}"
     lines = textwrap.wrap(why, room, break_long_words=False, break_on_hyphens=False)
     return f"  {left:<{width}}  " + f"\n{'':{width + 4}}".join(lines)
-
-
-def terminal_columns(stream: TextIO) -> int | None:
-    """The width of a terminal; None where a stream is not one."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def with_image(prepared: Prepared, *, pull: bool, now: bool) -> tuple[Prepared, Making | None]:

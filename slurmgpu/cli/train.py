@@ -14,6 +14,7 @@ import click
 from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.gathering import Decorator, gathered
 from slurmgpu.cli.job_options import device_option, run_dir_option
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.local.gpus import count_of_the_job
@@ -325,7 +326,6 @@ def _gib(size: float) -> str:
 
 def _prepare_task(prepared: Prepared, python: Path | None) -> int:
     """Run the script that the job would run, on one process, to prepare alone; its exit code."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.runs.directory import prepare_here
 
     ready = _ready(prepared, python)
@@ -365,7 +365,6 @@ class _Ready(NamedTuple):
 
 
 def _ready(prepared: Prepared, python: Path | None) -> _Ready:
-    from slurmgpu.cli.preparing import note
     from slurmgpu.cli.running_here import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.runs.directory import prepare_plan
     from slurmgpu.runs.preflight import check_task, is_folder

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timezone
 
 import click
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.preparing import note
 from slurmgpu.cli.shared_answers import shared
+from slurmgpu.cli.terminal import note, written
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.cancel import cancel
@@ -22,7 +20,7 @@ from slurmgpu.jobs.log_files import Log, logs_of
 from slurmgpu.jobs.select import Selection, current_user
 from slurmgpu.jobs.wait import Ended, GrowingLogs, Onlooker, exit_code, wait_for
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.printable import Harmless, printable
+from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
 
@@ -44,28 +42,6 @@ def wait_at_terminal(
     except KeyboardInterrupt:
         note(f"job {name} goes on; `slurmgpu cancel {name}` ends it")
         raise
-
-
-@contextmanager
-def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
-    """Yield a printer of logs: to a file the text as it is, to a terminal or a pipe without control sequences."""
-    harmless = None if _goes_to_a_file() else Harmless(redraws=redraws)
-
-    def write(piece: str) -> None:
-        click.echo(harmless.text(piece) if harmless is not None else piece, nl=False)
-
-    try:
-        yield write
-    finally:
-        if harmless is not None:
-            click.echo(harmless.end(), nl=False)
-
-
-def _goes_to_a_file() -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
-    except (OSError, ValueError):  # no file at all: a program that collects it
-        return True
 
 
 def wait_for_job(run: Run, follow: bool, slurm: Slurm | None = None) -> int:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import SlurmGpuError
+from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.live import Source
@@ -106,8 +108,6 @@ def command(
     Prints the address, which has a token that no one else knows, and the line of ssh that leads there from your own computer.
     Job files are made and submitted in this folder. Nothing comes from the internet. Needs the extra `web`.
     """
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.interrupts import as_interrupts
     from slurmgpu.jobs.select import current_user, since_moment
 
     if directory is not None:
@@ -176,7 +176,6 @@ def command(
 
 
 def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch: bool) -> None:
-    from slurmgpu.cli.preparing import note
     from slurmgpu.web.export import export
     from slurmgpu.web.parts import download
     from slurmgpu.web.parts import parts as needed

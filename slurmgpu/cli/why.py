@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.shared_answers import ago, named_or_newest, shared_slurm
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.interrupts import as_interrupts
@@ -44,7 +45,6 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
     JOB is a job id (112, 112_3), a job name, or a run directory; without one, your newest job. Exit code
     1 when Slurm does not know a job, 3 when the queue could not be asked for it.
     """
-    from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
     from slurmgpu.files.settings import load_settings
     from slurmgpu.jobs.look import status
     from slurmgpu.jobs.select import current_user, select
@@ -142,7 +142,6 @@ def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, ob
 
 
 def _print_answers(report: StatusReport, told: list[Why], age: float) -> None:
-    from slurmgpu.cli.shared_answers import ago
     from slurmgpu.jobs.why.answer import listed
     from slurmgpu.jobs.why.text import verdict_of, why_lines
     from slurmgpu.models.run import JobState

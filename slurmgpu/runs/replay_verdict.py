@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import click
-from slurmgpu.cli.preparing import check_whose, note
+from slurmgpu.cli.preparing import check_whose
+from slurmgpu.cli.terminal import note
 from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import InvalidInput, PlanError, RunFailed, SlurmRefused
