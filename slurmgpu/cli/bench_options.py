@@ -7,7 +7,7 @@ from typing import NamedTuple
 import click
 
 from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.gathering import gathered, together
+from slurmgpu.cli.options import gathered, together
 
 
 class BenchOptions(NamedTuple):

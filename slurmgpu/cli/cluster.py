@@ -226,8 +226,8 @@ def cluster_verify(ctx: click.Context, name: str | None, patch: bool, as_json: b
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif patch:
         made = patch_of(text, file, disagreed)
-        for hint in made.by_hand:
-            click.echo(f"# by hand: {hint}")
+        for by_hand in made.by_hand:
+            click.echo(f"# by hand: {by_hand}")
         click.echo(made.diff, nl=False)
     else:
         for one in disagreed:

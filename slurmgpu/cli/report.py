@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filters import filter_options, filters_in_words, job_filter, user_of
+from slurmgpu.cli.options import filter_options, filters_in_words, job_filter, user_of
 from slurmgpu.cli.shared_answers import ago, shared_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.printable import printable

@@ -19,7 +19,7 @@ import click
 
 from slurmgpu.amounts import duration
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.filters import filter_options, filters_in_words, job_filter, user_of
+from slurmgpu.cli.options import filter_options, filters_in_words, job_filter, user_of
 from slurmgpu.cli.shared_answers import ago, shared_slurm
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get
 import click
 
 from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.gathering import Decorator, gathered
 from slurmgpu.cli.job_options import device_option, run_dir_option
+from slurmgpu.cli.options import Decorator, gathered
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered, Origin

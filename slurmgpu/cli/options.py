@@ -1,4 +1,4 @@
-"""The options that choose among jobs, the same for every command that lists them."""
+"""Decorators for options: several as one value, several in a row, and those that choose among jobs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,52 @@ import pwd
 import shlex
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from slurmgpu.cli.gathering import together
 from slurmgpu.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slurmgpu.models.run import JobState, JobStatus
+
+
+F = TypeVar("F", bound=Callable[..., object])
+Decorator = Callable[[Callable[..., object]], Callable[..., object]]
+"""What ``click.option(...)`` returns, as far as it matters here."""
+
+
+def gathered(name: str, made: Callable[..., object], *options: Decorator) -> Callable[[F], F]:
+    """Add options to a command, which gets ``name=made(option=value, ...)`` in place of their values."""
+
+    def bare() -> None: ...
+
+    for option in reversed(options):
+        option(bare)
+    own: list[click.Parameter] = getattr(bare, "__click_params__", [])
+
+    def decorate(function: F) -> F:
+        def collected(*args: object, **values: object) -> object:
+            given = {str(one.name): values.pop(str(one.name)) for one in own}
+            return function(*args, **values, **{name: made(**given)})
+
+        collected.__name__, collected.__doc__ = function.__name__, function.__doc__
+        others = getattr(function, "__click_params__", [])
+        collected.__click_params__ = [*others, *own]  # type: ignore[attr-defined]
+        return collected  # type: ignore[return-value]
+
+    return decorate
+
+
+def together(*options: Decorator) -> Callable[[F], F]:
+    """Return a decorator that adds options in their order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)  # type: ignore[assignment]
+        return function
+
+    return decorate
 
 
 filter_options = together(
