@@ -1,69 +1,34 @@
 """Hold what a run has written of an interval against a replay of it, and judge whether they agree."""
 
 from __future__ import annotations
+
 import json
 import math
 import os
-import re
-import shutil
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-import click
-from slurmgpu.cli.preparing import check_whose
-from slurmgpu.cli.terminal import note
-from slurmgpu.cli.shared_answers import own_slurm
-from slurmgpu.cli.waiting import Wait
-from slurmgpu.errors import InvalidInput, PlanError, RunFailed, SlurmRefused
-from slurmgpu.files.data import read_templates
-from slurmgpu.files.jobs import folder_here, load_job
-from slurmgpu.files.layered import Layered
-from slurmgpu.files.run_record import read_run
-from slurmgpu.files.settings import load_settings
-from slurmgpu.interrupts import as_interrupts
-from slurmgpu.jobs.causes import cause_lines, cause_of
-from slurmgpu.launchers import world_size
-from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import RUN_FILE, JobStatus, Run
-from slurmgpu.printable import printable
+
+from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.runs.checkpoints import Checkpoint, damage
-from slurmgpu.runs.directory import SCRIPT, ask_entrypoint, chosen_python, read_plan
-from slurmgpu.runs.metrics import MetricsRow, progress_of
+from slurmgpu.runs.directory import ask_entrypoint, read_plan
+from slurmgpu.runs.metrics import MetricsRow
 from slurmgpu.runs.replay import (
     Again,
     Told,
-    as_replay,
-    compared,
     first_difference,
     folder_of_job,
     lay_out,
     lines_of_both,
     starts,
-    submit_again,
     told,
     train_again,
 )
-from slurmgpu.runs.submit import Submission
-from slurmgpu.slurm import Slurm, cluster_name_here, expand
-import json
-import os
-import tempfile
-import time
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-import click
-from slurmgpu.cli.completing import runs
-from slurmgpu.errors import InvalidInput, RunFailed
-from slurmgpu.printable import printable
+
 if TYPE_CHECKING:
     from slurmgpu.runs.checkpoints import Checkpoint
-    from slurmgpu.slurm import NodeNow
 
 
 CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
@@ -122,6 +87,7 @@ class Here:
         self._number = 0
 
     def train(self, what: Again) -> Path:
+        """Train it in a folder of its own."""
         self._number += 1
         scratch = self._folder / str(self._number)
         lay_out(scratch, what.run_dir, what.settings, what.checkpoint, what.until)
@@ -132,6 +98,7 @@ class Here:
         return scratch
 
     def compare(self, other: Path, replayed: Path, step: int) -> dict[str, Any]:
+        """Compare with the Python that trains."""
         own = replayed / "checkpoints" / f"step-{step}"
         answer = ask_entrypoint(self._python, "comparing", [str(other.absolute()), str(own)], os.environ)
         found: dict[str, Any] = json.loads(answer)
@@ -176,6 +143,7 @@ def _manifest(one: Checkpoint | None) -> dict[str, Any]:
 
 
 def judge_replay(interval: _Interval, trainer: Trainer) -> dict[str, Any]:
+    """Train the interval again, and return the verdict with what it rests on."""
     try:
         return _replayed(interval, trainer)
     except (_Unknown, RunFailed) as error:
@@ -365,6 +333,7 @@ def _distance(parts: Mapping[str, float | None]) -> float:
 
 
 def replay_in_words(document: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a verdict for people."""
     head = f"steps {document['from'] + 1} to {document['to']}: {document['verdict']}"
     lines = [head if document["why"] is None else f"{head}: {document['why']}"]
     if (found := document["difference"]) is not None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.jobs import folder_here, load_job
 from slurmgpu.files.layered import Layered
@@ -15,7 +16,6 @@ from slurmgpu.models.run import Run
 from slurmgpu.runs.bench.results import Results
 from slurmgpu.runs.bench.verdict import judge, runs
 from slurmgpu.runs.prepare import Prepared
-
 
 
 def key_of_training(prepared: Prepared, job: Job | None = None) -> str | None:
