@@ -15,7 +15,7 @@ from slurmgpu.diagnosis.facts import Cause
 from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.jobs.cause_files import in_one_line, with_cause
 from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, read_cause
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.runs.directory import _pack_diagnosis
 from tests.test_monitoring_status import job

@@ -14,7 +14,7 @@ import pytest
 
 from slurmgpu.files.data import read_templates
 from slurmgpu.launchers import world_size
-from slurmgpu.lines.launch_line import read_launch_line
+from slurmgpu.lines.command import read_launch_line
 from slurmgpu.local.standins.fitting import fit_agent
 from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.script.render import render_script

@@ -27,7 +27,7 @@ from slurmgpu.jobs.merge import merge
 from slurmgpu.jobs.runs import find_run, run_of_job
 from slurmgpu.jobs.select import select, since_moment
 from slurmgpu.jobs.table import plain, table
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm

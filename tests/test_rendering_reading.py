@@ -17,7 +17,7 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import read_file, validate
-from slurmgpu.local.script import read_needs
+from slurmgpu.local.site import read_needs
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.train import TrainSettings

@@ -25,7 +25,7 @@ from slurmgpu.jobs.table import COLUMNS, in_order, table
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from tests.recorded import Replay, recorded, said
 from tests.test_monitoring_status import NOW, job
 

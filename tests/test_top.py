@@ -19,13 +19,13 @@ from textual.widgets import DataTable, Input
 
 from slurmgpu.cli import live_source
 from slurmgpu.jobs import look as status_module
-from slurmgpu.jobs.details import chart
 from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from slurmgpu.top.app import Top
 from slurmgpu.top.jobs import JobsScreen
+from slurmgpu.top.text import chart
 from tests.recorded import said
 from tests.test_monitoring_status import NOW, job
 
@@ -101,7 +101,7 @@ def drive(
     fake: Fake, steps: Callable[[Top, Pilot[None]], Awaitable[None]], size: tuple[int, int] = (80, 24)
 ) -> None:
     async def go() -> None:
-        app = Top(fake.source())
+        app = Top(fake.source(), JobsScreen())
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, lambda: app.seen is not None or bool(app.trouble))
             await steps(app, pilot)

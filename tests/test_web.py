@@ -40,7 +40,7 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from slurmgpu.web.form import FIELDS, choices, in_words_of_the_form, read_form, to_form
 from slurmgpu.web.generator import Generator, Submitted, save_job
 from slurmgpu.web.guard import LARGEST, Guard

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
 from slurmgpu.cli.why import command
+from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.waits import about, waits, word_of
 from slurmgpu.jobs.why.answer import Why, clock, listed, span
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.jobs.why.queue_position import MOST_JOBS, remembered
 from slurmgpu.jobs.why.sizes import shapes_of
-from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Progress, SampleSummary
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer

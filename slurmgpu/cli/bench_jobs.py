@@ -29,8 +29,8 @@ from slurmgpu.files.run_record import read_run, write_atomically
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import Selection, belongs, current_user
+from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.wait import PATIENCE
-from slurmgpu.jobs.words import reason
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from slurmgpu import __version__
 from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.version import __version__
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "run"]
 

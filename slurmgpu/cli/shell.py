@@ -14,7 +14,7 @@ from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.interrupts import as_interrupts
-from slurmgpu.local.gpus import is_on_a_node
+from slurmgpu.local.site import is_on_a_node
 from slurmgpu.quoting import job_path
 
 if TYPE_CHECKING:

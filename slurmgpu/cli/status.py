@@ -151,18 +151,6 @@ def command(
             return
 
 
-_COLOURS = {
-    "RUNNING": "green",
-    "COMPLETED": "green",
-    "CONFIGURING": "cyan",
-    "COMPLETING": "cyan",
-    "PENDING": "yellow",
-    "REQUEUED": "yellow",
-    "SUSPENDED": "yellow",
-    "PREEMPTED": "magenta",
-    "CANCELLED": "magenta",
-    "UNKNOWN": "bold red",
-}
 # On a narrow terminal; --json always has everything.
 _LONG = 16
 _ROOM_FOR_REASONS = 30
@@ -292,6 +280,8 @@ def _pretty(
     """
     from rich.text import Text
 
+    from slurmgpu.jobs.view import colour_of
+
     rows = [list(row) for row in found]
     last = rows[0][-1] == "REASON"
     reasons = [row.pop() if last else "" for row in rows]
@@ -310,7 +300,7 @@ def _pretty(
             reason = reason if beside else ""
         elif state is not None:
             start = sum(widths[:state]) + 2 * state
-            colour = _COLOURS.get(lines[number - 1].job.state.value, "red")
+            colour = colour_of(lines[number - 1].job.state)
             text.stylize(colour, start, start + len(row[state]))
         folded = _folded("" if reason == "-" and not beside else reason, console.width - indent)
         if beside and folded:

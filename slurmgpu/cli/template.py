@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu import __version__
 from slurmgpu.cli.completing import templates as named_templates
 from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput
+from slurmgpu.version import __version__
 
 if TYPE_CHECKING:
     from slurmgpu.files.data import Templates

@@ -38,6 +38,7 @@ def command(ctx: click.Context, all_users: bool, since: str | None) -> None:
         )
     from slurmgpu.cli.live_source import live_source
     from slurmgpu.top.app import Top
+    from slurmgpu.top.jobs import JobsScreen
 
     # No mouse: the terminal's own selection goes on working.
-    Top(live_source(ctx, since, all_users=all_users)).run(mouse=False)
+    Top(live_source(ctx, since, all_users=all_users), JobsScreen()).run(mouse=False)

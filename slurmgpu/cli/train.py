@@ -17,7 +17,6 @@ from slurmgpu.cli.options import Decorator, gathered
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.local.gpus import count_of_the_job
 from slurmgpu.models.train import TrainSettings
 
 if TYPE_CHECKING:
@@ -174,6 +173,7 @@ def command(
     """
     from slurmgpu.cli.running_here import (
         LocalRun,
+        count_of_the_job,
         looks_like_a_login_node,
         on_login_node,
         plan_training_here,

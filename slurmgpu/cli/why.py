@@ -107,8 +107,8 @@ def _tell_end(why: Why) -> None:
     from slurmgpu.jobs.cause_files import orderly_stop
     from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
     from slurmgpu.jobs.runs import run_of_job
+    from slurmgpu.jobs.view import STOPPED
     from slurmgpu.jobs.why.answer import Mend
-    from slurmgpu.jobs.words import STOPPED
     from slurmgpu.models.run import JobState
 
     runs_of = runs_by_settings(Path.cwd(), os.environ)

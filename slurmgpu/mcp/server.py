@@ -26,7 +26,6 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from slurmgpu import __version__
 from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.runs import run_directories
@@ -34,6 +33,7 @@ from slurmgpu.mcp.budget import allowed, limit_of
 from slurmgpu.mcp.fields import Fields, parse_fields
 from slurmgpu.mcp.text import Calls, Secrets, ToolOutput, failed, marked, plain, shortened
 from slurmgpu.runs.preflight import secrets_folder
+from slurmgpu.version import __version__
 
 __all__ = ["OfferedTool", "make_server", "serve"]
 

@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-import slurmgpu
 from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.job_text import job_text
@@ -33,6 +32,8 @@ from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.script.variables import SCRIPT_NAME
 
 __all__ = ["EarlierDirectory", "NOTIFY_FILE", "RunDirectory", "SCRIPT", "ask_entrypoint", "chosen_python", "contents", "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 SCRIPT = "script.sbatch"
@@ -218,13 +219,14 @@ def copy_own_loop(code: Path) -> None:
     """Copy it as ``slurmgpu.training``, as scripts import it; an installed one has lower precedence than the copy."""
     package = code / "slurmgpu"
     _copy("training", package / "training")
-    text = Path(slurmgpu.__file__).read_text(encoding="utf-8")
+    text = (_PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    shutil.copyfile(_PACKAGE / "version.py", package / "version.py")
     (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
 
 
 def _pack_diagnosis(code: Path) -> None:
     """Pack the reader of logs, which looks for the first cause at the job's end: one file, for there are many runs."""
-    source = Path(slurmgpu.__file__).resolve().parent / "diagnosis"
+    source = _PACKAGE / "diagnosis"
     code.mkdir(exist_ok=True)
     shutil.copyfile(source / "at_end.sh", code / "at_end.sh")
     with zipfile.ZipFile(
@@ -236,7 +238,7 @@ def _pack_diagnosis(code: Path) -> None:
 
 def _copy(package: str, target: Path) -> None:
     """Copy a package's files, as readable by others as the umask says."""
-    source = Path(slurmgpu.__file__).resolve().parent / package
+    source = _PACKAGE / package
     for path in sorted(source.rglob("*")):
         if path.is_dir() or path.suffix == ".pyc":
             continue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from datetime import datetime, timedelta
 
+from slurmgpu.jobs.view import outcome_of
 from slurmgpu.jobs.why.answer import Shape, Start, Why, clock, span
-from slurmgpu.models.run import JobState
 from slurmgpu.printable import printable
 
 _LEAST_GAP = 5 * 60
@@ -15,16 +15,11 @@ _VERDICTS = {
     "waits": "is waiting", "held": "is held", "never": "is waiting, and will never start as it is", "runs": "is running",
     "stopped": "stopped in good order", "unknown": "is unknown",
 }  # fmt: skip
-_ENDS = {
-    JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled",
-    JobState.TIMEOUT: "ran into its time limit", JobState.OUT_OF_MEMORY: "ran out of memory",
-    JobState.NODE_FAIL: "lost a node", JobState.PREEMPTED: "was preempted",
-}  # fmt: skip
 
 
 def verdict_of(why: Why) -> str:
     """Return in a word or two what a job does, or how it ended."""
-    return _VERDICTS.get(why.verdict) or _ENDS.get(why.job.state, "has ended")
+    return _VERDICTS.get(why.verdict) or outcome_of(why.job.state)
 
 
 def why_lines(why: Why, now: datetime, width: int) -> list[str]:

@@ -1,50 +1,30 @@
-"""Numbers as rows of block characters.
-
-What the screen says of one job, in lines of text; all that comes from others is made harmless here.
-
-The table of jobs: which lines, in which order, and which columns a terminal has room for.
-"""
+"""A job and the list of jobs as lines of styled text, for the screens; all that comes from others is made harmless here."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from slurmgpu.jobs.arrays import Among, Line
-from slurmgpu.jobs.arrays import lines as lines_of
+from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import Detail
-from slurmgpu.jobs.look import progress_text
-from slurmgpu.jobs.table import COLUMNS, in_order
-from slurmgpu.jobs.words import reason
-from slurmgpu.models.run import GpuSummary, JobState, JobStatus
+from slurmgpu.jobs.table import MOST, cell, facts_of
+from slurmgpu.jobs.view import JobView, colour_of, progress_text, reason
+from slurmgpu.models.run import GpuSummary
 from slurmgpu.printable import printable
-from slurmgpu.slurm import JobId
 
-__all__ = [
-    "COLOURS",
-    "MOST",
-    "SORTS",
-    "How",
-    "Rows",
-    "bar",
-    "cell",
-    "chart",
-    "describe",
-    "doing",
-    "heading",
-    "key_of",
-    "moment",
-    "rows_of",
-    "shown",
-    "sought",
-]
+__all__ = ["Rows", "bar", "chart", "describe", "rows_of"]
 
+_CHART_ROWS = 5
+_TWO_TO_A_LINE = 70
+
+
+# Bars and charts
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -90,35 +70,10 @@ def _means(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[start:end]) / (end - start) for start, end in pairwise(edges) if end > start]
 
 
-COLOURS = {
-    JobState.RUNNING: "green",
-    JobState.COMPLETED: "green",
-    JobState.CONFIGURING: "cyan",
-    JobState.COMPLETING: "cyan",
-    JobState.PENDING: "yellow",
-    JobState.REQUEUED: "yellow",
-    JobState.SUSPENDED: "yellow",
-    JobState.PREEMPTED: "magenta",
-    JobState.CANCELLED: "magenta",
-}
-_BY_KEY = {column.key: column for column in COLUMNS}
-_CHART_ROWS = 5
-_TWO_TO_A_LINE = 70
+# One job
 
 
-def cell(key: str, line: Line, now: datetime) -> str:
-    """What `slurmgpu status` has in a column."""
-    return printable(_BY_KEY[key].text(line, now) or "")
-
-
-def doing(line: Line) -> str:
-    """How far a running job is, as far as it tells; of others why they wait, or how they ended."""
-    job = line.job
-    progress = progress_text(job.progress, running=True) if job.progress and not job.state.is_final else ""
-    return printable("; ".join(filter(None, (line.tasks, progress, reason(job)))))
-
-
-def heading(text: str) -> Text:
+def _heading(text: str) -> Text:
     """The line above a section."""
     return Text(text, style="bold")
 
@@ -127,14 +82,14 @@ def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, 
     """One job: what Slurm says, why it waits or failed (`told`), what its run was planned to be, what it does."""
     job = line.job
     head = Text(f"job {job.job_id}  {printable(job.name)}  ", style="bold")
-    head.append(job.state.value, style=COLOURS.get(job.state, "red"))
-    lines = [head, *_slurm(line, now, width)]
+    head.append(job.state.value, style=colour_of(job.state))
+    lines = [head, *_facts(JobView(line, now), width)]
     why = reason(job)
     title = "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
     if told:
-        lines += [Text(), heading(title), *(line for one in told for line in _folded(printable(one), width))]
+        lines += [Text(), _heading(title), *(line for one in told for line in _folded(printable(one), width))]
     elif why or line.tasks:
-        lines += [Text(), heading(title), *(Text(f"  {printable(one)}") for one in (why, line.tasks) if one)]
+        lines += [Text(), _heading(title), *(Text(f"  {printable(one)}") for one in (why, line.tasks) if one)]
         if job.state.is_waiting:
             lines.append(Text("  w asks Slurm for the figures", style="dim"))
     if detail is None:
@@ -149,27 +104,20 @@ def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, 
     return [*lines, *_progress(detail, width), *_gpus(detail, width)]
 
 
-def _slurm(line: Line, now: datetime, width: int) -> Iterator[Text]:
-    """What Slurm says of it, two things to a line where there is room."""
-    keys = ("partition", "nodes", "account", "gpus", "qos", "cpus", "submitted", "limit", "when", "elapsed", "user",
-            "restarts", "exit", "max-rss")  # fmt: skip
-    found = [(key, text) for key in keys if (text := cell(key, line, now)) and text != "n/a"]
+def _facts(view: JobView, width: int) -> Iterator[Text]:
+    """Yield what Slurm says of it, two facts to a line where there is room."""
+    found = [f"{name:<11}{text}" for name, text in facts_of(view).items()]
     if width < _TWO_TO_A_LINE:
-        yield from (Text(f"  {_title(key):<11}{text}") for key, text in found)
+        yield from (Text(f"  {fact}") for fact in found)
         return
-    for left, right in zip(found[::2], [*found[1::2], ("", "")], strict=False):
-        first = f"{_title(left[0]):<11}{left[1]}"
-        yield Text(f"  {first:<38}  {f'{_title(right[0]):<11}{right[1]}' if right[0] else ''}".rstrip())
-
-
-def _title(key: str) -> str:
-    return {"gpus": "GPUs", "cpus": "CPUs", "qos": "QOS", "max-rss": "memory"}.get(key, key)
+    for left, right in zip(found[::2], [*found[1::2], ""], strict=False):
+        yield Text(f"  {left:<38}  {right}".rstrip())
 
 
 def _run(detail: Detail, width: int) -> Iterator[Text]:
     job, run, plan = detail.job, detail.run, detail.plan
     yield Text()
-    yield heading("Run")
+    yield _heading("Run")
     if run is None:
         yield Text("  no run directory of slurmgpu's is known here", style="dim")
         if job.work_dir:
@@ -209,7 +157,7 @@ def _progress(detail: Detail, width: int) -> Iterator[Text]:
             yield Text("No progress is known: the run has no metrics of slurmgpu's training", style="dim")
         return
     yield Text()
-    yield heading("Progress")
+    yield _heading("Progress")
     yield Text("  " + progress_text(progress, running=not job.state.is_final))
     more = [
         f"epoch {progress.epoch}" if progress.epoch is not None else "",
@@ -238,7 +186,7 @@ def _gpus(detail: Detail, width: int) -> Iterator[Text]:
         return
     yield Text()
     age = f", newest {sampled.age_seconds:.0f} s ago" if sampled.age_seconds is not None else ""
-    yield heading(f"Use, by samples over {sampled.seconds:.0f} s{age if not job.state.is_final else ''}")
+    yield _heading(f"Use, by samples over {sampled.seconds:.0f} s{age if not job.state.is_final else ''}")
     if job.gpus and not sampled.gpus:
         yield Text("  of its GPUs nothing is known: they were not measured", style="dim")
     series = {(one.host, one.gpu): one.use for one in detail.gpus}
@@ -279,25 +227,7 @@ def _use(gpu: GpuSummary) -> str:
     )
 
 
-def sought(job: JobStatus) -> str:
-    """What a person may type to find the job, in lower case."""
-    number = JobId.parse(job.job_id)
-    return " ".join(
-        (str(number.number) if number else "", job.job_id, job.name, job.user or "", job.state.value,
-         job.partition or "", job.account or "", job.node_list or "")
-    ).lower()  # fmt: skip
-
-
-def moment() -> datetime:
-    """Now, in UTC."""
-    return datetime.now(timezone.utc)
-
-
-MOST = 500
-"""Lines of the table; of more, a filter finds the rest."""
-
-SORTS = ("job", "-job", "state,-job", "name,job", "-gpus,-job", "-elapsed")
-"""The orders that `s` goes through, as ``status --sort`` has them."""
+# The list
 
 _DOING = "PROGRESS OR REASON"
 _LEAST_DOING = 28
@@ -305,15 +235,6 @@ _KEYS = ("job", "name", "user", "state", "partition", "gpus", "elapsed", "when")
 _MOST_WIDE = {"name": 24, "gpus": 14, "user": 12, "partition": 14, "job": 20}
 # On a narrow terminal, the first goes first; what is left is never left out.
 _LEFT_OUT = ("when", "partition", "elapsed", "user", "gpus")
-
-
-class How(NamedTuple):
-    """How the jobs are to be shown."""
-
-    each_task: bool = False
-    sort: str = "-job"
-    words: str = ""
-    """Each of its words has to be found in a job: in its id, name, user, state, partition, account or nodes."""
 
 
 class Rows(NamedTuple):
@@ -324,23 +245,11 @@ class Rows(NamedTuple):
     cells: list[tuple[Text, ...]]
 
 
-def shown(jobs: Sequence[JobStatus], how: How, now: datetime, since: datetime | None = None) -> list[Line]:
-    """The lines that are wanted, in order; of jobs that ended before `since` some may be missing."""
-    words = how.words.lower().split()
-    found = [job for job in jobs if all(word in sought(job) for word in words)] if words else jobs
-    among = Among(since, bool(words))
-    return lines_of(in_order(found, how.sort, now), each_task=how.each_task, among=among)
-
-
-def key_of(line: Line) -> str:
-    """What a line is known by from look to look."""
-    return f"{line.job.cluster} {line.job.job_id}"
-
-
 def rows_of(lines: Sequence[Line], now: datetime, width: int, *, doubtful: bool = False) -> Rows:
     """The lines as cells; with `doubtful` each state has a question mark, since it may have changed."""
     lines = lines[:MOST]
-    texts = {key: [cell(key, line, now) or "-" for line in lines] for key in _KEYS}
+    views = [JobView(line, now) for line in lines]
+    texts = {key: [cell(key, view) or "-" for view in views] for key in _KEYS}
     if doubtful:
         texts["state"] = [f"{state}?" for state in texts["state"]]
     keys = [key for key in _KEYS if key != "user" or len(set(texts["user"])) > 1]
@@ -358,19 +267,15 @@ def rows_of(lines: Sequence[Line], now: datetime, width: int, *, doubtful: bool 
     cells = [
         (
             *(
-                _cut(texts[key][number], widths[key], _style(line) if key == "state" else "")
+                _cut(texts[key][number], widths[key], colour_of(view.job.state) if key == "state" else "")
                 for key in widths
             ),
-            _cut(doing(line) or "-", left),
+            _cut(view.doing or "-", left),
         )
-        for number, line in enumerate(lines)
+        for number, view in enumerate(views)
     ]
     titles = [(key.upper(), wide + 2) for key, wide in widths.items()]
     return Rows((*titles, (_DOING, left)), cells)
-
-
-def _style(line: Line) -> str:
-    return COLOURS.get(line.job.state, "red")
 
 
 def _cut(text: str, width: int, style: str = "") -> Text:
