@@ -478,15 +478,14 @@ def test_ctrl_c_in_the_moment_in_which_it_is_offered_cancels_the_job(
         cancelled.extend(str(one.run.job_id) for one in selections)
         return []
 
-    for module in (doctor_on_nodes, probe_waiting):
-        monkeypatch.setattr(module, "note", note)
+    monkeypatch.setattr(probe_waiting, "note", note)
     monkeypatch.setattr(probe_waiting, "cancel", cancel)
     monkeypatch.setattr(Slurm, "cancel", lambda _, jobs: cancelled.extend(jobs))
     slurm = Slurm(env={})
     run = Run.model_construct(run_dir=str(tmp_path), job_id=7, cluster=None)
     waits = {
         "probe": probe_waiting.Wait(slurm, run, None).until_its_end,
-        "doctor": lambda: doctor_on_nodes._ended(slurm, run, "", 60),
+        "doctor": lambda: doctor_on_nodes._wait(slurm, run, "", 60, note),
     }
     with pytest.raises(KeyboardInterrupt):
         waits[command]()

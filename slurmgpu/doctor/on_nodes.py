@@ -257,9 +257,7 @@ def probe_nodes(
     )
     with as_interrupts():
         run, notice = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
-        if notice:
-            say(notice)
-    ended, state = _wait(slurm, run, within, say)
+    ended, state = _wait(slurm, run, notice, within, say)
     run_dir, expected = Path(run.run_dir), prepared.plan.nodes if ended else 0
     deadline = time.monotonic() + _FILES_LATE
     while True:
@@ -289,8 +287,13 @@ def probe_nodes(
     return Probed(run.job_id, found, {one["node"]: one for one in nodes})
 
 
-def _wait(slurm: Slurm, run: Run, within: float, say: Callable[[str], None]) -> tuple[Ended | None, str]:
-    """Return how the job ended and its last state; None where it did not end in time and was cancelled."""
+def _wait(
+    slurm: Slurm, run: Run, notice: str, within: float, say: Callable[[str], None]
+) -> tuple[Ended | None, str]:
+    """Return how the job ended and its last state; None where it did not end in time and was cancelled.
+
+    ``notice`` is what Slurm said when it took the job.
+    """
     deadline = time.monotonic() + within
     states = ["it was submitted"]
 
@@ -306,6 +309,8 @@ def _wait(slurm: Slurm, run: Run, within: float, say: Callable[[str], None]) -> 
     onlooker = Onlooker(current_user(), say_state)
     try:
         with as_interrupts():
+            if notice:
+                say(notice)
             say(f"job {run.job_id} on cluster {run.cluster or 'unknown'} probes the nodes; Ctrl-C cancels it")
             ended = wait_for(slurm, Selection(text=run.run_dir, run=run), onlooker, pause=pause)
     except _TooLong:
