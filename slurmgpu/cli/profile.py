@@ -15,7 +15,7 @@ from slurmgpu.cli.terminal import note
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.profiles import Judged
+    pass
 
 
 @click.command("profile")
@@ -33,9 +33,21 @@ def command(ctx: click.Context, run: str | None, as_json: bool) -> None:
     may also be a trace of torch's profiler from elsewhere, such as worker0.pt.trace.json.gz. Exit code 1 when there is no
     profile.
     """
-    from slurmgpu.runs.profiles import verdict_lines
+    from slurmgpu.files.settings import load_settings, runs_by_settings
+    from slurmgpu.jobs.runs import find_run, newest_run
+    from slurmgpu.jobs.select import current_user
+    from slurmgpu.runs.profiles import judge_run, judge_trace, verdict_lines
 
-    judged = _judged(ctx, run)
+    if run is not None and Path(run).is_file():
+        judged = judge_trace(Path(run))
+    else:
+        runs_of = runs_by_settings(Path.cwd(), os.environ)
+        if run is None:
+            run_dir = newest_run(runs_of(Path.cwd()))
+        else:
+            slurm = shared_slurm(ctx, load_settings(Path.cwd(), os.environ).settings)
+            run_dir = find_run(slurm, run, runs_of, current_user())
+        judged = judge_run(run_dir)
     for remark in judged.notes:
         note(printable(remark))
     if as_json:
@@ -45,18 +57,3 @@ def command(ctx: click.Context, run: str | None, as_json: bool) -> None:
     for line in verdict_lines(judged.verdict):
         head = line.startswith(("verdict:", "also:"))
         click.echo(click.style(printable(line), bold=True) if head else printable(line))
-
-
-def _judged(ctx: click.Context, run: str | None) -> Judged:
-    from slurmgpu.files.settings import load_settings, runs_by_settings
-    from slurmgpu.jobs.runs import find_run, newest_run
-    from slurmgpu.jobs.select import current_user
-    from slurmgpu.runs.profiles import judge_run, judge_trace
-
-    if run is not None and Path(run).is_file():
-        return judge_trace(Path(run))
-    runs_of = runs_by_settings(Path.cwd(), os.environ)
-    if run is None:
-        return judge_run(newest_run(runs_of(Path.cwd())))
-    slurm = shared_slurm(ctx, load_settings(Path.cwd(), os.environ).settings)
-    return judge_run(find_run(slurm, run, runs_of, current_user()))

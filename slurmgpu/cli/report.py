@@ -6,12 +6,12 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +23,7 @@ from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.report.gathering import Reports
+    from slurmgpu.jobs.select import Selection
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.run import JobStatus, Run
 
@@ -72,34 +73,39 @@ def command(
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, report_on_jobs, report_since
     from slurmgpu.jobs.runs import run_of_job, runs_that_ended
-    from slurmgpu.jobs.select import select
+    from slurmgpu.jobs.select import select, since_moment
 
     # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
     gc.set_threshold(100_000, 50, 50)
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
-    whose, begin, counts = (
-        user_of(user, all_users),
-        _since(since),
-        job_filter(states, partitions, accounts, name),
-    )
+    whose, counts = user_of(user, all_users), job_filter(states, partitions, accounts, name)
+    now = datetime.now(timezone.utc)
+    begin = since_moment(since, now) if since is not None else None
     _check_options(jobs, apply=apply, html=html, as_json=as_json)
     slurm = shared_slurm(ctx)
     cluster = _cluster()
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     if jobs:
         selections = select(jobs)
-        run_for = _once(_run_for(selections, partial(run_of_job, runs_of=runs_of)))
+        run_for = _find_once(selections, partial(run_of_job, runs_of=runs_of))
         found = report_on_jobs(
             slurm, selections, user=whose, since=begin, run_for=run_for, cluster=cluster, counts=counts
         )
     else:
-        begin = begin or datetime.now(timezone.utc) - DEFAULT_SINCE
-        run_for = _once(runs_that_ended(runs_of))
+        begin = begin or now - DEFAULT_SINCE
+        run_for = _find_once((), runs_that_ended(runs_of))
         found = report_since(slurm, begin, user=whose, run_for=run_for, cluster=cluster, counts=counts)
     if html is not None:
         _write_page(found, cluster, html)
     elif as_json:
-        _print_json(found, cluster)
+        from slurmgpu.jobs.report.text import document
+
+        # Block by block: of ten thousand jobs the whole text would take more memory than all figures.
+        carbon = cluster.carbon if cluster else None
+        pieces = json.JSONEncoder(indent=2).iterencode(document(found, carbon))
+        while block := "".join(islice(pieces, 50_000)):
+            click.echo(block, nl=False)
+        click.echo()
     else:
         _print(found, cluster, each=each, by=filters_in_words(states, partitions, accounts, name))
     if apply:
@@ -114,12 +120,6 @@ def command(
 
 _LISTED = 25
 """So few jobs get a line each without being asked for."""
-
-
-def _since(text: str | None) -> datetime | None:
-    from slurmgpu.jobs.select import since_moment
-
-    return None if text is None else since_moment(text, datetime.now(timezone.utc))
 
 
 def _job_file(words: tuple[str, ...]) -> tuple[tuple[str, ...], Path | None]:
@@ -164,30 +164,23 @@ def _cluster() -> Cluster | None:
         return None
 
 
-def _run_for(
-    selections: Any, otherwise: Callable[[JobStatus], Run | None]
+def _find_once(
+    selections: Sequence[Selection], otherwise: Callable[[JobStatus], Run | None]
 ) -> Callable[[JobStatus], Run | None]:
-    def find(job: JobStatus) -> Run | None:
-        named = (selection.run for selection in selections if selection.run and selection.matches(job))
-        return next(named, None) or otherwise(job)
-
-    return find
-
-
-def _once(find: Callable[[JobStatus], Run | None]) -> Callable[[JobStatus], Run | None]:
-    """The same, each job looked for once; a record that cannot be read is none."""
+    """Return a finder of jobs' runs that looks for each once; a record that cannot be read is none."""
     known: dict[str, Run | None] = {}
 
-    def found(job: JobStatus) -> Run | None:
+    def find(job: JobStatus) -> Run | None:
         key = f"{job.cluster} {job.job_id} {job.submit}"
         if key not in known:
+            named = (one.run for one in selections if one.run and one.matches(job))
             try:
-                known[key] = find(job)
+                known[key] = next(named, None) or otherwise(job)
             except (SlurmGpuError, OSError):
                 known[key] = None
         return known[key]
 
-    return found
+    return find
 
 
 def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> None:
@@ -206,35 +199,21 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> N
     click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
     click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")
     carbon = cluster.carbon if cluster else None
+    # Whether this terminal shows block characters.
+    bars = sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     blocks: list[list[str]] = []
     if found.since is None and not each:
         from slurmgpu.runs.bench.memory import told_of_run
 
         for one in found.jobs:
             told = [printable(f"  {line}") for line in told_of_run(one.run)] if one.run is not None else []
-            blocks.append([*text.job_lines(one, carbon, bars=_bars()), *(["", *told] if told else [])])
+            blocks.append([*text.job_lines(one, carbon, bars=bars), *(["", *told] if told else [])])
     else:
         if found.since is not None:
             blocks.append(text.summary_lines(summed(found.each, found.jobs)))
         if each or len(found.jobs) <= _LISTED:
             blocks.append(text.job_table(found.jobs))
     click.echo(text.joined(blocks))
-
-
-@cache
-def _bars() -> bool:
-    """Return whether this terminal shows block characters."""
-    return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def _print_json(found: Reports, cluster: Cluster | None) -> None:
-    from slurmgpu.jobs.report.text import document
-
-    # Block by block: of ten thousand jobs the whole text would take more memory than all figures.
-    pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
-    while block := "".join(islice(pieces, 50_000)):
-        click.echo(block, nl=False)
-    click.echo()
 
 
 def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:

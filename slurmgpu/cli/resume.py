@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     run: str,
-    given: dict[str, object],
+    given: dict[str, Any],
     wait: bool,
     follow: bool,
     hold: bool,
