@@ -63,8 +63,11 @@ def command(
     Ctrl-C cancels it. Exit code 1 when the job fails or does not start in time, with its first cause, or why it waits;
     3 when its end is not known.
     """
-    from slurmgpu.cli.probing import plan_probe, run_probe, tell_beforehand
+    from slurmgpu.cli.job_file_changes import write_request
+    from slurmgpu.cli.probing import find_micro_batch, plan_probe, run_probe, tell_beforehand
     from slurmgpu.cli.submitting import show_submission, with_image
+    from slurmgpu.jobs.causes import cause_lines
+    from slurmgpu.jobs.report.text import job_lines
     from slurmgpu.slurm import Slurm
 
     _check_options(minutes, wait_at_most, dry_run=dry_run, as_json=as_json, apply=apply)
@@ -77,24 +80,30 @@ def command(
         show_submission(prepared, Slurm(), making, "probe --dry-run")
         return
     if micro_batch:
-        from slurmgpu.cli.probing import search
-
-        found = search(given, minutes, wait_at_most, probe, parts)
+        found = find_micro_batch(given, minutes, wait_at_most, probe, parts)
     else:
         found = run_probe(probe, wait_at_most)
+    planned = found.probe.prepared
     if as_json:
         click.echo(json.dumps(_document(found), indent=2))
     else:
-        _print(found)
-    if found.well:
-        _conclude(found, file, as_json=as_json)
-        return
-    if file is not None:
-        note(f"{file} is not changed: the probe did not end well")
-    click.get_current_context().exit(1)
+        click.echo("\n".join(job_lines(found.report, planned.cluster.carbon, bars=False)))
+        for line in cause_lines(found.cause) if found.cause is not None else ():
+            click.echo(line)
+    proposals, path = found.report.advice.proposals, planned.loaded.path
+    if not found.well:
+        if file is not None:
+            note(f"{file} is not changed: the probe did not end well")
+        click.get_current_context().exit(1)
+    elif file is None:
+        if proposals and path is not None:
+            note(f"{path} is as it was; with --apply, probe writes what it proposes into it")
+    elif not proposals:
+        note(f"{file}: nothing is proposed, and nothing is changed")
+    else:
+        write_request(found.report, file, found.probe.asked, planned.plan, beside=as_json)
 
 
-SCHEMA = "slurmgpu.probe/1"
 LONGEST = 60
 """Minutes: a longer one is the run itself."""
 
@@ -157,38 +166,13 @@ def _file_to_change(prepared: Prepared) -> Path:
     return path
 
 
-def _print(found: ProbeResult) -> None:
-    from slurmgpu.jobs.causes import cause_lines
-    from slurmgpu.jobs.report.text import job_lines
-
-    carbon = found.probe.prepared.cluster.carbon
-    click.echo("\n".join(job_lines(found.report, carbon, bars=False)))
-    for line in cause_lines(found.cause) if found.cause is not None else ():
-        click.echo(line)
-
-
-def _conclude(found: ProbeResult, file: Path | None, *, as_json: bool) -> None:
-    proposals = found.report.advice.proposals
-    if file is None:
-        path = found.probe.prepared.loaded.path
-        if proposals and path is not None:
-            note(f"{path} is as it was; with --apply, probe writes what it proposes into it")
-        return
-    if not proposals:
-        note(f"{file}: nothing is proposed, and nothing is changed")
-        return
-    from slurmgpu.cli.job_file_changes import write_request
-
-    write_request(found.report, file, found.probe.asked, found.probe.prepared.plan, beside=as_json)
-
-
 def _document(found: ProbeResult) -> dict[str, object]:
     from slurmgpu.jobs.report.text import job_document
     from slurmgpu.runs.resume import left_out
 
     part, run = found.report.part, found.run
     return {
-        "schema": SCHEMA,
+        "schema": "slurmgpu.probe/1",
         "cluster": run.cluster,
         "run_dir": run.run_dir,
         "ended_well": found.well,

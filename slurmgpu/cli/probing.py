@@ -158,10 +158,10 @@ _FULL = frozenset({"gpu-memory", "cpu-memory", "host-memory"})
 """First causes by which a micro-batch was too large (slurmgpu/diagnosis/table/)."""
 
 
-def search(
+def find_micro_batch(
     given: dict[str, Any], minutes: int, wait_at_most: int | None, probe: Probe, parts: int
 ) -> ProbeResult:
-    """Probe with the job's own micro-batch, then with others; what was found with the one to take.
+    """Probe with the job's own micro-batch, then with others; return the result with the one to take.
 
     ``parts``: samples that each process takes in an optimizer step.
     """
@@ -175,51 +175,34 @@ def search(
     found: dict[int, ProbeResult] = {}
     number = next_try(first, parts, tried)
     while number is not None:
-        note(f"accumulate {number}: micro-batches of {parts // number}")
+        size = parts // number
+        note(f"accumulate {number}: micro-batches of {size}")
         one = run_probe(probe if number == first else plan_probe(given, minutes, number), wait_at_most)
-        full = _was_full(one)
-        if not one.well and not full:
+        figures = one.report.figures
+        kind = one.cause.kind if one.cause is not None else None
+        if not one.well and figures.job.state is not JobState.OUT_OF_MEMORY and kind not in _FULL:
             return found[best(first, tried) or first] if tried and number != first else one
-        found[number], tried[number] = one, Tried(one.well, _step_seconds(one), _memory_share(one))
-        note(f"accumulate {number}: {_try_in_words(tried[number], parts // number)}")
+        pace = pace_in(folder_of(Path(one.run.run_dir), figures.job))
+        seconds = None if pace is None else pace.step_seconds
+        peak, total = figures.gpu_memory_peak, figures.gpu_memory_total
+        share = peak / total if peak is not None and total else None
+        found[number], tried[number] = one, Tried(one.well, seconds, share)
+        if one.well:
+            words = "it fits" + ("" if seconds is None else f", {seconds:.3g} s a step")
+            words += "" if share is None else f", {percent(share)} of the GPU's memory"
+        else:
+            words = f"memory was full with {count(size, 'sample')} at a time"
+        note(f"accumulate {number}: {words}")
         number = next_try(first, parts, tried)
     chosen = best(first, tried)
     if chosen is None:
         return found[max(found)]
-    return _proposed(found[chosen], first, chosen, tried) if chosen != first else found[first]
-
-
-def _was_full(found: ProbeResult) -> bool:
-    job = found.report.figures.job
-    kind = found.cause.kind if found.cause is not None else None
-    return not found.well and (job.state is JobState.OUT_OF_MEMORY or kind in _FULL)
-
-
-def _step_seconds(found: ProbeResult) -> float | None:
-    pace = pace_in(folder_of(Path(found.run.run_dir), found.report.figures.job))
-    return None if pace is None else pace.step_seconds
-
-
-def _memory_share(found: ProbeResult) -> float | None:
-    figures = found.report.figures
-    peak, total = figures.gpu_memory_peak, figures.gpu_memory_total
-    return peak / total if peak is not None and total else None
-
-
-def _try_in_words(one: Tried, size: int) -> str:
-    if not one.fits:
-        return f"memory was full with {count(size, 'sample')} at a time"
-    pace = "" if one.step_seconds is None else f", {one.step_seconds:.3g} s a step"
-    return f"it fits{pace}" + (
-        "" if one.memory_share is None else f", {percent(one.memory_share)} of the GPU's memory"
-    )
-
-
-def _proposed(found: ProbeResult, first: int, chosen: int, tried: dict[int, Tried]) -> ProbeResult:
+    if chosen == first:
+        return found[first]
     own, other = tried[first], tried[chosen]
-    if not own.fits:
-        why = f"with {first}, memory was full; the batch stays the same"
-    else:
+    if own.fits:
         why = f"{other.step_seconds:.3g} s a step in place of {own.step_seconds:.3g} s, on the same batch"
-    proposal = Proposal("accumulate", first, chosen, why)
-    return found._replace(report=replace(found.report, also=(proposal,)))
+    else:
+        why = f"with {first}, memory was full; the batch stays the same"
+    report = replace(found[chosen].report, also=(Proposal("accumulate", first, chosen, why),))
+    return found[chosen]._replace(report=report)
