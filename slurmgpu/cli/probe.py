@@ -79,10 +79,11 @@ def command(
         prepared, making = with_image(probe.prepared, pull=True, now=False)
         show_submission(prepared, Slurm(), making, "probe --dry-run")
         return
-    if micro_batch:
-        found = find_micro_batch(given, minutes, wait_at_most, probe, parts)
-    else:
-        found = run_probe(probe, wait_at_most)
+    found = (
+        find_micro_batch(given, minutes, wait_at_most, probe, parts)
+        if micro_batch
+        else run_probe(probe, wait_at_most)
+    )
     planned = found.probe.prepared
     if as_json:
         click.echo(json.dumps(_document(found), indent=2))
