@@ -17,7 +17,7 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
-from slurmgpu.cli.actions import top as top_actions
+from slurmgpu.cli import live_source
 from slurmgpu.jobs import look as status_module
 from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.look import StatusReport
@@ -483,9 +483,9 @@ def test_a_run_that_ends_after_its_folder_was_read_is_found_next(monkeypatch: py
         there = set(ended)
         return lambda job: job.job_id if job.job_id in there else None
 
-    monkeypatch.setattr(top_actions, "runs_that_ended", read)
-    monkeypatch.setattr(top_actions, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    runs = top_actions.KnownRuns()
+    monkeypatch.setattr(live_source, "runs_that_ended", read)
+    monkeypatch.setattr(live_source, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs = live_source.KnownRuns()
     assert runs.quick(job("1", "FAILED")) is None
     now[0] += 5
     ended.add("2")

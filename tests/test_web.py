@@ -32,9 +32,8 @@ from starlette.testclient import TestClient
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from slurmgpu.cli.actions.web import submit
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.itself import command_of
+from slurmgpu.cli.live_source import command_of, submit
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder

@@ -479,8 +479,8 @@ def test_an_answer_is_a_sentence_its_figures_and_what_to_do(here: Path) -> None:
 def test_on_a_narrow_terminal_no_word_is_cut(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     number = jobs_of("22.05")["PartitionTimeLimit"]
     terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True), stderr=sys.stderr)
-    monkeypatch.setattr("slurmgpu.cli.actions.why.sys", terminal)
-    monkeypatch.setattr("slurmgpu.cli.actions.why.get_terminal_size", lambda: os.terminal_size((50, 24)))
+    monkeypatch.setattr("slurmgpu.cli.why.sys", terminal)
+    monkeypatch.setattr("slurmgpu.cli.why.get_terminal_size", lambda: os.terminal_size((50, 24)))
     shown = run(Whole(status_row(number, Reason="PartitionTimeLimit")).slurm(), str(number))
     commands = [line for line in shown.stdout.splitlines() if len(line) > 50]
     assert all("scontrol update" in line for line in commands)

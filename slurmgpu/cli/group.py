@@ -124,7 +124,7 @@ class _Commands(click.Group):
 
 
 def _first_steps(ctx: click.Context) -> str:
-    """What ``slurmgpu`` alone shows."""
+    """Return the help of ``slurmgpu`` alone."""
     formatter = ctx.make_formatter()
     cli.format_usage(ctx, formatter)
     cli.format_help_text(ctx, formatter)
