@@ -14,6 +14,7 @@ from slurmgpu.cli.job_options import JobCommand, change_options
 from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
+from slurmgpu.files.trust import read_regular
 from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _submission(
             hint="submit it again: from Python, or with slurmgpu submit --via submitit",
         )
     if not under_submitit and not any(value not in (None, (), False) for value in given.values()):
-        script = (run_dir / SCRIPT).read_text(encoding="utf-8")
+        script = read_regular(run_dir / SCRIPT).decode()
         folder = folder_here(before.work_dir, cwd)
         for doubt in doubts(before, folder):
             note(doubt)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import multiprocessing
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPMessage, HTTPResponse
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -65,6 +67,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         except InvalidInput:
             fp.close()
             raise
+        fp.close()  # what comes with it, which may have no end, is not read
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -94,9 +97,8 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
     headers = {"User-Agent": "slurmgpu", "Accept": "application/yaml, text/*, */*"}
     request = urllib.request.Request(url, headers={**headers, **({"If-None-Match": tag} if tag else {})})
     try:
-        with urllib.request.build_opener(_Redirects()).open(request, timeout=TIMEOUT) as answer:
-            data = _body_of(answer)
-            found = answer.headers.get("ETag")
+        with ThreadPool(1) as pool:  # each header in time does not end in time
+            data, found = pool.apply_async(_answered, [request]).get(LONGEST + TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 304:
@@ -104,8 +106,8 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
         raise InvalidInput(
             f"{address}: the server says {error.code} {error.reason}", hint="look at the address in a browser"
         ) from None
-    except (OSError, HTTPException) as error:
-        why = getattr(error, "reason", None) or error
+    except (OSError, HTTPException, multiprocessing.TimeoutError) as error:
+        why = getattr(error, "reason", None) or str(error) or f"no answer within {LONGEST + TIMEOUT:.0f} s"
         raise InvalidInput(
             f"{address}: cannot be fetched: {why}",
             hint="does this machine reach the internet? Else fetch it elsewhere, and give the file to --cluster",
@@ -120,6 +122,11 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
         raise InvalidInput(
             f"{address}: is no text in UTF-8", hint="give the address of a profile in YAML"
         ) from None
+
+
+def _answered(request: urllib.request.Request) -> tuple[bytes, str | None]:
+    with urllib.request.build_opener(_Redirects()).open(request, timeout=TIMEOUT) as answer:
+        return _body_of(answer), answer.headers.get("ETag")
 
 
 def _body_of(answer: HTTPResponse) -> bytes:

@@ -14,8 +14,9 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, ClassVar, NamedTuple, NoReturn, Optional
 
 from .traces import is_own_code
 
@@ -30,8 +31,20 @@ _RANK = re.compile(r"(\d+)$")
 _SAME_SIZES = ("all_reduce", "broadcast", "reduce", "allreduce_coalesced")
 
 
+def _put_list(count: int, reader: Any) -> None:
+    at = len(reader.stack) - count
+    reader.stack[at:] = [reader.stack[at:]]
+
+
 class _Plain(pickle._Unpickler):  # the one in C makes room for whatever number a file names
     """Reads containers, texts and numbers, and nothing that is found by its name: that could run anything."""
+
+    # A tuple comes as a list, which is no key: the hash of tuples of tuples may take for ever.
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.TUPLE[0]: pickle._Unpickler.dispatch[pickle.LIST[0]],
+        **{code: partial(_put_list, count) for count, code in enumerate(b")\x85\x86\x87")},
+    }
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"a dump holds plain values alone, and not {module}.{name}")

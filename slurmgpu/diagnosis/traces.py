@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 from .table import lines
@@ -49,6 +50,7 @@ class Trace(NamedTuple):
         return tuple(filter(None, (self.frame, *said)))
 
 
+@lru_cache(maxsize=5000)  # many hits in one log are judged by the same lines
 def is_noise(text: str) -> bool:
     """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
     return lines.NOISE.search(text) is not None

@@ -483,6 +483,8 @@ def _read(path: Path) -> Sequence[dict[str, str]]:
     """The entries that are whole; none of a file that is missing, damaged, or of another version."""
     try:
         with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return []  # where the state is kept in /tmp, anybody may have written it
             document = json.loads(file.read(_LARGEST))
         found = document["found"] if document["schema"] == _SCHEMA else []
     except (OSError, ValueError, KeyError, TypeError):

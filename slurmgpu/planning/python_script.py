@@ -17,6 +17,7 @@ __all__ = ["OUR_RUN", "Finding", "ScriptFacts", "Signs", "local_imports", "parse
 Finding = tuple[str, int]
 """What was seen, and in which line; 0 for a module beside the script."""
 
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two: nested too deeply
 _FRAMEWORKS = {
     "lightning": "Lightning",
     "pytorch_lightning": "Lightning",
@@ -201,7 +202,7 @@ def _text(node: ast.expr) -> object:
 def signs_of(module: str) -> Signs:
     """What a module shows; nothing where its syntax cannot be read."""
     visitor = Signs()
-    with contextlib.suppress(SyntaxError, ValueError):
+    with contextlib.suppress(*_UNREADABLE):
         visitor.visit(ast.parse(module))
     return visitor
 
@@ -305,12 +306,11 @@ def parse_python_script(
     group and slurmgpu.training count: a library there may be used or not. Nothing is executed.
     """
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+        visitor = Signs()
+        visitor.visit(ast.parse(text))
+    except _UNREADABLE:
         return _read_as_text(path, text)
     modules, deeper = list(modules), list(deeper)
-    visitor = Signs()
-    visitor.visit(tree)
     for module in modules:
         visitor.take(signs_of(module))
     for module in deeper:
@@ -370,7 +370,7 @@ def local_imports(text: str) -> tuple[str, ...]:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except _UNREADABLE:
         return ()
     names: dict[str, None] = {}
     for node in ast.walk(tree):

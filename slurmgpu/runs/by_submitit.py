@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import InvalidInput
 from slurmgpu.launchers import launcher

@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,21 @@ from slurmgpu.training.formats.checkpoint import (
     step_of,
 )
 
-__all__ = ["Best", "Checkpoint", "EarlyStop", "Manifest", "State", "best_of", "checkpoint_folders", "checkpoints", "damage", "is_done", "newest_complete", "newest_of_tasks", "read_through"]
+__all__ = [
+    "Best",
+    "Checkpoint",
+    "EarlyStop",
+    "Manifest",
+    "State",
+    "best_of",
+    "checkpoint_folders",
+    "checkpoints",
+    "damage",
+    "is_done",
+    "newest_complete",
+    "newest_of_tasks",
+    "read_through",
+]
 
 
 _LOOKS = 5
@@ -183,7 +198,8 @@ def _is_folder(path: Path) -> bool:
         return not isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
-_LARGEST_LIST = 256 << 20  # bytes of a manifest or an index, which has a line for each part
+_LARGEST_LIST = 16 << 20  # bytes of a manifest or an index, which has a line for each part
+_MOST_PARTS = 100_000
 
 
 def _read(path: Path) -> tuple[Manifest | None, str | None]:
@@ -216,10 +232,15 @@ def _all_parts(path: Path, parts: Mapping[str, Part]) -> dict[str, Part]:
         try:
             return read_regular(file, _LARGEST_LIST)
         except OSError as error:
-            raise ValueError(f"{file.relative_to(path).as_posix()} cannot be read: {error.strerror}") from None
+            raise ValueError(
+                f"{file.relative_to(path).as_posix()} cannot be read: {error.strerror}"
+            ) from None
 
     entries = {name: part.model_dump() for name, part in parts.items()}
-    return {name: Part.model_validate(entry) for name, entry in listed_parts(path, entries, read)}
+    found = dict(islice(listed_parts(path, entries, read), _MOST_PARTS + 1))
+    if len(found) > _MOST_PARTS:
+        raise ValueError(f"{MANIFEST} and its indexes list more than {_MOST_PARTS:,} parts")
+    return {name: Part.model_validate(entry) for name, entry in found.items()}
 
 
 def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:

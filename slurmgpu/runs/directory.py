@@ -32,7 +32,21 @@ from slurmgpu.models.run import RUN_FILE
 from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
-__all__ = ["EarlierDirectory", "NOTIFY_FILE", "RunDirectory", "SCRIPT", "ask_entrypoint", "chosen_python", "contents", "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan"]
+__all__ = [
+    "NOTIFY_FILE",
+    "SCRIPT",
+    "EarlierDirectory",
+    "RunDirectory",
+    "ask_entrypoint",
+    "chosen_python",
+    "contents",
+    "estimate_here",
+    "new_run_directory",
+    "notify_text",
+    "prepare_here",
+    "prepare_plan",
+    "read_plan",
+]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 

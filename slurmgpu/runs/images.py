@@ -7,26 +7,35 @@ Images that are made before a job is submitted: pulled once from a registry, or 
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 import fcntl
 import glob
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 import hashlib
+import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
+
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.models.environment import Container
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.command_checks.command import near_file
 
-__all__ = ["Making", "alone", "image_folder", "image_format", "image_to_make", "made_once", "make_image", "with_pulled_image"]
+__all__ = [
+    "Making",
+    "alone",
+    "image_folder",
+    "image_format",
+    "image_to_make",
+    "made_once",
+    "make_image",
+    "with_pulled_image",
+]
 
 
 # Where each mark stands: apptainer's pkg/image (sif.go, squashfs.go, ext3.go) looks for the same ones.
@@ -52,6 +61,7 @@ def image_format(path: Path) -> str | None:
         return None
     bodies = (head, head[len(_LAUNCH) :] if head.startswith(_LAUNCH) else b"")
     return next((name for name, at, mark in _MARKS for body in bodies if body.startswith(mark, at)), "")
+
 
 Told = Callable[[str], None]
 

@@ -5,32 +5,43 @@ Environments for the nodes' own disks: packed once for the same files, before th
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
 import posixpath
 import re
-import stat
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
-import errno
-import io
 import shutil
+import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import IO, NamedTuple
+
 from slurmgpu.errors import PlanError
 from slurmgpu.models.environment import Packed, PythonEnvironment
 from slurmgpu.models.plan import Plan, Reason
-from slurmgpu.runs.images import made_once
 from slurmgpu.runs.command_checks.environment import environment_here
+from slurmgpu.runs.images import made_once
 
-__all__ = ["BASE", "Contents", "ENV", "Entry", "LIB", "Packing", "Place", "contents_of", "pack_environment", "place_of", "with_packed_environment"]
+__all__ = [
+    "BASE",
+    "ENV",
+    "LIB",
+    "Contents",
+    "Entry",
+    "Packing",
+    "Place",
+    "contents_of",
+    "pack_environment",
+    "place_of",
+    "with_packed_environment",
+]
 
 
 ENV, BASE, LIB = "env", "base", "lib"
@@ -257,6 +268,7 @@ def _added(place: Place, entry: Entry) -> Iterator[str]:
             and Path(folder).is_dir()
         ):
             yield f"{name} ({folder})"
+
 
 Told = Callable[[str], None]
 

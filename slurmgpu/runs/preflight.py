@@ -11,20 +11,28 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
+from slurmgpu.files.data import PREFIX, check_shipped_task
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.files.trust import read_regular, text_of
-from slurmgpu.files.data import PREFIX, check_shipped_task
 from slurmgpu.models.environment import Container
 from slurmgpu.models.plan import Plan
-from slurmgpu.runs.images import image_format
-from slurmgpu.runs.command_checks.command import Command
+from slurmgpu.runs.command_checks.command import Command, is_there, meant, near_file, near_word
 from slurmgpu.runs.command_checks.judge import missing_folder
-from slurmgpu.runs.command_checks.command import is_there, meant, near_file, near_word
+from slurmgpu.runs.images import image_format
 from slurmgpu.training.methods import misnamed
 
-__all__ = ["check_before_submission", "check_image", "check_task", "command_of", "doubts", "is_folder", "secrets_folder"]
+__all__ = [
+    "check_before_submission",
+    "check_image",
+    "check_task",
+    "command_of",
+    "doubts",
+    "is_folder",
+    "secrets_folder",
+]
 
 
 _MADE_UNSEEN = r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"  # names that the text does not show

@@ -6,10 +6,12 @@ When a job would start on each partition that it fits: Slurm's own estimates, as
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
+
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.data import Templates, TemplateSource, read_templates
@@ -17,24 +19,20 @@ from slurmgpu.files.jobs import LoadedJob, folder_here, read_scripts_of_steps, r
 from slurmgpu.files.settings import expand_here, runs_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Plan
 from slurmgpu.models.job_parts import SamplerPolicy
+from slurmgpu.models.plan import Plan
 from slurmgpu.planning.derived import partitions_that_fit
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import ScriptFacts
 from slurmgpu.planning.settled import Surroundings, resolve_environment
 from slurmgpu.runs.images import Making, image_folder, image_to_make, make_image, with_pulled_image
-import tempfile
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
 from slurmgpu.slurm import Estimate, Slurm
 
 if TYPE_CHECKING:
-    from slurmgpu.script.render import ShellValues
     from slurmgpu.runs.packing import Packing
+    from slurmgpu.script.render import ShellValues
 
 __all__ = ["MOST_ASKED", "Prepared", "When", "estimates", "images_of", "plan_here", "prepare_job"]
-
 
 
 class Prepared(NamedTuple):
@@ -59,8 +57,8 @@ class Prepared(NamedTuple):
 
     def render(self, script_name: str | None = None) -> str:
         """The script's text."""
-        from slurmgpu.script.variables import SCRIPT_NAME
         from slurmgpu.script.render import render_script
+        from slurmgpu.script.variables import SCRIPT_NAME
 
         if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
             return self.rendered[1]
@@ -238,6 +236,7 @@ def plan_here(loaded: LoadedJob, cluster: str | None) -> Prepared:
         update={"login_shell": known.dialect.login_shell, "notify": None}
     )
     return Prepared(loaded._replace(job=job), GENERIC, plan, around)
+
 
 MOST_ASKED = 5
 """The most partitions that are asked for: each costs Slurm a call and a job id."""

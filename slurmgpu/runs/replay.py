@@ -28,11 +28,25 @@ from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.checkpoint import CHECKPOINTS, MANIFEST, step_folder
 from slurmgpu.training.formats.metrics import METRICS_FILE, METRICS_SCHEMA, MetricsRow, metrics_rows
-from slurmgpu.training.formats.rows import rows_at_end
-from slurmgpu.training.formats.run_files import COMPARED_FILE, COMPARE_FILE
+from slurmgpu.training.formats.rows import all_rows
+from slurmgpu.training.formats.run_files import COMPARE_FILE, COMPARED_FILE
 from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
-__all__ = ["Again", "Difference", "Told", "as_replay", "compared", "first_difference", "folder_of_job", "lay_out", "lines_of_both", "starts", "submit_again", "told", "train_again"]
+__all__ = [
+    "Again",
+    "Difference",
+    "Told",
+    "as_replay",
+    "compared",
+    "first_difference",
+    "folder_of_job",
+    "lay_out",
+    "lines_of_both",
+    "starts",
+    "submit_again",
+    "told",
+    "train_again",
+]
 
 
 # What another launcher has left in the environment would be taken for this training's.
@@ -114,9 +128,7 @@ def _fill(scratch: Path, run_dir: Path, settings: Mapping[str, Any], until: int)
         for name in ("checkpoint_shared_steps", "checkpoint_node_folder", "verify_steps")
         if name in settings
     }
-    (scratch / "train.json").write_text(
-        json.dumps({"schema": TRAIN_SCHEMA, **settings, **own, **unkept})
-    )
+    (scratch / "train.json").write_text(json.dumps({"schema": TRAIN_SCHEMA, **settings, **own, **unkept}))
 
 
 def as_replay(plan: Plan, nodes: str, until: int) -> Plan:
@@ -280,6 +292,7 @@ def _free_port() -> int:
         port: int = probe.getsockname()[1]
         return port
 
+
 _COMPARED = ("loss", "gradient_norm", "learning_rate")
 _ORDER = ("losses", "gradients", "weights", "optimizer")
 _WHERE = {
@@ -325,9 +338,8 @@ class Difference:
 
 
 def _rows(file: Path) -> Iterator[MetricsRow]:
-    """All rows of a file; none where there is no such file."""
-    size = file.stat().st_size if file.is_file() else 0
-    return metrics_rows(rows_at_end(file, METRICS_SCHEMA, size))
+    """Return all rows of a file; none where there is no such file."""
+    return metrics_rows(all_rows(file, METRICS_SCHEMA))
 
 
 def starts(run_dir: Path) -> list[MetricsRow]:

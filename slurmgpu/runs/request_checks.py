@@ -8,27 +8,23 @@ Findings of the rules in the words of the request: the option or field that a pe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
+from slurmgpu.files.layered import Key, Origin
 from slurmgpu.files.trust import text_of
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.resources import Resources
+from slurmgpu.runs.prepare import Prepared
 from slurmgpu.script.batch_script import Directive, Script, parse_batch_script
 from slurmgpu.script.check import check_script, paths_of, python_scripts, shell_scripts
 from slurmgpu.script.rules import RULES
 from slurmgpu.script.rules.base import Facts, Finding
-from slurmgpu.runs.prepare import Prepared
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-from slurmgpu.files.jobs import LoadedJob
-from slurmgpu.files.layered import Key, Origin
-from slurmgpu.models.options import OWN_OPTIONS
-from slurmgpu.script.batch_script import Directive, Script
-from slurmgpu.script.rules.base import Finding
 
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
@@ -168,6 +164,7 @@ def _laid_over(own: Script, rendered: Script) -> Script:
             kept.append(one._replace(line=len(lines)))
     kept.sort(key=lambda one: one.line)
     return replace(own, directives=tuple(kept), lines=tuple(lines))
+
 
 _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpu_type", "gres")
 _GPU_OPTIONS = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}

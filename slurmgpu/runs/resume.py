@@ -16,24 +16,33 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from slurmgpu.errors import RunFailed, SlurmGpuError
-from slurmgpu.models.job import Array, Job
+
+from slurmgpu.errors import PlanError, RunFailed, SlurmGpuError
+from slurmgpu.files.trust import text_of
+from slurmgpu.models.job import Array, Job, Launch, Restart
+from slurmgpu.models.job_parts import SamplerPolicy
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
-from slurmgpu.slurm import Slurm
-from slurmgpu.runs.preflight import check_before_submission
-from slurmgpu.runs.directory import NOTIFY_FILE, EarlierDirectory, contents, notify_text
-from slurmgpu.runs.submit import Submission, submit_in
-from collections.abc import Iterator
-from slurmgpu.errors import PlanError
-from slurmgpu.models.job import Job, Restart
-from slurmgpu.models.job_parts import SamplerPolicy
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.settled import name_of, restart_of
-from slurmgpu.models.job import Job, Launch, Restart
-from slurmgpu.planning.settled import name_of
+from slurmgpu.runs.directory import NOTIFY_FILE, EarlierDirectory, contents, notify_text
+from slurmgpu.runs.preflight import check_before_submission
+from slurmgpu.runs.submit import Submission, submit_in
+from slurmgpu.slurm import Slurm
 
-__all__ = ["COMMAND", "SLURM_SECONDS", "as_bench", "as_probe", "claimed", "goes_on", "is_sampled", "left_out", "resubmit", "train_settings", "with_training_code"]
+__all__ = [
+    "COMMAND",
+    "SLURM_SECONDS",
+    "as_bench",
+    "as_probe",
+    "claimed",
+    "goes_on",
+    "is_sampled",
+    "left_out",
+    "resubmit",
+    "train_settings",
+    "with_training_code",
+]
 
 
 _CLAIM = "resume.lock"
@@ -69,10 +78,8 @@ def claimed(run_dir: Path) -> Iterator[None]:
 
 
 def _holder(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8") or "a process that has not written its name yet"
-    except OSError:
-        return "a process that has just ended"
+    # In a folder of somebody else's it may be a pipe, which would never end.
+    return text_of(path)[:1000] or "a process that has not written its name, or has just ended"
 
 
 def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[str, object] | None:
@@ -155,6 +162,7 @@ def _write_anew(directory: EarlierDirectory, plan: Plan, before: Plan, job: Job,
             settings = train_settings(directory.path, task, before, plan)
             directory.write(file, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
+
 _PROBE_SUFFIX = "-probe"
 _LONGEST_NAME = 200
 """Bytes that Slurm takes."""
@@ -228,6 +236,7 @@ def left_out(job: Job) -> Iterator[str]:
         yield "nobody is written to"
     if job.output is not None or job.error is not None:
         yield "its logs go into the run directory"
+
 
 COMMAND = ("python", "-m", "slurmgpu.training.benching")
 """It reads asked.json in its run directory, and writes rows.jsonl there."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.models.run import GpuSummary, SampleSummary
-from slurmgpu.training.formats.rows import Row, opened, part, positive, rows_at_end, whole
+from slurmgpu.training.formats.rows import Row, opened, part, positive, rows_at_end, rows_in, whole
 
 __all__ = [
     "SAMPLE_SCHEMA",
@@ -36,12 +36,20 @@ _SUMMARY_TAIL = 256 * 1024  # bytes that hold the last whole line
 _MOST_SUMMARY_FILES = 20_000  # nodes and starts of one job
 _TAIL = 1 << 20  # bytes from the end of a file: some thousand lines
 _MOST_FILES = 16
+_MOST_GPUS = 200_000  # of all files together
 _NAME = re.compile(r"(\d+)\.(\d+)-(.+)\.jsonl\Z")
 
 
 def summary(run_dir: Path, job_id: int) -> SampleSummary | None:
     """Add up a job's samples over its nodes and starts; None where there are none. Never raises for what is in the files."""
-    seen = [one for path in sample_files(run_dir, job_id) if (one := _read(path)) is not None]
+    seen: list[_Seen] = []
+    room = _MOST_GPUS
+    for path in sample_files(run_dir, job_id):
+        if (one := _read(path)) is not None:
+            seen.append(one)
+            room -= len(one.gpus)
+        if room < 0:
+            return None  # no job has as many
     if not seen:
         return None
     starts: dict[int, list[_Seen]] = {}
@@ -114,7 +122,7 @@ def _read(path: Path) -> _Seen | None:
         return None
     start = next((row for row in head if row.get("kind") == "start"), {})
     first = next((row for row in head if row.get("kind") == "sample"), None)
-    last = next((row for row in reversed(tail) if row.get("kind") == "sample"), None)
+    last = next((row for row in tail if row.get("kind") == "sample"), None)
     match = _NAME.match(path.name)
     if last is None or match is None:
         return None
@@ -138,10 +146,13 @@ def _read(path: Path) -> _Seen | None:
     )
 
 
-def _ends(path: Path) -> tuple[list[Row], list[Row]]:
-    """The rows at the beginning and at the end."""
+def _ends(path: Path) -> tuple[list[Row], Iterator[Row]]:
+    """Return the rows at the beginning, and those at the end, the last one first."""
     with opened(path, SAMPLE_SCHEMA) as file:
-        return list(file.head(_HEAD)), list(file.tail(_SUMMARY_TAIL))
+        lines = file.end(_SUMMARY_TAIL).split(b"\n")
+        return list(file.head(_HEAD)), (
+            row for line in reversed(lines) for row in rows_in(line, SAMPLE_SCHEMA)
+        )
 
 
 def _gpu(host: str, index: int, row: Row, named: Row) -> GpuSummary:

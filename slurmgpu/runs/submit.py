@@ -10,12 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.run_record import write_run
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run, Submitted
-from slurmgpu.version import __version__
+from slurmgpu.runs.directory import RunDirectory, new_run_directory
+from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.slurm import (
     Accepted,
     Outcome,
@@ -26,8 +28,7 @@ from slurmgpu.slurm import (
     cluster_name_here,
     current_user,
 )
-from slurmgpu.runs.preflight import check_before_submission
-from slurmgpu.runs.directory import RunDirectory, new_run_directory
+from slurmgpu.version import __version__
 
 __all__ = ["Submission", "submit_in", "submit_plan"]
 

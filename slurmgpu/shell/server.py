@@ -288,7 +288,9 @@ def check_installed(plan: Plan, folder: Path | None) -> None:
     if python is None:
         return
     try:
-        done = subprocess.run([python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=False)
+        # Not in the current folder, which may be somebody else's: Python would import from it.
+        command = [str(Path(python).absolute()), "-c", _LOOK]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return  # it may run on the node
     if done.returncode == 0 and done.stdout.strip() == "False":

@@ -9,6 +9,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -94,19 +95,25 @@ def download(part: Part, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-m", "pip"] if part.command[0] == "pip" else [_npm(folder)]
-    try:
-        done = subprocess.run(
-            [*program, *part.command[1:]],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise SlurmGpuError(
-            f"{program[0]} does not start: {error.strerror}", hint=_elsewhere(part, folder)
-        ) from None
+    # In a new folder: in this one, which may be shared, Python would import modules, and npm read its settings.
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as own:
+        Path(own, "package.json").write_bytes(b"{}")  # npm looks for none in the folders above
+        try:
+            done = subprocess.run(
+                [*program, *part.command[1:]],
+                cwd=own,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+            )
+            if not done.returncode:
+                with (folder / part.name).open("xb") as file:  # and not through a link
+                    file.write(Path(own, part.name).read_bytes())
+        except OSError as error:
+            raise SlurmGpuError(
+                f"{' '.join(part.command)} has failed: {error.strerror}", hint=_elsewhere(part, folder)
+            ) from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "error" in line.lower()] or ["it says nothing"]
         raise SlurmGpuError(

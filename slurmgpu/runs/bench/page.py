@@ -8,30 +8,31 @@ The tries of a training, as lines of a table.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from slurmgpu.runs.bench.results import times
-from slurmgpu.runs.bench.results import Results
-from slurmgpu.runs.bench.results import digits
-from slurmgpu.training.formats.rows import Row, positive
-from slurmgpu.plots import Line, plot
-from collections.abc import Iterator, Sequence
-from slurmgpu.runs.bench import results 
-from slurmgpu.runs.bench.results import NODE_HEAD, node_lines
-from slurmgpu.runs.bench.results import Part, missing, slow
-from slurmgpu.runs.bench.results import PUBLISHED_PLACES, network_lines, seconds, times
-from slurmgpu.runs.bench.verdict import ratios
-from slurmgpu.runs.bench.results import Results, median
-from slurmgpu.runs.bench.verdict import judge
-from slurmgpu.runs.bench.results import machine_line
-from slurmgpu.plots import document, table, text
-from slurmgpu.amounts import count
-from collections.abc import Iterator
-from slurmgpu.runs.bench.verdict import FULL
-from slurmgpu.amounts import percent, short
 
-__all__ = ["Figure", "TRY_HEAD", "figures", "page", "page_of_parts", "svg", "try_lines", "write_png"]
+from slurmgpu.amounts import count, percent, short
+from slurmgpu.plots import Line, document, plot, table, text
+from slurmgpu.runs.bench.results import (
+    NODE_HEAD,
+    PUBLISHED_PLACES,
+    Part,
+    Results,
+    digits,
+    machine_line,
+    median,
+    missing,
+    network_lines,
+    node_lines,
+    seconds,
+    slow,
+    times,
+)
+from slurmgpu.runs.bench.verdict import FULL, judge, ratios
+from slurmgpu.training.formats.rows import Row, positive
+
+__all__ = ["TRY_HEAD", "Figure", "figures", "page", "page_of_parts", "svg", "try_lines", "write_png"]
 
 
 _MOST_TICKS = 12
@@ -145,6 +146,7 @@ def write_png(path: Path, of: Sequence[Figure]) -> bool:
     drawing.savefig(path)
     return True
 
+
 _PARTS = ("forward", "backward", "update", "step")
 
 
@@ -219,6 +221,7 @@ def _task(results: Results) -> Iterator[str]:
         if one.note:
             yield f'<p class="soft">{text(one.note[:1].upper() + one.note[1:])}.</p>'
     yield from map(svg, figures("task", results))
+
 
 TRY_HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Comm.", "Memory")
 _ORDER = ("processes", "batch_size", "workers", "precision", "tf32", "channels_last", "compile")

@@ -23,7 +23,34 @@ from slurmgpu.files.trust import open_regular
 from slurmgpu.training.formats.rows import Row, opened, part, positive, whole
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
-__all__ = ["BenchJob", "NODE_HEAD", "JOBS", "KINDS", "PUBLISHED", "PUBLISHED_PLACES", "Part", "ROWS", "Results", "Table", "digits", "is_busy", "jobs_in", "jobs_text", "machine_line", "median", "missing", "network_lines", "node_lines", "over", "part_of", "place_of", "read", "seconds", "slow", "times"]
+__all__ = [
+    "JOBS",
+    "KINDS",
+    "NODE_HEAD",
+    "PUBLISHED",
+    "PUBLISHED_PLACES",
+    "ROWS",
+    "BenchJob",
+    "Part",
+    "Results",
+    "Table",
+    "digits",
+    "is_busy",
+    "jobs_in",
+    "jobs_text",
+    "machine_line",
+    "median",
+    "missing",
+    "network_lines",
+    "node_lines",
+    "over",
+    "part_of",
+    "place_of",
+    "read",
+    "seconds",
+    "slow",
+    "times",
+]
 
 
 _LARGEST_RESULTS = 1 << 21
@@ -67,6 +94,7 @@ def read(path: Path) -> Results:
 def median(row: Row, key: str) -> float | None:
     """The median of what was measured several times; None where it was not."""
     return positive(part(row, key).get("median"))
+
 
 PUBLISHED_PLACES = ("published: CPU", "published: GTX 1080")
 PUBLISHED: Mapping[str, tuple[float, float]] = {
@@ -126,6 +154,7 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
 
 NODE_HEAD = ("What", "Where", "Measured", "Published peak", "Reached")
 
@@ -190,6 +219,7 @@ def _folder(row: Row) -> Iterator[tuple[str, str, str, str, str]]:
 def _rate(rate: float | None, unit: str) -> str:
     return "unknown" if rate is None else f"{amount(rate)} {unit}"
 
+
 ROWS = "rows.jsonl"
 JOBS = "jobs.json"
 KINDS = ("networks", "node", "task")
@@ -224,7 +254,8 @@ class Part(NamedTuple):
 def jobs_text(kind: str, jobs: Sequence[BenchJob]) -> str:
     """The file that says which jobs a bench has."""
     return (
-        json.dumps({"schema": BENCH_SCHEMA, "kind": kind, "jobs": [one._asdict() for one in jobs]}, indent=2) + "\n"
+        json.dumps({"schema": BENCH_SCHEMA, "kind": kind, "jobs": [one._asdict() for one in jobs]}, indent=2)
+        + "\n"
     )
 
 
@@ -258,22 +289,22 @@ def part_of(job: BenchJob, state: str, *, ended: bool = False, lost: bool = Fals
 
 def missing(parts: Sequence[Part]) -> Iterator[str]:
     """A sentence for each job that did not measure all."""
-    for part in parts:
-        if part.results.whole:
+    for one in parts:
+        if one.results.whole:
             continue
-        has = "nothing was measured" if not part.results.rows else "it did not measure all"
-        if not part.ended:
-            has = "nothing is measured yet" if not part.results.rows else "it is not done yet"
-        yield f"{part.job.on}: {has} ({part.state})"
+        has = "nothing was measured" if not one.results.rows else "it did not measure all"
+        if not one.ended:
+            has = "nothing is measured yet" if not one.results.rows else "it is not done yet"
+        yield f"{one.job.on}: {has} ({one.state})"
 
 
 def slow(parts: Sequence[Part]) -> Iterator[str]:
     """A sentence for each figure by which a node falls behind the others of its kind."""
     figures: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for part in parts:
-        for what, rate in _figures(part.results):
-            figures.setdefault((_kind(part.results), what), []).append(
-                (str(part.results.machine.get("node")), rate)
+    for one in parts:
+        for what, rate in _figures(one.results):
+            figures.setdefault((_kind(one.results), what), []).append(
+                (str(one.results.machine.get("node")), rate)
             )
     for (_, what), found in figures.items():
         if len(found) < _FEWEST:
@@ -308,6 +339,7 @@ def _rates(row: Row) -> Iterator[tuple[str, float | None]]:
     elif what == "folder":
         for key, words in (("write_mb_per_s", "writing to"), ("read_mb_per_s", "reading from")):
             yield f"{words} {row.get('folder')}", positive(row.get(key))
+
 
 _BUSY = 0.5
 """Processes that run or wait for a CPU, for each CPU: from there on, others slow down what is measured."""

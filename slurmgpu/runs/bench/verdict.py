@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from slurmgpu.amounts import amount, clock, count, percent, short
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.gpu_models import well_known
+from slurmgpu.runs.bench.results import Results, digits
 from slurmgpu.training.formats.rows import Row, positive, whole
-from slurmgpu.amounts import short
-from collections.abc import Iterator, Mapping
-from slurmgpu.runs.bench.results import Results
-from slurmgpu.amounts import percent
-from slurmgpu.runs.bench.results import digits
-from slurmgpu.amounts import amount, clock, count, percent, short
 
-__all__ = ["FULL", "Kind", "PUBLISHED", "Proposal", "Ratios", "Verdict", "judge", "kinds_in", "kinds_of", "precision_of", "ratios", "runs", "would_do"]
+__all__ = [
+    "FULL",
+    "PUBLISHED",
+    "Kind",
+    "Proposal",
+    "Ratios",
+    "Verdict",
+    "judge",
+    "kinds_in",
+    "kinds_of",
+    "precision_of",
+    "ratios",
+    "runs",
+    "would_do",
+]
 
 
 _HEAD_ROOM = 1.3
@@ -91,6 +102,7 @@ def would_do(kinds: Sequence[Kind], peak: float, total: float, *, bf16: bool) ->
     for one in enough:
         return f"{said}: a smaller GPU may do, as {one.name}, if it has {short(one.bytes)}, which is a guess ({one.doubt})"
     return None
+
 
 PUBLISHED: Mapping[tuple[str, int], float] = {("dp", 4): 0.7, ("ddp", 4): 0.3}
 """What a textbook gives for 4 GPUs and a batch of 1,024: the time over that of one GPU. It is known here without the network
@@ -176,6 +188,7 @@ def precision_of(row: Row) -> str:
 
 def _rate(row: Row) -> float | None:
     return positive(row.get("samples_per_second")) or None
+
 
 WAITS = 0.1
 """Share of a step from which on waiting for data is worth more workers."""

@@ -8,15 +8,15 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
 from slurmgpu.files.trust import read_regular
 from slurmgpu.lines.command import changes_folder, python_command, python_files
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.runs.command_checks.command import Command, Slip
+from slurmgpu.runs.command_checks.command import Command, Slip, near_word
 from slurmgpu.runs.command_checks.frameworks import hydra_slip
-from slurmgpu.runs.command_checks.command import near_word
 from slurmgpu.runs.command_checks.python import parse_python
-from slurmgpu.runs.command_checks.script import code_of
 from slurmgpu.runs.command_checks.python_source import OF_SHELL, is_conditional, literals, name_of, parents_of
+from slurmgpu.runs.command_checks.script import code_of
 
 if TYPE_CHECKING:
     import click
@@ -68,7 +68,9 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
             return None if changes_folder(before) else hydra_slip(command, folder, script, text)
         if re.search(r"\bclick\b", text) and "argparse" not in text:
             moved = command.blind or bool(command.plan.steps) or changes_folder(before)
-            from slurmgpu.runs.command_checks.frameworks import click_command  # the page in a browser has no click
+            from slurmgpu.runs.command_checks.frameworks import (
+                click_command,  # the page in a browser has no click
+            )
 
             main = click_command(text, None if moved else folder)
             refusal = _click_refusal(main, given, open_words=open_words) if main else None

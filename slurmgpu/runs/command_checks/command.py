@@ -6,19 +6,33 @@ A command, what this machine can see of its files, and what is said of one that 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
-from slurmgpu.errors import nearest
-from slurmgpu.files.trust import is_confined
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-from slurmgpu.files.trust import open_regular, text_of
+
+from slurmgpu.errors import nearest
+from slurmgpu.files.trust import is_confined, open_regular, text_of
 from slurmgpu.models.plan import Plan
 
-__all__ = ["Command", "Slip", "elsewhere", "first_line", "is_batch_script", "is_there", "meant", "missing_script", "near_file", "near_word", "one_slip_apart", "other_folder", "read_by", "seen_from_here", "what_it_has"]
+__all__ = [
+    "Command",
+    "Slip",
+    "elsewhere",
+    "first_line",
+    "is_batch_script",
+    "is_there",
+    "meant",
+    "missing_script",
+    "near_file",
+    "near_word",
+    "one_slip_apart",
+    "other_folder",
+    "read_by",
+    "seen_from_here",
+    "what_it_has",
+]
 
 
 # A folder of data may have a million files; what is beyond is not looked at.
@@ -117,6 +131,7 @@ def _below(folder: Path) -> Iterable[Path]:
         seen += len(names)
         if seen > _MOST_FILES:
             return
+
 
 _OF_A_NODE = ("/tmp/", "/var/tmp/", "/dev/shm/", "/local")
 """Folders that each node has of its own."""

@@ -6,6 +6,7 @@ Modules that do not load on this machine: the script's own lines for them, tried
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -13,24 +14,33 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-from slurmgpu.files.trust import text_of
-from slurmgpu.lines.command import python_command
-from slurmgpu.models.environment import PythonEnvironment
-from slurmgpu.models.plan import Plan
-from slurmgpu.runs.command_checks.command import Command, Slip, seen_from_here
-from slurmgpu.runs.command_checks.command import is_there, near_file, near_word, one_slip_apart
-from slurmgpu.runs.command_checks.words import SITE_VARIABLES
-import platform
-from collections.abc import Mapping
-from pathlib import Path
+
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.files.trust import is_confined
-from slurmgpu.models.environment import Environment
+from slurmgpu.files.trust import is_confined, text_of
+from slurmgpu.lines.command import python_command
+from slurmgpu.models.environment import Environment, PythonEnvironment
+from slurmgpu.models.plan import Plan
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_there,
+    near_file,
+    near_word,
+    one_slip_apart,
+    seen_from_here,
+)
+from slurmgpu.runs.command_checks.words import SITE_VARIABLES
 from slurmgpu.slurm import Runner, call, submission_env
-from slurmgpu.runs.command_checks.command import Slip
 
-__all__ = ["active_elsewhere", "environment_here", "has_modules", "known_modules", "missing_environment", "missing_module", "unset_here"]
-
+__all__ = [
+    "active_elsewhere",
+    "environment_here",
+    "has_modules",
+    "known_modules",
+    "missing_environment",
+    "missing_module",
+    "unset_here",
+]
 
 
 def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
@@ -362,6 +372,7 @@ def _expanded(text: str, environ: Mapping[str, str]) -> str:
     """What a path of the job's is here; a variable that is not set stays as it is."""
     text = re.sub(r"^~(?=/)", "$HOME", text)
     return re.sub(r"\$\{?(\w+)\}?", lambda found: environ.get(found[1], found[0]), text)
+
 
 TIMEOUT = 5.0
 """Seconds after which nothing is said: some sites' module trees are slow."""

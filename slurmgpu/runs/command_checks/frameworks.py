@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from slurmgpu.files.trust import read_regular, text_of
-from slurmgpu.runs.command_checks.command import Command, Slip
-from slurmgpu.runs.command_checks.command import is_there, near_file, near_word
-from slurmgpu.runs.command_checks.python import parse_python
-from slurmgpu.runs.command_checks.python_source import OF_SHELL, is_started, parents_of
+
 import click
-from slurmgpu.runs.command_checks.command import is_there
+
+from slurmgpu.files.trust import read_regular, text_of
+from slurmgpu.runs.command_checks.command import Command, Slip, is_there, near_file, near_word
+from slurmgpu.runs.command_checks.python import parse_python
 from slurmgpu.runs.command_checks.python_source import OF_SHELL, is_started, literals, name_of, parents_of
 
 __all__ = ["click_command", "hydra_slip"]
@@ -199,6 +198,7 @@ def _full_name(key: str, config: Any) -> str:
         parts += [(f"{above}{name}.", value) for name, value in inner]
         found += [f"{above}{name}" for name, _ in inner if name == key]
     return found[0] if len(found) == 1 else key
+
 
 _NOT_PLAIN = re.compile(
     r"sys\.argv|argparse|rich_click|asyncclick|envvar|default_map|\.params\b|\.parse_args|CommandCollection"

@@ -11,40 +11,46 @@ Everything that is wrong with a command, the surest first.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
-from slurmgpu.models.units import Duration
-from slurmgpu.runs.command_checks.command import Command, Slip, seen_from_here
-from slurmgpu.runs.command_checks.command import is_there, meant
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
 from slurmgpu.errors import PlanError, nearest
 from slurmgpu.files.data import SHIPPED, Templates, read_templates
-from slurmgpu.launchers import launcher
-from slurmgpu.models.base import LAUNCHERS
-from slurmgpu.slurm import Runner, call
-from slurmgpu.runs.command_checks.command import Slip
-from slurmgpu.runs.command_checks.shell import syntax_error
-from pathlib import Path, PurePosixPath
-from slurmgpu.runs.command_checks.command import is_there, near_file
-from itertools import pairwise
-from slurmgpu.models.plan import Plan
-from slurmgpu.script.known_names import is_known_key, looks_random, names_secret, surely_names_secret
-import os
-import shlex
-from contextlib import suppress
 from slurmgpu.files.trust import read_regular
+from slurmgpu.launchers import launcher
 from slurmgpu.lines.command import runner_length
+from slurmgpu.models.base import LAUNCHERS
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.units import Duration
 from slurmgpu.runs.command_checks.arguments import argument_slip
+from slurmgpu.runs.command_checks.command import Command, Slip, is_there, meant, near_file, seen_from_here
 from slurmgpu.runs.command_checks.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.runs.command_checks.launchers import launcher_slips
 from slurmgpu.runs.command_checks.program import missing_interpreter, program_slips
 from slurmgpu.runs.command_checks.script import script_slips, shell_file, shell_text
+from slurmgpu.runs.command_checks.shell import syntax_error
 from slurmgpu.runs.command_checks.usage import usage_slips
 from slurmgpu.runs.command_checks.words import shell_word_slip, typographic_slip
+from slurmgpu.script.known_names import is_known_key, looks_random, names_secret, surely_names_secret
+from slurmgpu.slurm import Runner, call
 
-__all__ = ["check_shell", "each_slip", "missing_data", "missing_folder", "option_slips", "secrets_in_sight", "slips", "unused_templates"]
+__all__ = [
+    "check_shell",
+    "each_slip",
+    "missing_data",
+    "missing_folder",
+    "option_slips",
+    "secrets_in_sight",
+    "slips",
+    "unused_templates",
+]
 
 
 _UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
@@ -172,6 +178,7 @@ def missing_data(command: Command, folder: Path) -> Iterator[Slip]:
             f"{guess}give a file or folder, against the work folder",
             sees and seen_from_here(path, folder),
         )
+
 
 _SHOWN = "stands in the script, and `ps` shows it to all users of the node"
 _NO_SECRET = {"true", "false", "yes", "no", "none", "null", "0", "1"}
@@ -317,10 +324,10 @@ def _of_own_script(command: Command, batch: tuple[str, str] | None) -> Iterator[
     in_image = {"container", "container-image"} & {option.name for option in plan.options}
     if plan.script is None or folder is None or in_image:
         return
-    from slurmgpu.script.batch_script import parse_batch_script  # a command does without them
     from slurmgpu.runs.command_checks.python import missing_imports, unreadable_python
     from slurmgpu.runs.command_checks.python_source import Source, text_slips
     from slurmgpu.runs.command_checks.shell import body_slips
+    from slurmgpu.script.batch_script import parse_batch_script  # a command does without them
 
     if (chdir := plan.option("chdir")) is not None:
         folder = folder / chdir

@@ -7,14 +7,27 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
 from slurmgpu.files.trust import text_of
-from slurmgpu.lines.command import LAUNCHERS, runner_length
-from slurmgpu.lines.command import ACCELERATE, read_launch_line
+from slurmgpu.lines.command import (
+    ACCELERATE,
+    LAUNCHERS,
+    RENDEZVOUS,
+    TORCHRUN,
+    read_launch_line,
+    runner_length,
+    torchrun_at,
+)
 from slurmgpu.lines.options import Line, Table
 from slurmgpu.lines.slurm import SRUN
-from slurmgpu.lines.command import RENDEZVOUS, TORCHRUN, torchrun_at
-from slurmgpu.runs.command_checks.command import Command, Slip, is_batch_script, seen_from_here
-from slurmgpu.runs.command_checks.command import near_word, one_slip_apart
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_batch_script,
+    near_word,
+    one_slip_apart,
+    seen_from_here,
+)
 
 __all__ = ["launcher_slips", "srun_slips"]
 

@@ -8,12 +8,24 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
 from slurmgpu.errors import nearest
 from slurmgpu.lines.command import changes_folder, python_command, runner_length
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.command import OPERATOR, shell_syntax
-from slurmgpu.runs.command_checks.command import Command, Slip, first_line, is_batch_script, missing_script, other_folder, read_by, seen_from_here
-from slurmgpu.runs.command_checks.command import is_there, near_file, one_slip_apart
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    first_line,
+    is_batch_script,
+    is_there,
+    missing_script,
+    near_file,
+    one_slip_apart,
+    other_folder,
+    read_by,
+    seen_from_here,
+)
 
 __all__ = ["missing_interpreter", "program_slips"]
 

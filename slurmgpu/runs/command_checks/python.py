@@ -11,17 +11,16 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.files.trust import read_regular, text_of
-from slurmgpu.files.trust import is_confined
+from slurmgpu.files.trust import is_confined, read_regular, text_of
 from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
+from slurmgpu.runs.command_checks.command import Command, Slip, near_word
+from slurmgpu.runs.command_checks.environment import environment_here
+from slurmgpu.runs.command_checks.script import code_of, modules_in
 from slurmgpu.script.shell import Command as Text
 from slurmgpu.script.shell import simple_commands
 from slurmgpu.slurm import Runner, call, submission_env
-from slurmgpu.runs.command_checks.command import Command, Slip
-from slurmgpu.runs.command_checks.environment import environment_here
-from slurmgpu.runs.command_checks.command import near_word
-from slurmgpu.runs.command_checks.script import code_of, modules_in
 
 __all__ = ["missing_imports", "parse_python", "unreadable_documents", "unreadable_python"]
 

@@ -13,14 +13,24 @@ import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+
 from slurmgpu.files.trust import read_regular
 from slurmgpu.lines.command import changes_folder, python_command, python_files, runner_length
-from slurmgpu.runs.command_checks.command import Command, Slip, seen_from_here
-from slurmgpu.runs.command_checks.command import is_there, meant, near_word
+from slurmgpu.runs.command_checks.command import Command, Slip, is_there, meant, near_word, seen_from_here
 from slurmgpu.runs.command_checks.python import parse_python, unreadable_python
 from slurmgpu.runs.command_checks.script import code_of
 
-__all__ = ["OF_SHELL", "Source", "code_slips", "is_conditional", "is_started", "literals", "name_of", "parents_of", "text_slips"]
+__all__ = [
+    "OF_SHELL",
+    "Source",
+    "code_slips",
+    "is_conditional",
+    "is_started",
+    "literals",
+    "name_of",
+    "parents_of",
+    "text_slips",
+]
 
 
 _MOST_MODULES = 50
@@ -381,7 +391,7 @@ def _needed_slips(
         or runner_length(command.words)
     )
     sets = re.search(
-        r"environ\.(?:update|setdefault)|environ\[[^\]]*\]\s*=[^=]|putenv|dotenv|load_env", every
+        r"environ\.(?:update|setdefault)|environ\[[^\]]{0,200}\]\s*=[^=]|putenv|dotenv|load_env", every
     )
     if not (set_up or sets or plan.option("export")) and "environ[" in source.text:
         known = {*command.environ, *plan.variables, *plan.secrets}
@@ -427,6 +437,7 @@ def _needed_slips(
             said = f"command: {shown} line {node.lineno}: {called}({written!r}): it is not in the work folder {folder}"
             yield Slip(said, hint, sure=False)
             return
+
 
 OF_SHELL = r"[$`*?]"
 """Characters by which a shell replaces a word, maybe by several."""

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
 from slurmgpu.files.trust import read_regular, text_of
 from slurmgpu.lines.command import (
     LAUNCHERS,
@@ -16,9 +17,19 @@ from slurmgpu.lines.command import (
     python_command,
     runner_length,
 )
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    first_line,
+    is_there,
+    missing_script,
+    near_file,
+    near_word,
+    one_slip_apart,
+    seen_from_here,
+    what_it_has,
+)
 from slurmgpu.script.batch_script import SHELLS
-from slurmgpu.runs.command_checks.command import Command, Slip, first_line, missing_script, seen_from_here, what_it_has
-from slurmgpu.runs.command_checks.command import is_there, near_file, near_word, one_slip_apart
 
 __all__ = ["code_of", "modules_in", "script_slips", "shell_file", "shell_text"]
 

@@ -9,24 +9,36 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.environment import Conda, PythonEnvironment
-from slurmgpu.script.rules.calls import Call, Variables, calls_of
-from slurmgpu.script.shell import Simple, pieces, placed_commands, read_shell
-from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.runs.command_checks.arguments import argument_slip
-from slurmgpu.runs.command_checks.command import Command, Slip, seen_from_here
-from slurmgpu.runs.command_checks.environment import environment_here
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_there,
+    meant,
+    near_word,
+    one_slip_apart,
+    seen_from_here,
+)
+from slurmgpu.runs.command_checks.environment import environment_here, has_modules
 from slurmgpu.runs.command_checks.launchers import launcher_slips, srun_slips
-from slurmgpu.runs.command_checks.environment import has_modules
-from slurmgpu.runs.command_checks.command import is_there, meant, near_word, one_slip_apart
 from slurmgpu.runs.command_checks.program import program_slips
 from slurmgpu.runs.command_checks.python import missing_imports, unreadable_documents
 from slurmgpu.runs.command_checks.python_source import code_slips
 from slurmgpu.runs.command_checks.script import script_slips
 from slurmgpu.runs.command_checks.usage import usage_slips
-from slurmgpu.runs.command_checks.words import missing_lists, short_files, unset_variables
-from slurmgpu.runs.command_checks.words import expands_itself, typographic_slip
+from slurmgpu.runs.command_checks.words import (
+    expands_itself,
+    missing_lists,
+    short_files,
+    typographic_slip,
+    unset_variables,
+)
+from slurmgpu.script.rules.calls import Call, Variables, calls_of
+from slurmgpu.script.shell import Simple, pieces, placed_commands, read_shell
+from slurmgpu.slurm import Runner, call, submission_env
 
 __all__ = ["body_slips", "syntax_error"]
 

@@ -7,10 +7,19 @@ import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+
 from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.lines.container import PROGRAMS, read_container
-from slurmgpu.runs.command_checks.command import Command, Slip, is_batch_script, seen_from_here
-from slurmgpu.runs.command_checks.command import is_there, meant, near_file, one_slip_apart
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_batch_script,
+    is_there,
+    meant,
+    near_file,
+    one_slip_apart,
+    seen_from_here,
+)
 
 __all__ = ["usage_slips"]
 

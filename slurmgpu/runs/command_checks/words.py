@@ -7,23 +7,37 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+
 from slurmgpu.files.trust import text_of
 from slurmgpu.launchers import world_size
 from slurmgpu.lines.command import ONE_NODE_LAUNCHERS, python_command
+from slurmgpu.lines.options import OF_OTHER_SCHEDULERS, SET_BY_SLURM
 from slurmgpu.models.command import OPERATOR, VARIABLE
 from slurmgpu.models.plan import Plan
 from slurmgpu.quoting import job_path
-from slurmgpu.runs.command_checks.command import Command, Slip
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
-from slurmgpu.lines.options import OF_OTHER_SCHEDULERS, SET_BY_SLURM
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_there,
+    meant,
+    near_word,
+    one_slip_apart,
+    seen_from_here,
+)
 from slurmgpu.script.shell import pieces
-from slurmgpu.runs.command_checks.command import Slip, seen_from_here
-from slurmgpu.runs.command_checks.command import is_there, meant, near_word, one_slip_apart
 
-__all__ = ["SITE_VARIABLES", "expands_itself", "missing_lists", "shell_word_slip", "short_files", "typographic_slip", "unset_variables"]
+__all__ = [
+    "SITE_VARIABLES",
+    "expands_itself",
+    "missing_lists",
+    "shell_word_slip",
+    "short_files",
+    "typographic_slip",
+    "unset_variables",
+]
 
 
 # They read such signs themselves.
@@ -168,6 +182,7 @@ def _as_meant(word: str) -> str:
 
 def _yaml(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
 
 # What the shell or a site's prolog sets.
 _SET_BY_OTHERS = (

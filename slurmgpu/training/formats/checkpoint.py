@@ -47,6 +47,8 @@ _SEAL = ',\n "sha256": '
 _NUMBERS = {"step": 0, "samples": 0, "world_size": 1}
 """What each manifest has, with the least value."""
 
+DEEPEST_INDEX = 8
+
 
 def step_folder(folder: Path, step: int) -> Path:
     """Return where the checkpoint of a step lies among a run's checkpoints."""
@@ -122,9 +124,12 @@ def listed_parts(
     """Yield all files of the checkpoint in a folder, its indexes too, by their place in it, with what is said of each.
 
     Raises:
-        ValueError: an index is not as it was written.
+        ValueError: an index is not as it was written, or lies deeper than any checkpoint has one: indexes that lead to each
+            other by links could list any number of parts.
         OSError: one cannot be read.
     """
+    if folder.count("/") > DEEPEST_INDEX:
+        raise ValueError(f"{folder}{INDEX} is nested too deeply")
     for name, entry in parts.items():
         yield folder + name, entry
         inner, slash, last = name.rpartition("/")

@@ -17,6 +17,7 @@ from typing import Optional
 __all__ = [
     "Row",
     "Rows",
+    "all_rows",
     "number",
     "opened",
     "part",
@@ -31,6 +32,8 @@ Row = Mapping[str, object]
 _LARGEST = 1 << 63
 """Whatever is measured is less: JSON has numbers such as 1e999, and whole ones of any length."""
 _BLOCK = 1 << 16
+_LONGEST = 1 << 20
+_LARGEST_FILE = 2 << 30
 
 
 class Rows:
@@ -52,6 +55,17 @@ class Rows:
         at = max(0, self.size - most)
         text = os.pread(self._file, most, at)
         return text if at == 0 else text[text.find(b"\n") + 1 :]
+
+    def all(self) -> Iterator[Row]:
+        """Yield the whole rows, the first one first, piece by piece."""
+        place, rest = 0, b""
+        while piece := os.pread(self._file, _BLOCK, place):
+            place += len(piece)
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[:_LONGEST]
+            for line in lines:
+                yield from rows_in(line, self._schema)
+        yield from rows_in(rest, self._schema)
 
     def backwards(self) -> Iterator[Row]:
         """Yield the whole rows, the last one first, and read no further back than is asked for."""
@@ -91,6 +105,13 @@ def rows_from_end(path: Path, schema: str) -> Iterator[Row]:
     """Yield the whole rows of a file, the last one first; none where there is no such file."""
     with contextlib.suppress(OSError), opened(path, schema) as rows:
         yield from rows.backwards()
+
+
+def all_rows(path: Path, schema: str) -> Iterator[Row]:
+    """Yield all rows of a file; none where there is no such file, or it is larger than any run makes one."""
+    with contextlib.suppress(OSError), opened(path, schema) as rows:
+        if rows.size <= _LARGEST_FILE:
+            yield from rows.all()
 
 
 def rows_in(text: bytes, schema: str) -> Iterator[Row]:
