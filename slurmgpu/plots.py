@@ -1,7 +1,4 @@
-"""Pages that need nothing else: their style for light and dark, their frame, their tables.
-
-Plots as SVG inside a page: lines over time, and a bar of what was used; colours are the page's, for light and dark.
-"""
+"""Pages that need nothing else, and plots in them as SVG: lines over time, and bars."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a job leaves in its run directory at its end: the first cause that its script found, and the mark of an orderly stop.
-
-Exit codes above 127, which most releases of sacct show without their 128: made whole where something else tells.
-"""
+"""What a job's script leaves in its run directory at its end: the first cause, an orderly stop, the whole exit code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""GPUs by type and partition at this moment: how many there are, are used, are free, and could be had by a job of mine.
-
-What is said of a cluster's GPUs, by the command and by the screen alike; names that Slurm gave are made harmless.
-"""
+"""GPUs by type and partition at this moment: how many there are, are used, are free, and could be had by a job of mine."""
 
 from __future__ import annotations
 

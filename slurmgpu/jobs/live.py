@@ -1,7 +1,4 @@
-"""What the screen shows, asked for and read: Slurm through the answers that a user's processes share, and files.
-
-What can be done with a job from the screen: each asks first, and is only for one's own jobs.
-"""
+"""What the screens and pages look at: jobs, one job's files, free GPUs; and what they can do with a job after a question."""
 
 from __future__ import annotations
 

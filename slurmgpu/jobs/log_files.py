@@ -1,7 +1,4 @@
-"""The files that a batch script itself sends output to: srun's --output and --error, redirections, tee.
-
-Which log files a job has and what is in them: one for both streams, one for each, or some for every task.
-"""
+"""Which log files a job has, and what is in them: Slurm's own, and those that its script sends output to."""
 
 from __future__ import annotations
 

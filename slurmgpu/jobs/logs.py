@@ -1,7 +1,4 @@
-"""The logs of the jobs that words on the command line mean.
-
-Which lines of a log are wanted: those of a rank, those since a moment, those that a pattern finds.
-"""
+"""The logs of jobs, and which of their lines are wanted: those of a rank, since a moment, or that a pattern finds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which run directory a word means: a folder, a job id or a job name; without a word the newest one that trains.
-
-Whether a run's job has ended, for whoever wants to start it again: it has, it has not, or nobody can say.
-"""
+"""Which run directory a word means, and whether the job of a run has ended."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a JOB word on the command line means: a job id, a job name, or a run directory.
-
-Which jobs wait for which: read from a dependency's text, as Slurm and job files write it, and put in an order.
-"""
+"""What a JOB word means (an id, a name, a run directory), and which jobs wait for which."""
 
 from __future__ import annotations
 

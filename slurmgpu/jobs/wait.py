@@ -1,7 +1,4 @@
-"""Log files as they grow: one as it is, several line by line under headers, or prefixes, that say whose lines follow.
-
-Waiting for a job, and following its log meanwhile, without a burden on the controller.
-"""
+"""Waiting for a job without a burden on the controller, and following its logs as they grow."""
 
 from __future__ import annotations
 

@@ -1,14 +1,7 @@
-"""The options of torchrun, of torch 2.1 to 2.13, with those of ``python -m torch.distributed.launch``.
+"""Commands taken apart: what comes before the program, the launcher with its options, and the Python file that runs.
 
-A command taken apart: what comes before the program, the program, and the Python file that it runs.
-
-The line of mpirun and mpiexec: how many processes it starts, over all nodes.
-
-Read in mpirun(1) of Open MPI 4.1 and prterun(1) of 5.0, and in Hydra's ui/mpich/utils.c (MPICH 4, Intel MPI).
-
-The lines of ``accelerate launch`` (0.20 to 1.15) and ``deepspeed`` (0.10 to 0.19): their options, then what they start.
-
-Read in accelerate's commands/launch.py and DeepSpeed's launcher/runner.py.
+Read in torch 2.1 to 2.13 (torchrun), accelerate 0.20 to 1.15 (commands/launch.py), DeepSpeed 0.10 to 0.19
+(launcher/runner.py), mpirun(1) of Open MPI 4.1, prterun(1) of 5.0, and Hydra's ui/mpich/utils.c (MPICH 4, Intel MPI).
 """
 
 from __future__ import annotations

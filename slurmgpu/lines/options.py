@@ -1,8 +1,6 @@
-"""Reads options as programs do: getopt_long(3), and the parsers of torchrun and apptainer, which follow it.
+"""Options as programs read them: getopt_long(3), and the parsers of torchrun and apptainer, which follow it.
 
 A program's options are a table; the reading is the same for all.
-
-Variables that schedulers set in a job.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The options of sbatch and srun, release by release, and the lines of a script in which sbatch looks for them.
+"""The options of sbatch and srun in each release, lists of hosts, and the expression of a constraint.
 
 Read in slurm_opt.c of each release, and held against the sbatch and srun of 20.11, 22.05, 24.11 and 26.05 themselves
 (tests/slurm/test_reading_lines.py).
-
-Lists of hosts as Slurm abbreviates them: `n[001-018,20],login1`. No function here runs anything.
-
-The expression of a ``--constraint``: features joined by operators, within brackets or not (sbatch(1)).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What every model shares: frozen, strict, no unknown keys; and the kinds of text a field may hold.
-
-What comes as one module each, found by its name: launchers and container runtimes, shipped or a user's own.
-"""
+"""What every model shares (frozen, strict, no unknown keys), the kinds of text, and what comes as one module each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a job, a user or an account may have: limits of partitions, QOS and associations.
-
-What a site offers and how it wants to be asked.
-
-What a discovery finds.
-"""
+"""A cluster: what it offers, its limits by partition, QOS and association, and how it wants to be asked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A command as words: what a shell would make of a line, and what only a shell would read.
-
-How processes are started.
-"""
+"""A command as words: what a shell would make of a line, what only a shell would read, and how it is launched."""
 
 from __future__ import annotations
 

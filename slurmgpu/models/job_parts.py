@@ -1,13 +1,4 @@
-"""Several commands that run side by side in one job, each on a share of it.
-
-Data that goes to the nodes' own disks before a job's command starts, and results that come back from there.
-
-A profiler around a job's processes.
-
-A message to a chat or a program when a job ends.
-
-Whether what a job uses is sampled as it runs, and how often: what the job says, and what its site does.
-"""
+"""Parts of a job beside its resources: side-by-side steps, staged data, profiler, notification, sampling."""
 
 from __future__ import annotations
 

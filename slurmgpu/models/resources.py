@@ -1,7 +1,4 @@
-"""What the tasks of a step are bound to, and how they are spread: values of srun's options, as srun(1) lists them.
-
-How much a job asks for, and where; in all, and in each component of a heterogeneous job.
-"""
+"""How much a job asks for, and where; and how its tasks are bound and spread (srun(1))."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a job really used: the samples that its nodes wrote beside it, added up; and how far a training is.
-
-What a submission is and what is known about a job: states, statuses, and the record in a run directory.
-"""
+"""A submission and what is known of its jobs: states, statuses, what they used, how far they are."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Slurm's own spellings of time, memory and generic resources, parsed once.
+"""Slurm's spellings of time, memory and generic resources, and text that Slurm reads field by field.
 
-Sources: sbatch(1), options ``--time``, ``--mem``, ``--gres``, ``--gpus``; gres.conf(5).
-
-Text that Slurm itself reads, field by field: what would be changed in silence is refused with the reason.
-
-Each rule was seen on a real Slurm 22.05; sbatch(1) documents the file name patterns.
+Sources: sbatch(1), options ``--time``, ``--mem``, ``--gres``, ``--gpus``; gres.conf(5). Each rule for text was seen on a real
+Slurm 22.05; what Slurm would change in silence is refused with the reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A site's own rules of options: which it refuses, which every job must name, how accounts are called.
-
-One place for all who ask: the planner, exact jobs, ``slurmgpu check``, submission, and what a twin says of itself.
-
-Which account and QOS a job gets, in the site's way of naming them.
-"""
+"""Which account and QOS a job gets, and a site's own rules of options: what it refuses, and what every job must name."""
 
 from __future__ import annotations
 

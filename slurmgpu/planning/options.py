@@ -1,7 +1,4 @@
-"""The sbatch options of a plan, in the dialect of the site and in one stable order.
-
-Options that sbatch gets as they are: those that a profile can judge, and those that only Slurm can.
-"""
+"""The sbatch options of a plan, in the dialect of the site and in one stable order; others pass as they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What jobs derived from a cluster and exact ones have in common: environment, restart, precision; and their Plan.
-
-Whether a job is sampled as it runs, and how often: as it says, within what its site allows.
-"""
+"""What planned and exact jobs share: environment, restart, precision, sampling; and their Plan."""
 
 from __future__ import annotations
 

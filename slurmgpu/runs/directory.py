@@ -1,7 +1,4 @@
-"""One submission's folder: what a person can look into, archive and repeat.
-
-Runs the training entrypoint outside a job: a module of it, or the preparing of a task.
-"""
+"""The run directory of a submission: made, filled, read; and the entrypoint run outside a job from one."""
 
 from __future__ import annotations
 

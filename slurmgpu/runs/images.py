@@ -1,9 +1,4 @@
-"""What a container image's file is, by its first bytes.
-
-What is made once for all submissions, and is there whole or not at all.
-
-Images that are made before a job is submitted: pulled once from a registry, or built from a definition file.
-"""
+"""Container images that are made before a job is submitted: pulled or built once, whole or not at all."""
 
 from __future__ import annotations
 

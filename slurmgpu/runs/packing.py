@@ -1,7 +1,4 @@
-"""What an environment consists of: the files that are packed of it, their key, and what stays where it is.
-
-Environments for the nodes' own disks: packed once for the same files, before the job is submitted.
-"""
+"""Environments for the nodes' own disks: which files they consist of, packed once for the same files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A loaded job becomes a prepared one: cluster chosen, planned, ready to render. Every way to start a job begins here.
-
-When a job would start on each partition that it fits: Slurm's own estimates, asked for only when wanted.
-"""
+"""A loaded job becomes a prepared one: cluster chosen, planned, ready to render. Every way to start a job begins here."""
 
 from __future__ import annotations
 

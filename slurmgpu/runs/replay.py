@@ -1,7 +1,4 @@
-"""Trains an interval of a run again, on this machine or as a job, in a folder of its own; the run itself is only read.
-
-Holds what a run has written of an interval against what a replay of it has written.
-"""
+"""An interval of a run trained again, in a folder of its own, and held against what the run has written of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A run's job submitted once more, in the same run directory.
-
-What a probe submits: the job as it is, for a short time, and without what only the real run may do.
-
-What ``slurmgpu bench --submit`` submits: one process that measures, on what its job gets.
-"""
+"""A run's job submitted once more in the same run directory; and what a probe and a bench submit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The last line of a script: container, launcher and command, where they are sure.
-
-Options of sbatch -> the fields of a job file that ask for them to the letter; the rest stays verbatim.
-"""
+"""The last line of a script (container, launcher, command), and sbatch's options as fields of a job file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The variables of NCCL: those that it reads, and those that it no longer does, or that PyTorch calls something else.
+"""The variables of NCCL, and what a secret is called and looks like.
 
 From NCCL's guide (docs/userguide/source/env.rst) and source, of 2.3 to 2.30.7, and from ProcessGroupNCCL.hpp of PyTorch, which
 put TORCH_ before its own in 2.2 and still reads the old names in 2.13, with a warning.
-
-What a secret is called, and what one looks like: guesses, which warn and never refuse.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What is said of a mistake in a template: its file and line, what is wrong, what is valid there, and the next act.
-
-What templates see of an interactive session: the job's own values, and another ending.
-
-Plan -> script text: Python decides and quotes, the templates lay out.
-"""
+"""Plan -> script text: Python decides and quotes, the templates lay out; a mistake in one is told by its place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The one door to Slurm's commands: what is run, in which environment, and what came back.
-
-Which cluster the commands talk to, as far as this machine's files tell.
-"""
+"""The one place that starts Slurm's commands: what is run, in which environment, for which cluster, what came back."""
 
 from __future__ import annotations
 

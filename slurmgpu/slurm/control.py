@@ -1,7 +1,4 @@
-"""Ending jobs. scancel's exit status says little; the queue afterwards says what happened.
-
-Holding jobs, releasing them, and putting them back into the queue: scontrol.
-"""
+"""Ending, holding, releasing and requeueing jobs. scancel's exit status says little; the queue afterwards says what happened."""
 
 from __future__ import annotations
 

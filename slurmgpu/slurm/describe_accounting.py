@@ -1,7 +1,4 @@
-"""Names in Slurm's lists: those that a job could name in an option.
-
-QOS and associations as sacctmgr prints them -> rules.
-"""
+"""QOS and associations as sacctmgr prints them -> rules."""
 
 from __future__ import annotations
 

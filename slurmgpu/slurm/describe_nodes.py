@@ -1,11 +1,4 @@
-"""Generic resources of a node, and what the names of GPU types say of their memory.
-
-Nodes as Slurm lists them -> kinds of equal nodes in each partition.
-
-The cluster's types of GPU: names from Slurm, memory from names and features, or guessed.
-
-A partition as scontrol prints it -> its rules.
-"""
+"""Nodes, partitions and types of GPU as Slurm lists them -> kinds of equal nodes; GPU memory by names and features."""
 
 from __future__ import annotations
 

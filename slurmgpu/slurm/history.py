@@ -1,9 +1,7 @@
-"""Every start of jobs with its steps, and all that accounting measured of them: one sacct call, read row by row.
+"""Every start of jobs with its steps and what accounting measured, by one sacct call; and how this Slurm samples.
 
 A requeued job keeps its id, and its earlier starts are rows of their own, which sacct shows with ``--duplicates`` only
-(sacct(1)); an id that is used again after some years is another job.
-
-How this Slurm measures jobs: what it samples, and how often (slurm.conf(5), JobAcctGather...).
+(sacct(1)); an id that is used again after some years is another job. Sampling: slurm.conf(5), JobAcctGather....
 """
 
 from __future__ import annotations

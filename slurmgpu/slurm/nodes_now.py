@@ -1,7 +1,4 @@
-"""Nodes as `scontrol -d show node` lists them: what they have, what is given out, and whether they take jobs.
-
-Partitions, reservations and licences at this moment, as scontrol prints them.
-"""
+"""Nodes, partitions, reservations and licences at this moment, as scontrol prints them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Why Slurm refuses a submission, in plain words, and what to do next. Slurm's own text is shown, too.
-
-Submitting: one sbatch call, and what its answer means. Nothing is ever tried twice here.
-"""
+"""Submitting: one sbatch call, what its answer means, and why Slurm refuses. Nothing is ever tried twice here."""
 
 from __future__ import annotations
 

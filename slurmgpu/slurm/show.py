@@ -1,14 +1,6 @@
-"""What `scontrol show` says of a cluster: its configuration, partitions, nodes, reservations, licences.
+"""What scontrol, sinfo, sacctmgr and sshare say of a cluster: one polite pass, each command with a time limit.
 
 The commands and the keys read here are the same from 20.11 to 26.05, unless a comment says otherwise.
-
-Which nodes are free at this moment, by sinfo.
-
-What accounting knows: QOS with their limits, and the accounts of a user. Same fields from 20.11 to 26.05.
-
-What an account has left, by sshare: limits of TRES-minutes less what was used and what runs.
-
-One polite pass over Slurm: a handful of commands, each with a time limit, none in a loop.
 """
 
 from __future__ import annotations

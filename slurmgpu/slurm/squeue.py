@@ -1,7 +1,4 @@
-"""The queue: one squeue call, read as separated text.
-
-What running jobs use, by sstat. It asks the nodes themselves, so it is called only on request.
-"""
+"""The queue by one squeue call, and what running jobs use by sstat, which asks the nodes and is called only on request."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""Slurm's text: rows of separated fields, durations, moments, sizes. No function here runs anything.
+"""Slurm's text: rows, durations, moments, sizes, GPUs; and what the answer of a command means.
 
-GPUs in Slurm's lists of resources, in every release's spelling.
-
-What the answer of one of Slurm's commands means: an answer, a refusal, no answer, or a reply that was lost.
-
-One table for submitting and reading. The texts are those of Slurm's own list of errors (src/common/slurm_errno.c) and of
-the libraries below it; tests/data/slurm_messages.yaml holds real ones, each with its meaning.
+The texts are those of Slurm's own list of errors (src/common/slurm_errno.c) and of the libraries below it;
+tests/data/slurm_messages.yaml holds real ones, each with its meaning.
 """
 
 from __future__ import annotations

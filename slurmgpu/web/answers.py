@@ -1,7 +1,4 @@
-"""Answers of the server: pages from templates, the files that they need, and forms as browsers send them.
-
-Questions that were shown, each with a key that counts once: what nobody was asked is not done, and nothing is done twice.
-"""
+"""Answers of the server: pages, files, forms; and questions that count once, so that nothing is done twice."""
 
 from __future__ import annotations
 

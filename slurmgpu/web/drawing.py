@@ -1,7 +1,4 @@
-"""Pages as text, from templates: all that they need is in the package, none comes from elsewhere. No server is needed.
-
-What the templates of the generator are filled in with. No server is needed.
-"""
+"""Pages as text, from templates, and what those of the generator are filled in with. No server is needed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A job file that a page writes: in the folder of the server and under a plain name, never over something else.
-
-The generator's pages: the form, the script beside it, import, and submission.
-"""
+"""The generator's pages: the form, the script beside it, import, saving and submission."""
 
 from __future__ import annotations
 

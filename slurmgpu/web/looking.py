@@ -1,7 +1,4 @@
-"""What all open pages see of the jobs: one look for as many as there are, at the pace of ``status --watch``.
-
-What belongs to a job: the tasks of its array beside each other, and the jobs that wait for one another.
-"""
+"""What all open pages see of the jobs: one look at the pace of ``status --watch``, arrays, and jobs that wait for others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where the server listens, and until when.
-
-The application: its routes, and what is said where one cannot answer.
-"""
+"""The application with its routes, and where its server listens, and until when."""
 
 from __future__ import annotations
 

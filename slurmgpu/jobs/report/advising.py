@@ -1,7 +1,4 @@
-"""What is proposed: an amount for the next request with its reason, and the roundest way to say it.
-
-The next request: what a job should ask for, by rules that say their head room, and never from what is not known.
-"""
+"""The next request: what a job should ask for, by rules that state their headroom, and never from what is not known."""
 
 from __future__ import annotations
 

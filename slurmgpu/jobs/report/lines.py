@@ -1,7 +1,4 @@
-"""A job's report as rows and sentences: one table, for the terminal and the page alike.
-
-Many jobs added up: by user, account, partition and type of GPU; what came to nothing, and how jobs ended.
-"""
+"""A job's report as rows and sentences, and many jobs added up by user, account, partition and type of GPU."""
 
 from __future__ import annotations
 

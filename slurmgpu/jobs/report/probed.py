@@ -1,8 +1,4 @@
-"""How long a whole training takes, from the metrics of a part of it: steps, evaluations, and what is beside them.
-
-What a probe tells: the report of a job of which a part ran, with what is known of the whole.
-
-Which micro-batch a training should take: what is tried next, and which of those that fitted is the best.
+"""What a probe tells of the whole job: the time of the whole training, and the micro-batch that it should take.
 
 The batch of an optimizer step stays as it is, so that the training learns the same: a larger micro-batch is fewer of them
 (accumulate). Searched as powers of two, as Lightning's batch size finder and Accelerate's find_executable_batch_size do;

@@ -1,7 +1,4 @@
-"""Reports for a terminal, at most 80 columns wide.
-
-Reports as one JSON document: schema slurmgpu.report/1, in SI units; null is "not known".
-"""
+"""Reports for a terminal, at most 80 columns wide, and as one JSON document (slurmgpu.report/1, SI units)."""
 
 from __future__ import annotations
 

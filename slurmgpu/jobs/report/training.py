@@ -1,7 +1,4 @@
-"""What a training of slurmgpu's own says of itself in metrics.jsonl: its losses, its loader's waits, the steps it kept.
-
-A job's samples over time, for plots: busy GPUs, their memory, CPUs, memory of the fullest node.
-"""
+"""What a training tells of itself in metrics.jsonl, and a job's samples over time, for plots."""
 
 from __future__ import annotations
 

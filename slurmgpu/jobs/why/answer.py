@@ -1,11 +1,4 @@
-"""What is told of one job: a sentence, the figures behind it, Slurm's estimate, and what can be done.
-
-How figures are said: amounts, times, lists.
-
-What a waiting job asks for, as sbatch's options: to ask for the same, but for one thing.
-
-A job that waits, and what its reason's subject needs to tell of it.
-"""
+"""The answer of `why` for one job: a sentence, the figures behind it, Slurm's estimate, what can be done."""
 
 from __future__ import annotations
 

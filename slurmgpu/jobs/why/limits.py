@@ -1,9 +1,7 @@
-"""The limit that holds a job, with what is used of it and what the job would add.
+"""The limit that holds a job, and whether its partitions take its account and its QOS.
 
-Whether the job's partitions take its account and its QOS, and which of the user's they would take.
-
-Slurm looks at this when a job is submitted, and later only now and then: rules that have changed since leave a job with the
-reason that it had (24.11, 26.05), so that a job that waits for its turn is held against them, too.
+Slurm looks at accounts and QOS when a job is submitted, and later only now and then: rules that have changed since leave a
+job with the reason that it had (24.11, 26.05), so that a job that waits for its turn is held against them, too.
 """
 
 from __future__ import annotations

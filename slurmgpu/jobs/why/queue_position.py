@@ -1,7 +1,4 @@
-"""Who is ahead of a job in the queue.
-
-Slurm's estimates as they were at the last look, kept in the user's cache: what is new is how they moved.
-"""
+"""Who is ahead of a job in the queue, and how Slurm's estimate of its start has moved since the last look."""
 
 from __future__ import annotations
 

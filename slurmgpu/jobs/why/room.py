@@ -1,7 +1,4 @@
-"""Where a job would fit: what is free on the nodes that it may use, and when running jobs make more room.
-
-What is free for a job, when there is more, and who is ahead, in words.
-"""
+"""Where a job would fit: what is free on its nodes, when running jobs make more room, and who is ahead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a job asks for, held against its partitions and their nodes: closed, too long, too large, not there.
-
-What would start sooner: the job in other shapes, each asked of Slurm itself (`sbatch --test-only`).
-"""
+"""What a job asks for against its partitions and their nodes, and which other shape of it would start sooner."""
 
 from __future__ import annotations
 

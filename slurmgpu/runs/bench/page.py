@@ -1,9 +1,4 @@
-"""The plots of a bench: what they show, as SVG inside its page, and as one PNG for talks and reports.
-
-A bench as one page that needs nothing else.
-
-The tries of a training, as lines of a table.
-"""
+"""A bench as one page that needs nothing else: its tables, its plots, the tries of a training; plots as PNG, too."""
 
 from __future__ import annotations
 

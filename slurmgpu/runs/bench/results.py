@@ -1,12 +1,6 @@
-"""The rows that were measured, read from the file that the measuring process writes.
+"""What a bench has measured: rows, networks, nodes, and the jobs of a bench on several places.
 
-The seven networks' times, in the layout of Shi et al. (2016, arXiv 1608.07249): seconds per mini-batch.
-
-What a node is worth, as lines: products, copies, sums over processes, folders; each beside its published peak.
-
-A bench in jobs of their own: which they are, what each has measured so far, and what is missing.
-
-What is said of the machine that was measured, and of its figures.
+The networks' times are laid out as by Shi et al. (2016, arXiv 1608.07249): seconds per mini-batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Whether a GPU with less memory than the one that was measured would do, by what the cluster's profile says of its types.
-
-A training's tries beside the one they are compared with: processes beside one process, precisions beside fp32.
-
-What follows from a training's tries: what it gains from more of everything, in sentences with their figures.
-"""
+"""What follows from a training's tries: what it gains from more of everything, and which smaller GPU would do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rules about what works elsewhere: at a terminal, under another scheduler, on a machine of one's own.
-
-Rules about the Python scripts that a batch script starts: the checklist of distributed training.
-"""
+"""Rules about what works elsewhere: at a terminal, under another scheduler, on one's own machine; and in Python scripts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rules about how sbatch reads a script: what it passes over in silence, and what it refuses.
-
-Rules about how options are written.
-"""
+"""Rules about how sbatch reads a script, and how its options are written."""
 
 from __future__ import annotations
 
