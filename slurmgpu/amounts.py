@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "clock", "count", "duration", "energy", "percent", "short"]
+from datetime import datetime
+
+__all__ = [
+    "about", "amount", "bytes_text", "clock", "count", "duration", "energy", "memory_text", "percent", "short", "size_text",
+    "span", "time_of_day",
+]  # fmt: skip
 
 
 def duration(seconds: int | None) -> str | None:
@@ -53,5 +58,56 @@ def amount(number: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    """Return `1 job`, `2 jobs`."""
+    return f"{number:,} {thing}{'' if number == 1 or thing.endswith('s') else 's'}"
+
+
+def memory_text(mib: int) -> str:
+    """MiB as people say them: `64 GiB`, `500 MiB`."""
+    if mib < 1024:
+        return f"{mib} MiB"
+    return f"{mib / 1024:,.0f} GiB" if mib % 1024 == 0 or mib >= 102400 else f"{mib / 1024:,.1f} GiB"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units: `2 d 3 h`, `45 min`, `30 s`."""
+    left = round(abs(seconds))
+    found = []
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= length:
+            found.append(f"{left // length} {unit}")
+            left %= length
+        elif found:
+            break
+        if len(found) == 2 or (found and unit == "min"):
+            break
+    return " ".join(found) or "0 s"
+
+
+def time_of_day(moment: datetime, now: datetime) -> str:
+    """The time in this machine's zone; with its date where that is not today's."""
+    local, today = moment.astimezone(), now.astimezone().date()
+    if local.date() == today:
+        return f"{local:%H:%M}"
+    return f"{local:%a %H:%M}" if 0 < (local.date() - today).days < 7 else f"{local:%Y-%m-%d %H:%M}"
+
+
+def bytes_text(amount: int) -> str:
+    """Bytes as people read them: 95.6 KiB."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if amount >= factor:
+            return f"{amount / factor:.1f} {unit}"
+    return f"{amount} B"
+
+
+def about(seconds: float) -> str:
+    """Return ``40s``, ``7m``, ``2h``, ``3d``: rounded, for an estimate says no more."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size * (2 if unit == "d" else 1):
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def size_text(amount: float) -> str:
+    """Return bytes as `1.50 GiB` or `12.0 MiB`."""
+    return f"{amount / 2**30:.2f} GiB" if amount >= 2**30 else f"{amount / 2**20:.1f} MiB"

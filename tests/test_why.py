@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
+from slurmgpu.amounts import span, time_of_day
 from slurmgpu.cli.why import command
 from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.waits import about, waits, word_of
-from slurmgpu.jobs.why.answer import Why, clock, listed, span
+from slurmgpu.jobs.why.answer import Why, listed
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.jobs.why.queue_position import MOST_JOBS, remembered
 from slurmgpu.jobs.why.sizes import shapes_of
@@ -691,10 +692,10 @@ def test_a_length_of_time_is_told_in_two_units_at_most(seconds: int, text: str) 
 
 def test_a_moment_of_another_day_has_its_day() -> None:
     noon = NOW.astimezone().replace(hour=12, minute=0)
-    assert clock(noon, noon) == "12:00"
-    assert clock(noon + timedelta(days=1), noon).endswith("12:00")
-    assert clock(noon + timedelta(days=1), noon) != "12:00"
-    assert clock(noon + timedelta(days=30), noon).startswith("20")
+    assert time_of_day(noon, noon) == "12:00"
+    assert time_of_day(noon + timedelta(days=1), noon).endswith("12:00")
+    assert time_of_day(noon + timedelta(days=1), noon) != "12:00"
+    assert time_of_day(noon + timedelta(days=30), noon).startswith("20")
 
 
 def test_lists_say_how_many_more() -> None:

@@ -183,7 +183,7 @@ def _places(given: Mapping[str, Any], jobs: BenchJobOptions) -> list[_PlannedPla
             words.append(gpus)
         if nodes is not None:
             own[_PARAMETERS["resources.nodes"]] = nodes
-            words.append(f"{nodes} node{'' if nodes == 1 else 's'}")
+            words.append(count(nodes, "node"))
         if host is not None:
             own["job__sbatch"] = (*(given.get("job__sbatch") or ()), f"nodelist={host}")
             words.append(host)

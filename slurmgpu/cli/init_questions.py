@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from slurmgpu.amounts import count
 from slurmgpu.clusters.discover import can_be_made, places_for_runs
 from slurmgpu.clusters.pytorch import (
     Candidate,
@@ -37,8 +38,8 @@ def found_lines(found: Discovered) -> Iterator[str]:
     groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
     nodes = len({name for group in groups for name in expand(group.names or "")})
     yield (
-        f"cluster {cluster.slurm_name or cluster.name}: {_count(len(cluster.partitions), 'partition')}, "
-        f"{_count(nodes, 'node')}; asked Slurm {found.calls} times in {found.seconds:.1f} s"
+        f"cluster {cluster.slurm_name or cluster.name}: {count(len(cluster.partitions), 'partition')}, "
+        f"{count(nodes, 'node')}; asked Slurm {found.calls} times in {found.seconds:.1f} s"
     )
     with_gpus = gpu_partitions(cluster)
     for name in with_gpus[:_MOST]:
@@ -62,10 +63,6 @@ def found_lines(found: Discovered) -> Iterator[str]:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(names[:_MOST]) + more
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def accounts_here(cluster: Cluster, partition: str | None = None) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurmgpu.amounts import count
 from slurmgpu.cli.preparing import check_whose
 from slurmgpu.cli.terminal import note
 from slurmgpu.cli.waiting import Wait
@@ -68,16 +69,16 @@ class OnNodes:
 
     def _check(self) -> None:
         """InvalidInput for what Slurm would refuse, or leave in its queue for ever."""
-        plan, count = self._plan, len(self._nodes)
+        plan, named = self._plan, len(self._nodes)
         here = cluster_name_here(self._slurm.env)
         if self._record.cluster is not None and here not in (None, self._record.cluster):
             raise InvalidInput(
                 f"--on {self._asked}: {self._folder} is of cluster {self._record.cluster}, and Slurm here is that of {here}",
                 hint="give the command on a login node of that cluster; or leave --on out: it is then trained on this machine",
             )
-        if count != plan.nodes:
+        if named != plan.nodes:
             raise InvalidInput(
-                f"--on {self._asked}: {_count(count)} named, and the run had {_count(plan.nodes)}",
+                f"--on {self._asked}: {count(named, 'node')} named, and the run had {count(plan.nodes, 'node')}",
                 hint=f"name {'one' if plan.nodes == 1 else plan.nodes}: sums over other numbers of processes differ",
             )
         if plan.option("clusters") or os.environ.get("SLURM_CLUSTERS"):
@@ -178,10 +179,6 @@ def expand_node_lists(words: Sequence[str]) -> list[str]:
             )
         found += names
     return list(dict.fromkeys(found))
-
-
-def _count(nodes: int) -> str:
-    return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 def _progress(run: Run, until: int) -> str | None:

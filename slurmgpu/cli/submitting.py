@@ -12,13 +12,13 @@ from types import MappingProxyType
 
 import click
 
+from slurmgpu.amounts import count
 from slurmgpu.cli.terminal import note, terminal_columns
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
-from slurmgpu.planning.request import count
 from slurmgpu.runs.images import Making
 from slurmgpu.runs.preflight import check_before_submission, doubts
 from slurmgpu.runs.prepare import Prepared

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from slurmgpu.amounts import duration
+from slurmgpu.amounts import about, duration, size_text
 from slurmgpu.jobs.arrays import Line, label
 from slurmgpu.jobs.waits import WORDS, each_waits, waits, word_of
 from slurmgpu.models.run import JobState, JobStatus, Progress
@@ -197,18 +197,10 @@ def progress_text(progress: Progress, *, running: bool) -> str:
     if not running:
         return " ".join(parts)
     if progress.ended is None and progress.age_seconds > _SILENT:
-        parts.append(f"silent for {_about(progress.age_seconds)}")
+        parts.append(f"silent for {about(progress.age_seconds)}")
     elif progress.eta_seconds is not None:
-        parts.append(f"eta {_about(progress.eta_seconds)}")
+        parts.append(f"eta {about(progress.eta_seconds)}")
     return " ".join(parts)
-
-
-def _about(seconds: float) -> str:
-    """Return ``40s``, ``7m``, ``2h``, ``3d``: rounded, for an estimate says no more."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size * (2 if unit == "d" else 1):
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 # Facts
@@ -308,7 +300,7 @@ class JobView:
     def max_rss(self) -> str | None:
         """The most memory of a task."""
         amount = self.used("max_rss")
-        return self._unmeasured if amount is None else _size(amount)
+        return self._unmeasured if amount is None else size_text(amount)
 
     @property
     def cpus_used(self) -> str | None:
@@ -329,10 +321,10 @@ class JobView:
         sampled = self.job.sampled
         if sampled is None or sampled.gpu_memory_peak is None or (self.job.used and self.job.used.gpu_memory):
             amount = self.used("gpu_memory")
-            return self._unmeasured if amount is None else _size(amount)
+            return self._unmeasured if amount is None else size_text(amount)
         totals = {gpu.memory_total for gpu in sampled.gpus}
         total = next(iter(totals)) if len(totals) == 1 else None
-        return _size(sampled.gpu_memory_peak) + (f" of {total / 2**30:.0f}" if total else "")
+        return size_text(sampled.gpu_memory_peak) + (f" of {total / 2**30:.0f}" if total else "")
 
     @property
     def progress(self) -> str | None:
@@ -355,7 +347,3 @@ class JobView:
 @lru_cache(maxsize=8)
 def _today(now: datetime) -> date:
     return now.astimezone().date()
-
-
-def _size(amount: float) -> str:
-    return f"{amount / 2**30:.2f} GiB" if amount >= 2**30 else f"{amount / 2**20:.1f} MiB"

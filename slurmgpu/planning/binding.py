@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import PlanError
 from slurmgpu.launchers import launcher
@@ -16,7 +17,6 @@ from slurmgpu.models.plan import Reason
 from slurmgpu.models.resources import Resources, entries, gpus_of_a_task
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.nodes import gres_type, other_types_beside, release_of
-from slurmgpu.planning.request import count
 
 __all__ = [
     "Bound",

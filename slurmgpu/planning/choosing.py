@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.errors import PlanError, did_you_mean
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
@@ -12,7 +13,7 @@ from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.drafting import Draft, Tasks, draft
 from slurmgpu.planning.guesses import Doubted, without_guesses
 from slurmgpu.planning.nodes import gpu_type_matches, is_slice, names_of, selectable
-from slurmgpu.planning.request import Misfit, Problem, Request, count
+from slurmgpu.planning.request import Misfit, Problem, Request
 
 __all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
 

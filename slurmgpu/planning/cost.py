@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.models.cluster import Billing, Cluster, NodeGroup
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.request import count
 
 __all__ = ["Cost", "cost_of", "figure"]
 

@@ -6,6 +6,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
+from slurmgpu.amounts import count
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
@@ -20,7 +21,7 @@ from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outsid
 from slurmgpu.planning.nodes import as_spelled, counted_in_cores, gres_type, takes_one_thread
 from slurmgpu.planning.options import Layouted, options_of, passed_problems, unjudged
 from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, restart_remarks, warnings
-from slurmgpu.planning.request import SHARED, Layout, count
+from slurmgpu.planning.request import SHARED, Layout
 from slurmgpu.planning.settled import (
     Settled,
     Size,

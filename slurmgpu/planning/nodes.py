@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.lines.options import Release
 from slurmgpu.lines.slurm import Features, read_constraint
 from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import GpuRequest, Memory
-from slurmgpu.planning.request import SHARED, Ask, Clause, count
+from slurmgpu.planning.request import SHARED, Ask, Clause
 
 __all__ = [
     "Pin",

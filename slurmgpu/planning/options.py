@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.errors import PlanError
 from slurmgpu.lines.slurm import SBATCH, expand
 from slurmgpu.models.cluster import Cluster
@@ -18,7 +19,7 @@ from slurmgpu.models.units import LONGEST_OPTION, Memory
 from slurmgpu.planning.accounts import missing_options, refused_options
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.nodes import cpus_beside_gpus, cpus_with_each_gpu, entry_of, gres_type, joined
-from slurmgpu.planning.request import Problem, count
+from slurmgpu.planning.request import Problem
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of", "partition_named", "passed_problems", "unjudged"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from slurmgpu.amounts import count
 from slurmgpu.launchers import launcher
 from slurmgpu.lines.command import Started, started_by
 from slurmgpu.models.cluster import Cluster
@@ -14,7 +15,7 @@ from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching
 from slurmgpu.planning.nodes import is_slice, names_of, other_types_beside, selectable
-from slurmgpu.planning.request import SHARED, Layout, count
+from slurmgpu.planning.request import SHARED, Layout
 
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts

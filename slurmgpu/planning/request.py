@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, Gres, Memory
 
-__all__ = ["SHARED", "About", "Ask", "Clause", "Layout", "Misfit", "Problem", "Request", "count", "spread"]
+__all__ = ["SHARED", "About", "Ask", "Clause", "Layout", "Misfit", "Problem", "Request", "spread"]
 
 
 # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
 _ASSUMED_NODE = 8
-
-
-def count(number: int, what: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class Request(NamedTuple):

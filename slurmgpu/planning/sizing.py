@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.accounts import given_by_site
-from slurmgpu.planning.request import Layout, count
+from slurmgpu.planning.request import Layout
 
 __all__ = [
     "Setting",

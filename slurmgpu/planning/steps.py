@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.errors import PlanError
 from slurmgpu.launchers import Launcher, launcher
 from slurmgpu.models.cluster import Cluster
@@ -15,7 +16,6 @@ from slurmgpu.models.plan import Option, PlannedStep, Reason
 from slurmgpu.models.resources import Component, Resources
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, own_loop
-from slurmgpu.planning.request import count
 from slurmgpu.planning.settled import Settled, Size, Surroundings
 
 __all__ = ["settle"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.models.cluster import Association, Cluster, Limits, NodeGroup, Partition, Totals
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.nodes import fitting_nodes, gpu_type_matches, release_of
-from slurmgpu.planning.request import SHARED, Ask, Clause, Problem, count
+from slurmgpu.planning.request import SHARED, Ask, Clause, Problem
 
 __all__ = [
     "Rule",

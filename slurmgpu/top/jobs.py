@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import DataTable, Input, Static
 
+from slurmgpu.amounts import count
 from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import ACTS
 from slurmgpu.jobs.table import MOST, SORTS, How, key_of, shown
@@ -140,8 +141,8 @@ class JobsScreen(View):
         text = self.head()
         if self.top.seen is None:
             return text
-        count = len(self.lines)
-        extra = [f"{count} line{'' if count == 1 else 's'}" if count <= MOST else f"{MOST} of {count} lines"]
+        number = len(self.lines)
+        extra = [count(number, "line") if number <= MOST else f"{MOST} of {number} lines"]
         extra += ["all users"] if self.top.source.all_users else []
         extra += [f"by {self.how.sort}"]
         extra += [f"filter: {self.how.words}"] if self.how.words else []

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
+from slurmgpu.amounts import count
 from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import Detail
 from slurmgpu.jobs.table import MOST, cell, facts_of
@@ -126,7 +127,7 @@ def _run(detail: Detail, width: int) -> Iterator[Text]:
         yield Text(f"  {printable(run.run_dir)}")
     if plan is not None:
         figures = [
-            f"{plan.nodes} node{'' if plan.nodes == 1 else 's'}",
+            count(plan.nodes, "node"),
             f"{plan.gpus_per_node} {plan.gpu_type or 'GPU'} on each" if plan.gpus_per_node else "no GPU",
             f"{plan.processes_per_node} process{'' if plan.processes_per_node == 1 else 'es'} on each, by {plan.launcher}",
             f"{plan.cpus_per_task} CPUs a task" if plan.cpus_per_task else "",

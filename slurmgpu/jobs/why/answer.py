@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from slurmgpu.amounts import count
 from slurmgpu.jobs.select import scripts_of
 from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
@@ -25,15 +26,11 @@ __all__ = [
     "Told",
     "Verdict",
     "Why",
-    "amount",
     "as_asked",
-    "clock",
     "document",
-    "gibibytes",
     "gpu_option",
     "gpus",
     "listed",
-    "span",
 ]
 
 
@@ -124,46 +121,11 @@ def _plain(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def amount(count: int, thing: str) -> str:
-    """`1 job`, `12 jobs`."""
-    return f"{count:,} {thing}{'' if count == 1 or thing.endswith('s') else 's'}"
-
-
-def gpus(count: int, types: Sequence[str] = ()) -> str:
+def gpus(number: int, types: Sequence[str] = ()) -> str:
     """`8 a100`, `1 GPU`; types come from Slurm, and are made safe for a terminal."""
     if len(types) == 1 and types[0] != "gpu":
-        return f"{count:,} {printable(types[0])}"
-    return amount(count, "GPU")
-
-
-def gibibytes(mib: int) -> str:
-    """MiB as people say them: `64 GiB`, `500 MiB`."""
-    if mib < 1024:
-        return f"{mib} MiB"
-    return f"{mib / 1024:,.0f} GiB" if mib % 1024 == 0 or mib >= 102400 else f"{mib / 1024:,.1f} GiB"
-
-
-def clock(moment: datetime, now: datetime) -> str:
-    """The time in this machine's zone; with its date where that is not today's."""
-    local, today = moment.astimezone(), now.astimezone().date()
-    if local.date() == today:
-        return f"{local:%H:%M}"
-    return f"{local:%a %H:%M}" if 0 < (local.date() - today).days < 7 else f"{local:%Y-%m-%d %H:%M}"
-
-
-def span(seconds: float) -> str:
-    """A length of time in its two largest units: `2 d 3 h`, `45 min`, `30 s`."""
-    left = round(abs(seconds))
-    found = []
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if left >= length:
-            found.append(f"{left // length} {unit}")
-            left %= length
-        elif found:
-            break
-        if len(found) == 2 or (found and unit == "min"):
-            break
-    return " ".join(found) or "0 s"
+        return f"{number:,} {printable(types[0])}"
+    return count(number, "GPU")
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

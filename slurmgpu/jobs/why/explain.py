@@ -6,21 +6,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from slurmgpu.amounts import count, memory_text, span, time_of_day
 from slurmgpu.jobs.view import progress_text, reason
 from slurmgpu.jobs.waits import NEVER, NEXT, each_waits, waits, word_of
-from slurmgpu.jobs.why.answer import (
-    Case,
-    Fact,
-    Mend,
-    Verdict,
-    Why,
-    amount,
-    clock,
-    gibibytes,
-    gpus,
-    listed,
-    span,
-)
+from slurmgpu.jobs.why.answer import Case, Fact, Mend, Verdict, Why, gpus, listed
 from slurmgpu.jobs.why.limits import barred
 from slurmgpu.jobs.why.queue_position import ahead_of, remembered
 from slurmgpu.jobs.why.room import ahead_text, room_facts, room_for
@@ -62,12 +51,12 @@ def _at_work(job: JobStatus, now: datetime) -> Why:
     }.get(job.state.value, job.state.value.lower())  # fmt: skip
     facts = []
     if job.start:
-        text = f"since {clock(job.start, now)}, for {span((now - job.start).total_seconds())}"
+        text = f"since {time_of_day(job.start, now)}, for {span((now - job.start).total_seconds())}"
         facts.append(Fact("started", text, {"start": job.start, "elapsed": job.elapsed}))
     if job.time_left is not None:
         end = now.timestamp() + job.time_left
         moment = datetime.fromtimestamp(end, now.tzinfo)
-        text = f"until {clock(moment, now)} at the latest, in {span(job.time_left)}: its time limit"
+        text = f"until {time_of_day(moment, now)} at the latest, in {span(job.time_left)}: its time limit"
         facts.append(Fact("limit", text, {"end": moment, "seconds_left": job.time_left}))
     elif job.limit == "UNLIMITED":
         facts.append(Fact("limit", "without a time limit", {"end": None, "seconds_left": None}))
@@ -122,7 +111,7 @@ class _Waiting:
             why.sentence = why.sentence.replace(NEXT, "waits for nodes to be free")
         why.verdict = self._verdict(doomed or case.never, about)
         if job.restarts and self.word == "BeginTime":
-            why.sentence = f"put back into the queue ({amount(job.restarts, 'time')} so far), where Slurm lets it wait a moment"
+            why.sentence = f"put back into the queue ({count(job.restarts, 'time')} so far), where Slurm lets it wait a moment"
         if why.verdict == "waits":
             why.start = remembered(job, asked.start or job.expected_start, self.now, environ)
         why.unknown = dict(self.present.unknown)
@@ -136,11 +125,11 @@ class _Waiting:
     def _request(self, asked: Asked) -> Fact:
         each_gpus, each_cpus, each_memory = asked.per_node
         several = asked.nodes > 1
-        what = gpus(asked.gpus, asked.gpu_types) if asked.gpus else amount(asked.cpus, "CPU")
-        text = f"asks for {what} on {amount(asked.nodes, 'node')}"
+        what = gpus(asked.gpus, asked.gpu_types) if asked.gpus else count(asked.cpus, "CPU")
+        text = f"asks for {what} on {count(asked.nodes, 'node')}"
         share = [gpus(each_gpus, asked.gpu_types)] if several and each_gpus else []
-        share += [amount(each_cpus, "CPU")] if asked.gpus or several else []
-        share += [gibibytes(each_memory)] if asked.memory else []
+        share += [count(each_cpus, "CPU")] if asked.gpus or several else []
+        share += [memory_text(each_memory)] if asked.memory else []
         if share:
             text += f" ({listed(share)}{' on each' if several else ''})"
         text += f", for {span(asked.limit)}" if asked.limit else ""

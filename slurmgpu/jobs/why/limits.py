@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from slurmgpu.amounts import count, memory_text, span
 from slurmgpu.jobs.waits import LIMIT
-from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, amount, gibibytes, gpus, listed, span
+from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, gpus, listed
 from slurmgpu.models.cluster import Partition
 from slurmgpu.printable import printable
 
@@ -249,18 +250,18 @@ def _used(whose: str, limit: Limit, resource: str, thing: str | None) -> str:
     return f"{whose} {'use' if several else 'uses'} {used} of {'their' if several else 'its'} {said(limit.most, resource, thing)}"
 
 
-def said(count: int, resource: str, thing: str | None = None) -> str:
+def said(number: int, resource: str, thing: str | None = None) -> str:
     """A number of something in words."""
     if thing:
-        return amount(count, thing)
+        return count(number, thing)
     if resource.startswith("gres/gpu"):
-        return gpus(count, [resource.removeprefix("gres/gpu:")] if ":" in resource else [])
+        return gpus(number, [resource.removeprefix("gres/gpu:")] if ":" in resource else [])
     if resource == "memory":
-        return gibibytes(count)
+        return memory_text(number)
     if resource == "seconds":
-        return span(count)
+        return span(number)
     names = {"cpus": "CPU", "nodes": "node", "jobs": "job", "billing": "billing unit"}
-    return amount(count, names.get(resource, printable(resource)))
+    return count(number, names.get(resource, printable(resource)))
 
 
 def account(case: Case) -> Told:

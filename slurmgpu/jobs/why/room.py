@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from slurmgpu.jobs.why.answer import Case, Fact, amount, clock, gibibytes, gpus, listed
+from slurmgpu.amounts import count, memory_text, time_of_day
+from slurmgpu.jobs.why.answer import Case, Fact, gpus, listed
 from slurmgpu.jobs.why.queue_position import Ahead
 from slurmgpu.planning.nodes import has_features
 from slurmgpu.printable import printable
@@ -171,11 +172,11 @@ def _unable(asked: Asked, node: NodeNow) -> str:
     if gpus and not _types(node, asked.gpu_types):
         return f"without {' or '.join(asked.gpu_types)}" if asked.gpu_types else "without GPUs"
     if gpus > sum(node.gpus[one] for one in _types(node, asked.gpu_types)):
-        return f"without {amount(gpus, 'GPU')}"
+        return f"without {count(gpus, 'GPU')}"
     if cpus > node.cpus:
-        return f"without {amount(cpus, 'CPU')}"
+        return f"without {count(cpus, 'CPU')}"
     if node.memory is not None and memory > node.memory:
-        return f"without {gibibytes(memory)}"
+        return f"without {memory_text(memory)}"
     return ""
 
 
@@ -256,7 +257,7 @@ def ahead_text(found: Ahead, asked: Asked) -> str:
     if not found.jobs:
         text = f"no job is ahead of it in {where}"
     else:
-        text = f"{amount(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
+        text = f"{count(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
         parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
         if found.mine:
             parts += [
@@ -284,11 +285,11 @@ def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fac
     ):
         case.never = True
         lacking = [
-            f"{amount(count, 'node')} {'is' if count == 1 else 'are'} {printable(why)}"
-            for why, count in room.never.items()
+            f"{count(number, 'node')} {'is' if number == 1 else 'are'} {printable(why)}"
+            for why, number in room.never.items()
         ]
-        count = f"only {amount(len(room.able), 'node')}" if room.able else "no node"
-        text = f"{count} of its partition could run a share of it, and it asks for {asked.nodes}"
+        able = f"only {count(len(room.able), 'node')}" if room.able else "no node"
+        text = f"{able} of its partition could run a share of it, and it asks for {asked.nodes}"
         if len(room.able) >= asked.nodes:
             text = f"the nodes of its partition have {gpus(room.total, asked.gpu_types)} in all"
         yield Fact("room", "; ".join([text, *lacking[:4]]),
@@ -300,7 +301,7 @@ def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fac
             "blocked": room.blocked, "blocked_by": room.blocked_by, "fitting_nodes": room.fitting,
         })  # fmt: skip
     else:
-        text = f"a share of it fits on {amount(room.fitting, 'node')} of {len(room.able)} now"
+        text = f"a share of it fits on {count(room.fitting, 'node')} of {len(room.able)} now"
         yield Fact(
             "room",
             text + _gone(room),
@@ -337,14 +338,14 @@ def _gpus_free(asked: Asked, room: Room) -> str:
 def _gone(room: Room) -> str:
     words = {"planned": "kept for the next job", "drained": "drained", "down": "down", "reserved": "reserved"}
     parts = [f"{count} {words[why]}" for why, count in room.away.items()]
-    return f" (of its {amount(len(room.able), 'node')}: {', '.join(parts)})" if parts else ""
+    return f" (of its {count(len(room.able), 'node')}: {', '.join(parts)})" if parts else ""
 
 
 def _next(asked: Asked, room: Room, now: datetime, about: str) -> Iterator[Fact]:
     for one in room.releases[:2]:
-        what = f"{one.gpus} more" if asked.gpus else f"{amount(one.nodes, 'node')} more"
+        what = f"{one.gpus} more" if asked.gpus else f"{count(one.nodes, 'node')} more"
         who = f"job {one.job_id} ({printable(one.user)})" if one.user else f"job {one.job_id}"
-        text = f"{what} at {clock(one.at, now)}, when {who} reaches its time limit, or earlier"
+        text = f"{what} at {time_of_day(one.at, now)}, when {who} reaches its time limit, or earlier"
         if one.at <= now:
             text = f"{what} any moment: {who} is past its time limit"
         yield Fact(
@@ -353,7 +354,7 @@ def _next(asked: Asked, room: Room, now: datetime, about: str) -> Iterator[Fact]
             {"at": one.at, "job_id": one.job_id, "user": one.user, "gpus": one.gpus, "nodes": one.nodes},
         )
     if room.enough is not None:
-        text = f"room for all of it at {clock(room.enough, now)} at the latest, where the jobs ahead leave it"
+        text = f"room for all of it at {time_of_day(room.enough, now)} at the latest, where the jobs ahead leave it"
         yield Fact("enough", text, {"at": room.enough})
     elif room.fitting >= asked.nodes and not room.releases:
         yield Fact("enough", _ROOM_NOW.get(about, "there is room for it now, apart from that"), {"at": now})

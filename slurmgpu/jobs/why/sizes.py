@@ -10,20 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurmgpu.jobs.why.answer import (
-    Case,
-    Fact,
-    Mend,
-    Shape,
-    Told,
-    amount,
-    as_asked,
-    clock,
-    gibibytes,
-    gpu_option,
-    listed,
-    span,
-)
+from slurmgpu.amounts import count, memory_text, span, time_of_day
+from slurmgpu.jobs.why.answer import Case, Fact, Mend, Shape, Told, as_asked, gpu_option, listed
 from slurmgpu.jobs.why.queue_position import ahead_of
 from slurmgpu.jobs.why.room import elsewhere, room_for
 from slurmgpu.models.run import JobStatus
@@ -75,27 +63,27 @@ def size(case: Case) -> Told:
         most = min((count for count in (limits.max_nodes, len(one.hosts)) if count is not None), default=None)
         if most is not None and asked.nodes > most:
             what = (
-                f"has {amount(most, 'node')}"
+                f"has {count(most, 'node')}"
                 if most == len(one.hosts)
-                else f"allows {amount(most, 'node')} a job"
+                else f"allows {count(most, 'node')} a job"
             )
-            yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} {what}",
+            yield Fact("nodes", f"asks for {count(asked.nodes, 'node')}; partition {one.name} {what}",
                        {"partition": one.name, "asked": asked.nodes, "limit": most})  # fmt: skip
             yield Mend("ask for fewer nodes", case.change("NumNodes", f"{most}-{most}"))
         if limits.min_nodes is not None and asked.nodes < limits.min_nodes:
-            yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} wants {limits.min_nodes} at least",
+            yield Fact("nodes", f"asks for {count(asked.nodes, 'node')}; partition {one.name} wants {limits.min_nodes} at least",
                        {"partition": one.name, "asked": asked.nodes, "least": limits.min_nodes})  # fmt: skip
             yield Mend(
                 "ask for more nodes", case.change("NumNodes", f"{limits.min_nodes}-{limits.min_nodes}")
             )
         cpus = limits.max_cpus_per_node
         if cpus is not None and asked.per_node[1] > cpus:
-            yield Fact("cpus", f"asks for {amount(asked.per_node[1], 'CPU')} on a node; partition {one.name} allows {cpus}",
+            yield Fact("cpus", f"asks for {count(asked.per_node[1], 'CPU')} on a node; partition {one.name} allows {cpus}",
                        {"partition": one.name, "asked": asked.per_node[1], "limit": cpus})  # fmt: skip
         memory = limits.max_memory
         if memory is not None and asked.per_node[2] > memory.mib:
-            yield Fact("memory", f"asks for {gibibytes(asked.per_node[2])} on a node; partition {one.name} allows "
-                       f"{gibibytes(memory.mib)}",
+            yield Fact("memory", f"asks for {memory_text(asked.per_node[2])} on a node; partition {one.name} allows "
+                       f"{memory_text(memory.mib)}",
                        {"partition": one.name, "asked": asked.per_node[2], "limit": memory.mib})  # fmt: skip
             yield Mend("ask for less memory", case.change("MinMemoryNode", str(memory.mib)))
     yield Mend("or cancel it, and submit it in a shape that fits", case.again("--nodes=N"))
@@ -135,8 +123,8 @@ def nodes(case: Case) -> Told:
         assert one.end is not None
         kind = "maintenance" if one.maintenance else "reservation"
         text = (
-            f"{kind} {printable(one.name)} takes {amount(len(one.hosts), 'node')} from {clock(one.start, case.now)} "
-            f"to {clock(one.end, case.now)}"
+            f"{kind} {printable(one.name)} takes {count(len(one.hosts), 'node')} from {time_of_day(one.start, case.now)} "
+            f"to {time_of_day(one.end, case.now)}"
         )
         yield Fact("reservation", text, {"reservation": one.name, "begins": one.start, "ends": one.end})
         left = (one.start - case.now).total_seconds()

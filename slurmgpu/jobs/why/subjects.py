@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slurmgpu.amounts import count, span, time_of_day
 from slurmgpu.jobs.waits import About
 from slurmgpu.jobs.why import limits, sizes
-from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, amount, clock, listed, span
+from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, listed
 from slurmgpu.jobs.why.limits import Held, is_free, limit_facts, said
 from slurmgpu.printable import printable
 
@@ -28,7 +29,7 @@ def _held(case: Case) -> Told:
         return
     if case.word == "JobHoldMaxRequeue":
         restarts = case.job.restarts
-        times = "too often" if restarts is None else amount(restarts, "time")
+        times = "too often" if restarts is None else count(restarts, "time")
         yield Fact("restarts", f"it was started and put back {times}", {"restarts": restarts})
         yield Mend("find out first why its starts fail", f"slurmgpu logs {case.id}")
     yield Mend("release it", f"scontrol release {case.id}")
@@ -40,7 +41,7 @@ def _begin(case: Case) -> Told:
         yield Fact("begin", "when it may begin is not known", {"begin": None})
         return
     wait = (eligible - case.now).total_seconds()
-    when = f"may begin at {clock(eligible, case.now)}"
+    when = f"may begin at {time_of_day(eligible, case.now)}"
     yield Fact("begin", f"{when}, in {span(wait)}" if wait > 0 else f"{when}: now", {"begin": eligible})
     if wait > 0 and not case.job.restarts:
         yield Mend("let it begin at once", case.change("StartTime", "now"))
@@ -96,7 +97,9 @@ def _reservation(case: Case) -> Told:
         yield Mend("run it outside of any reservation", case.change("ReservationName", ""))
     elif found.start and found.start > case.now:
         wait = span((found.start - case.now).total_seconds())
-        text = f"reservation {printable(found.name)} begins at {clock(found.start, case.now)}, in {wait}"
+        text = (
+            f"reservation {printable(found.name)} begins at {time_of_day(found.start, case.now)}, in {wait}"
+        )
         yield Fact("reservation", text, figures)
     else:
         text = f"reservation {printable(found.name)} is open; its nodes are taken, or too few for this job"
@@ -186,7 +189,9 @@ def _first_to_end(case: Case, held: Held) -> Told:
     if ending:
         end, first = min(ending, key=lambda one: (one[0], one[1].number))
         whose = printable(first.user or "unknown")
-        text = f"of these, job {first.shown} ({whose}) ends first: at {clock(end, case.now)}, or earlier"
+        text = (
+            f"of these, job {first.shown} ({whose}) ends first: at {time_of_day(end, case.now)}, or earlier"
+        )
         yield Fact("first to end", text, {"job_id": first.shown, "user": first.user, "at": end})
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from datetime import datetime, timedelta
 
+from slurmgpu.amounts import span, time_of_day
 from slurmgpu.jobs.view import outcome_of
-from slurmgpu.jobs.why.answer import Shape, Start, Why, clock, span
+from slurmgpu.jobs.why.answer import Shape, Start, Why
 from slurmgpu.printable import printable
 
 _LEAST_GAP = 5 * 60
@@ -74,14 +75,14 @@ def _start(start: Start, now: datetime) -> str:
     if start.expected is None:
         text = "Slurm has no estimate of its start yet"
         if start.before is not None and start.looked is not None:
-            text += f"; at your last look ({clock(start.looked, now)}) it was {clock(start.before, now)}"
+            text += f"; at your last look ({time_of_day(start.looked, now)}) it was {time_of_day(start.before, now)}"
         return text
     wait = (start.expected - now).total_seconds()
     when = f"in {span(wait)}" if wait > 0 else "any moment"
-    text = f"Slurm expects it to start at {clock(start.expected, now)}, {when}"
+    text = f"Slurm expects it to start at {time_of_day(start.expected, now)}, {when}"
     if start.looked is None:
         return text
-    looked = clock(start.looked, now)
+    looked = time_of_day(start.looked, now)
     if start.before is None:
         return f"{text}; at your last look ({looked}) there was no estimate"
     moved = (start.expected - start.before).total_seconds()
@@ -108,7 +109,7 @@ def _shapes(why: Why, now: datetime) -> list[str]:
         if one.refused is not None:
             found.append(f"{what}: never; Slurm says: {printable(one.refused)}")
         else:
-            text = f"{what}: {clock(one.start, now) if one.start else 'unknown'}"
+            text = f"{what}: {time_of_day(one.start, now) if one.start else 'unknown'}"
             if one.start and one.start > now + _LATER:
                 text += _gap(one)
             found.append(text)
