@@ -37,7 +37,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
-from slurmgpu.lines.hostlist import expand
+from slurmgpu.lines.slurm import expand
 from slurmgpu.models.cluster import Cluster, NodeGroup
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.job import Job

@@ -14,13 +14,12 @@ import click
 from ruamel.yaml import YAML
 
 from slurmgpu import errors
-from slurmgpu.cli.actions.schema import schema_of
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.schema import Kind
 from slurmgpu.diagnosis.row import ROLES
 from slurmgpu.diagnosis.table import ROWS
 from slurmgpu.doctor.lines import CHECKS, LEAST_DRIVERS, THRESHOLDS, Threshold
 from slurmgpu.files.data import PREFIX, shipped_tasks
+from slurmgpu.files.schema import Kind, schema_of
 from slurmgpu.script.rules import RULES
 from slurmgpu.script.variables import VARIABLES
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slurmgpu.api import submit as submit
-
-__version__ = "0.1.0"
+    from slurmgpu.version import __version__ as __version__
 
 
 def __getattr__(name: str) -> object:
     # Loaded when it is used, so that the command line starts without it.
-    if name == "submit":
-        import importlib
+    import importlib
 
-        return importlib.import_module("slurmgpu.api").submit
+    if name in ("submit", "__version__"):
+        return getattr(
+            importlib.import_module("slurmgpu.api" if name == "submit" else "slurmgpu.version"), name
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

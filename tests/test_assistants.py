@@ -29,9 +29,9 @@ pytest.importorskip("mcp_types", reason="the extra mcp is not installed")
 import anyio
 from mcp import Client, StdioServerParameters
 
-from slurmgpu.cli.actions import mcp_reading
-from slurmgpu.cli.actions.mcp_jobs import check_script
-from slurmgpu.cli.actions.mcp_server import make_server
+from slurmgpu.cli import mcp_tools
+from slurmgpu.mcp.permitted import check_script
+from slurmgpu.mcp.server import make_server
 from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,7 +133,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def offered(**options: Any) -> list[str]:
     async def ask() -> list[str]:
-        async with Client(make_server(**options)) as client:
+        async with Client(make_server(mcp_tools.TOOLS, **options)) as client:
             return [tool.name for tool in (await client.list_tools()).tools]
 
     return anyio.run(ask)
@@ -143,7 +143,7 @@ def call(tool: str, /, **arguments: Any) -> tuple[bool, str]:
     """Whether a call failed, and its text."""
 
     async def ask() -> tuple[bool, str]:
-        async with Client(make_server()) as client:
+        async with Client(make_server(mcp_tools.TOOLS)) as client:
             result = await client.call_tool(tool, arguments)
             return bool(result.is_error), "".join(one.text for one in result.content if one.type == "text")
 
@@ -198,14 +198,14 @@ def test_settings_that_others_can_write_allow_nothing(place: Place, monkeypatch:
     )  # a test's folder is closed to others
     (place.config / "config.yaml").chmod(0o666)
     with pytest.raises(InvalidInput, match="what it allows assistants"):
-        make_server()
+        make_server(mcp_tools.TOOLS)
 
 
 def test_a_word_taken_back_counts_for_servers_that_run(place: Place) -> None:
     place.allow("submit")
 
     async def ask() -> str:
-        async with Client(make_server()) as client:
+        async with Client(make_server(mcp_tools.TOOLS)) as client:
             place.allow()
             result = await client.call_tool("submit", {"once": "a", **JOB})
             assert result.is_error
@@ -361,7 +361,7 @@ def test_a_link_put_in_a_files_place_after_the_look_is_not_followed(
     outside, job = place.folder / "outside.sh", place.work / "job.sh"
     outside.write_text("#!/bin/bash\n#SBATCH --private-content\nsrun --private-content\n")
     job.write_text("#!/bin/bash\n#SBATCH --gpus=1\n")
-    look = mcp_reading.inside
+    look = mcp_tools.inside
 
     def swapped(word: str, field: str = "file") -> str:
         found = look(word, field)
@@ -369,7 +369,7 @@ def test_a_link_put_in_a_files_place_after_the_look_is_not_followed(
         job.symlink_to(outside)
         return found
 
-    monkeypatch.setattr(mcp_reading, "inside", swapped)
+    monkeypatch.setattr(mcp_tools, "inside", swapped)
     assert "private-content" not in (said := refused(tool, file="job.sh"))
     assert "a link out of" in said
 
@@ -433,14 +433,14 @@ def test_a_foreign_job_file_put_in_place_after_the_look_is_not_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurmgpu.files.trust._reached", lambda *_: True)
-    job, look = place.work / "job2.yaml", mcp_reading.inside
+    job, look = place.work / "job2.yaml", mcp_tools.inside
     job.write_text("resources: {gpus: 1}\ncommand: [python, train.py]\n")
 
     def swapped(word: str, field: str = "file") -> str:
         job.chmod(0o666)
         return look(word, field)
 
-    monkeypatch.setattr(mcp_reading, "inside", swapped)
+    monkeypatch.setattr(mcp_tools, "inside", swapped)
     assert "you did not name it on the command line" in refused("plan", file="job2.yaml")
 
 
@@ -796,7 +796,7 @@ def test_a_mistake_of_ours_tells_nothing_but_its_kind(place: Place, monkeypatch:
     def broken(*_: object) -> None:
         raise RuntimeError(f"{TOKEN} private")
 
-    monkeypatch.setattr("slurmgpu.cli.actions.mcp_reading.job_of", broken)
+    monkeypatch.setattr("slurmgpu.cli.mcp_tools.job_of", broken)
     text = refused("plan", **JOB)
     assert "RuntimeError within slurmgpu" in text
     assert "private" not in text

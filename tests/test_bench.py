@@ -16,14 +16,14 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from slurmgpu.cli.actions.bench_jobs import nodes_that_take_jobs
-from slurmgpu.cli.actions.bench_memory import remember_verdict, told_of_run
+from slurmgpu.cli.bench_jobs import nodes_that_take_jobs
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.settings import Measured, key_of, recall, remember
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
+from slurmgpu.runs.bench.memory import remember_verdict, told_of_run
 from slurmgpu.runs.bench.page import TRY_HEAD, figures, page, page_of_parts, svg, write_png
 from slurmgpu.runs.bench.page import try_lines as tries
 from slurmgpu.runs.bench.results import (

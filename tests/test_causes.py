@@ -15,7 +15,7 @@ from slurmgpu.diagnosis.facts import Cause
 from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.jobs.cause_files import in_one_line, with_cause
 from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, read_cause
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.runs.directory import _pack_diagnosis
 from tests.test_monitoring_status import job
@@ -39,7 +39,7 @@ class Ended:
     """A batch script that printed something and ended; its beginning is that of every script."""
 
     def __init__(self, run_dir: Path, body: str, **environment: str) -> None:
-        begin = re.search(r"^at_end=.*\n^trap .*\n", GOLDEN.read_text(), re.MULTILINE)
+        begin = re.search(r"^eval .*\n", GOLDEN.read_text(), re.MULTILINE)
         assert begin is not None
         self.run_dir, self.log = run_dir, run_dir / "logs" / "71.out"
         variables = {"SLURMGPU_RUN_DIR": str(run_dir), "SLURM_JOB_ID": "71", **environment}

@@ -18,7 +18,7 @@ from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.script.check import check_script, python_scripts
 from slurmgpu.script.rules import RULES
 from slurmgpu.script.rules.base import SEVERITIES, Facts
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from tests import ready
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
 from tests.published import published, script_of

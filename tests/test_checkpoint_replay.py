@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.cli.actions import checkpoint_replay
-from slurmgpu.cli.actions.replay_on_nodes import check_nodes, listed
 from slurmgpu.cli.group import cli
+from slurmgpu.cli.replay import check_nodes, expand_node_lists
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
@@ -23,6 +22,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.runs import replay as replaying
+from slurmgpu.runs import replay_verdict
 from slurmgpu.runs.checkpoints import Checkpoint
 from slurmgpu.runs.replay import Told, first_difference
 from slurmgpu.slurm.nodes_now import NodeNow
@@ -105,8 +105,8 @@ def by_band(losses: tuple[float, float, float], weights: float | None, between: 
     """The verdict on a run's loss and those of two replays, and on the distance of its weights and that of theirs."""
     run, one, other = (Told({10: {"loss": loss}}, {}) for loss in losses)
     parts = {"model.pt": {"count": 1, "distance": weights}}
-    replays = [checkpoint_replay._Replay(Path(), told, None) for told in (one, other)]
-    verdict: str = checkpoint_replay._by_band(run, *replays, parts, {"model.pt": between})["verdict"]
+    replays = [replay_verdict._Replay(Path(), told, None) for told in (one, other)]
+    verdict: str = replay_verdict._by_band(run, *replays, parts, {"model.pt": between})["verdict"]
     return verdict
 
 
@@ -127,9 +127,9 @@ def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "step-5").mkdir()
     (tmp_path / "step-5" / "manifest.json").write_bytes(manifest)
     end = Checkpoint(tmp_path / "step-5", 5, "complete")
-    interval = checkpoint_replay._Interval(tmp_path, None, 5, end)
-    with pytest.raises(checkpoint_replay._Unknown, match="a loop of its own"):
-        checkpoint_replay._replayed(interval, checkpoint_replay._Here(sys.executable, tmp_path))
+    interval = replay_verdict._Interval(tmp_path, None, 5, end)
+    with pytest.raises(replay_verdict._Unknown, match="a loop of its own"):
+        replay_verdict._replayed(interval, replay_verdict.Here(sys.executable, tmp_path))
 
 
 def manifest(**settings: object) -> dict[str, object]:
@@ -137,15 +137,15 @@ def manifest(**settings: object) -> dict[str, object]:
 
 
 def test_what_changes_no_bit_may_have_changed_within_the_interval() -> None:
-    interval = checkpoint_replay._Interval(Path(), None, 5, None)
+    interval = replay_verdict._Interval(Path(), None, 5, None)
     free = {
         "nvtx": True, "profile_after": 3, "profile_steps": 2, "profile_stacks": True, "profile_snapshot": True,
         "fit_head_room": 0.2, "workers": 2, "evaluate_every": 3, "early_stop": None,
     }  # fmt: skip
-    checkpoint_replay._require_one_setting([manifest(lr=0.1), manifest(lr=0.1, **free)], interval)
+    replay_verdict._require_one_setting([manifest(lr=0.1), manifest(lr=0.1, **free)], interval)
     for name in ("lr", "strategy"):
-        with pytest.raises(checkpoint_replay._Unknown, match=f"the run has changed: {name}$"):
-            checkpoint_replay._require_one_setting([manifest(), manifest(**{name: 1})], interval)
+        with pytest.raises(replay_verdict._Unknown, match=f"the run has changed: {name}$"):
+            replay_verdict._require_one_setting([manifest(), manifest(**{name: 1})], interval)
 
 
 def test_an_interval_beyond_the_end_of_the_run_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_an_interval_beyond_the_end_of_the_run_is_refused_before_anything_is_tra
     (tmp_path / "step-5" / "manifest.json").write_text(json.dumps({"step": 5, "total_steps": 8}))
     newest = Checkpoint(tmp_path / "step-5", 5, "complete")
     with pytest.raises(InvalidInput, match="--to 9: the run has 8 steps"):
-        checkpoint_replay._interval(tmp_path, [newest], 0, 9)
+        replay_verdict.find_interval(tmp_path, [newest], 0, 9)
 
 
 def test_without_a_checkpoint_at_the_end_it_is_said_what_was_compared() -> None:
     document = {"from": 0, "to": 24, "verdict": "equal", "why": None, "difference": None, "parts": None}
-    head, what = checkpoint_replay._words(document)
+    head, what = replay_verdict.replay_in_words(document)
     assert head == "steps 1 to 24: equal"
     assert "no checkpoint of step 24: only what was logged was compared, losses and, if" in what
 
@@ -174,7 +174,7 @@ def test_another_host_counts_as_the_same_machine_where_its_cpu_is_of_the_same_mo
         return started("CPU", {"host": host, "threads": threads, **({"cpu": cpu} if cpu else {})})
 
     epyc, xeon = "AMD EPYC 9654", "Intel Xeon 8480"
-    elsewhere = checkpoint_replay._elsewhere
+    elsewhere = replay_verdict._elsewhere
     assert elsewhere([on("node3", epyc)], on("node4", epyc)) is None
     assert "Intel Xeon 8480" in str(elsewhere([on("node3", epyc)], on("node4", xeon)))
     assert "2 threads" in str(elsewhere([on("node3", epyc)], on("node4", epyc, 2)))
@@ -229,7 +229,7 @@ def test_nodes_are_of_a_partition_that_the_run_s_job_is_for() -> None:
     with pytest.raises(InvalidInput, match="Slurm knows no node node9"):
         check_nodes("node9", ["node9"], "gpu", known)
     with pytest.raises(InvalidInput, match="--on node\\[1-: this is no list of nodes"):
-        listed(["node[1-"])
+        expand_node_lists(["node[1-"])
 
 
 def test_a_drained_node_is_no_reason_to_refuse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,11 +67,12 @@ def test_the_classic_script_is_what_a_user_of_that_site_writes_by_hand(tmp_path:
     assert lines[1] == "# Submit by hand: mkdir -p logs && sbatch script.sbatch"
 
 
-def test_a_written_script_names_itself_in_its_second_line(tmp_path: Path) -> None:
-    done = slurmgpu(tmp_path, "render", "--to", "my job.sh", "--gpus", "1", "--", "true")
-    assert done.returncode == 0
-    assert done.stdout == ""
-    assert (tmp_path / "my job.sh").read_text().splitlines()[1] == "# Submit by hand: sbatch 'my job.sh'"
+def test_a_written_script_says_how_it_is_submitted_where_folders_have_to_be_made(tmp_path: Path) -> None:
+    words = ("--gpus", "1", "--set", "output=out/%j.log", "--", "true")
+    done = slurmgpu(tmp_path, "render", "--to", "my job.sh", *words)
+    assert (done.returncode, done.stdout) == (0, "")
+    second = (tmp_path / "my job.sh").read_text().splitlines()[1]
+    assert second == f"# Submit by hand: mkdir -p {tmp_path}/out && sbatch 'my job.sh'"
 
 
 def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_a_file_is_judged_readable_by_reading_it(tmp_path: Path, monkeypatch: py
 
 
 def test_reasons_of_a_plan_fold_beside_their_options_on_a_terminal() -> None:
-    from slurmgpu.cli.actions.plan import _row_text
+    from slurmgpu.cli.submitting import _row_text
 
     assert _row_text("--mem=1G", "one two three four five six", 10, 40) == (
         "  --mem=1G    one two three four five\n              six"

@@ -17,7 +17,7 @@ from slurmgpu.models.cluster import Cluster, Discovered, LoginNode
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.describe import build
-from slurmgpu.slurm.describe_asking import ask
+from slurmgpu.slurm.show import ask
 from tests.recorded import RELEASES, Replay, names, recorded, said
 from tests.slurm.declared import declared_profile, differences, discovered_profile
 

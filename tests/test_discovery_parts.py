@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.clusters.discover import look_around, relevant_modules
-from slurmgpu.lines.hostlist import abbreviate, expand
+from slurmgpu.lines.slurm import abbreviate, expand
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer

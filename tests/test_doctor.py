@@ -437,7 +437,7 @@ def test_results_that_no_file_could_hold_are_read_from_the_log(tmp_path: Path) -
     log = 'loading modules\n{"schema": "slurmgpu.probe/1", "node": "n2", "number": 1}\n'
     (tmp_path / "probe").mkdir()
     (tmp_path / "probe" / "n1.json").write_text('{"schema": "slurmgpu.probe/1", "node": "n1", "number": 0}')
-    assert [one["node"] for one in on_nodes.read(tmp_path, log)] == ["n1", "n2"]
+    assert [one["node"] for one in on_nodes.read_results(tmp_path, log)] == ["n1", "n2"]
 
 
 def test_the_probe_is_written_for_python_3_9_and_its_library_alone() -> None:

@@ -83,8 +83,8 @@ class Node:
         logs = [one.communicate(timeout=120)[0] for one in running]
         assert all(one.returncode == 0 for one in running), logs
         (self.folder / "results").rename(self.folder / "probe")
-        nodes = on_nodes.read(self.folder, "".join(logs))
-        asked = on_nodes.Asked(gpus, None, pretended=False, needs_torch=True)
+        nodes = on_nodes.read_results(self.folder, "".join(logs))
+        asked = on_nodes.Expected(gpus, None, pretended=False, needs_torch=True)
         order = ["ok", "unknown", "warning", "failure"]
         found = sorted(on_nodes.lines(asked, nodes, None), key=lambda line: order.index(line.level))
         return {line.check: line for line in found}

@@ -162,7 +162,7 @@ def test_settings_add_nothing_to_an_exact_job(tmp_path: Path, monkeypatch: pytes
 def test_an_exact_command_enters_no_folder_unless_one_is_named() -> None:
     asked = "exact: true\ncommand: [python, train.py]\n"
     lines = script(asked).splitlines()
-    assert lines[:4] == ["#!/bin/bash", "# Submit by hand: sbatch script.sbatch", "", "set -euo pipefail"]
+    assert lines[:3] == ["#!/bin/bash", "", "set -euo pipefail"]
     assert lines[-2:] == ["", "python train.py"]
     assert not any(line.startswith("cd ") for line in lines)
     assert "cd /home/me/project ||" in script(asked + "work_dir: /home/me/project\n")

@@ -14,10 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from slurmgpu.cli.actions.init_choices import EnvironmentQuestion, choose_account, choose_qos
-from slurmgpu.cli.actions.init_terminal import Questions
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
+from slurmgpu.cli.init_questions import EnvironmentQuestion, Questions, choose_account, choose_qos
 from slurmgpu.clusters.discover import places_for_runs
 from slurmgpu.clusters.pytorch import (
     Candidate,
@@ -319,7 +318,7 @@ class Person:
 
     def asked(self, *options: str, typed: str) -> Result:
         """On a terminal."""
-        self.monkeypatch.setattr("slurmgpu.cli.actions.init_terminal._is_terminal", lambda: True)
+        self.monkeypatch.setattr("slurmgpu.cli.init_questions._is_terminal", lambda: True)
         return self(*options, typed=typed)
 
     def files(self) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from slurmgpu.files.data import read_templates
 from slurmgpu.launchers import world_size
-from slurmgpu.lines.launch_line import read_launch_line
+from slurmgpu.lines.command import read_launch_line
 from slurmgpu.local.standins.fitting import fit_agent
 from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.script.render import render_script
@@ -146,7 +146,7 @@ def test_mpirun_starts_once_and_its_processes_have_their_ranks() -> None:
     assert re.search(r"\n    mpirun -n 4 \\\n        sh -c 'export RANK=", text)
     assert "srun -" not in text
     assert (
-        "\nexport SRUN_CPUS_PER_TASK=32\n" in text
+        "\nexport SRUN_CPUS_PER_TASK=32 " in text
     )  # its one agent on a node gets all of the job's CPUs there
 
 

@@ -6,12 +6,12 @@ import shlex
 
 import pytest
 
+from slurmgpu.lines.command import TORCHRUN
 from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
-from slurmgpu.lines.torchrun import TORCHRUN
-from slurmgpu.local.script import expand, read_needs
+from slurmgpu.local.site import expand, read_needs
 from slurmgpu.local.standins.fitting import StepShape, fit_agent, is_pretended_host, shape_step
-from slurmgpu.local.standins.srun_output import output_file
+from slurmgpu.local.standins.srun import output_file
 from tests.tables import TABLES
 
 

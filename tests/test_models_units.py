@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmgpu.lines.constraint import read_constraint
+from slurmgpu.lines.slurm import read_constraint
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory, parse_gres_list
 
 

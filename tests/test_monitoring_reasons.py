@@ -8,8 +8,8 @@ import pytest
 
 from slurmgpu.jobs.arrays import lines
 from slurmgpu.jobs.table import plain
+from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.waits import word_of
-from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import JobState, JobUse
 from slurmgpu.slurm import sacct
 from tests.tables import TABLES

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.jobs.look import progress_text, with_seen
+from slurmgpu.jobs.look import with_progress
 from slurmgpu.jobs.table import plain
+from slurmgpu.jobs.view import progress_text
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, JobUse, Progress, SampleSummary
 from slurmgpu.runs.metrics import progress_of
 from slurmgpu.runs.samples import summary
@@ -293,7 +294,7 @@ def status_of(run_dir: Path, state: JobState, **more: Any) -> JobStatus:
 def test_a_running_jobs_progress_and_gpus_have_columns_and_others_have_none(tmp_path: Path) -> None:
     a_run(tmp_path)
     now = datetime.now(timezone.utc)
-    (running,) = with_seen([status_of(tmp_path, JobState.RUNNING)], ended=False)
+    (running,) = with_progress([status_of(tmp_path, JobState.RUNNING)], ended=False)
     head, row = plain([running], now).splitlines()
     for name, text in (
         ("GPU USE", "60%"),
@@ -301,7 +302,7 @@ def test_a_running_jobs_progress_and_gpus_have_columns_and_others_have_none(tmp_
         ("PROGRESS", "5/10 50% loss 0.5 eta 5s"),
     ):
         assert row[head.index(name) :].startswith(text)
-    (waiting,) = with_seen([status_of(tmp_path, JobState.PENDING)], ended=True)
+    (waiting,) = with_progress([status_of(tmp_path, JobState.PENDING)], ended=True)
     assert waiting.progress is None
     assert not {"GPU USE", "PROGRESS"} & set(plain([waiting], now).splitlines()[0].split("  "))
 
@@ -310,10 +311,10 @@ def test_of_an_ended_job_the_samples_speak_where_slurm_measured_no_gpus(tmp_path
     a_run(tmp_path)
     now = datetime.now(timezone.utc)
     for used, text in ((JobUse(), "20.00 GiB of 80"), (JobUse(gpu_memory=30 << 30), "30.00 GiB")):
-        (ended,) = with_seen([status_of(tmp_path, JobState.COMPLETED, used=used)], ended=True)
+        (ended,) = with_progress([status_of(tmp_path, JobState.COMPLETED, used=used)], ended=True)
         head, row = plain([ended], now).splitlines()
         assert row[head.index("GPU MEM") :].split("  ")[0] == text
-    (unnamed,) = with_seen([status_of(tmp_path, JobState.COMPLETED)], ended=False)
+    (unnamed,) = with_progress([status_of(tmp_path, JobState.COMPLETED)], ended=False)
     assert unnamed.sampled is None
 
 
@@ -325,5 +326,5 @@ def test_a_task_of_an_array_has_its_own_progress_and_its_own_samples(tmp_path: P
     job = status_of(tmp_path, JobState.RUNNING).model_copy(
         update={"raw_id": 9, "array_job_id": 7, "array_tasks": "3"}
     )
-    (found,) = with_seen([job], ended=False)
+    (found,) = with_progress([job], ended=False)
     assert (found.progress.step, found.sampled.seconds) == (4, 4.0)

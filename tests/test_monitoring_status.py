@@ -27,7 +27,7 @@ from slurmgpu.jobs.merge import merge
 from slurmgpu.jobs.runs import find_run, run_of_job
 from slurmgpu.jobs.select import select, since_moment
 from slurmgpu.jobs.table import plain, table
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
@@ -532,7 +532,7 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
 
 @pytest.fixture(autouse=True)
 def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.cli.actions.filtering.current_user", lambda: USER)
+    monkeypatch.setattr("slurmgpu.jobs.select.current_user", lambda: USER)
 
 
 def invoke(*args: str, slurm: Slurm | None = None) -> Result:
@@ -608,7 +608,7 @@ def test_a_job_unknown_to_slurm_ends_with_1_and_so_does_watching(monkeypatch: py
     nobody = StatusReport(
         "here", NOW, [], ["job 9: neither the queue nor accounting knows it"], missing=["9"]
     )
-    monkeypatch.setattr("slurmgpu.cli.actions.status.status", lambda *_, **__: nobody)
+    monkeypatch.setattr("slurmgpu.jobs.look.status", lambda *_, **__: nobody)
     for arguments in (["9"], ["9", "--watch"], ["9", "--json"]):
         assert CliRunner().invoke(command, arguments).exit_code == 1
 

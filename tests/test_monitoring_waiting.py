@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import slurmgpu.cli.actions.status
+import slurmgpu.cli.status
 from slurmgpu.cli.logs import command as logs_command
 from slurmgpu.cli.status import command
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
@@ -118,8 +118,8 @@ def test_a_watch_goes_on_when_slurm_does_not_answer(monkeypatch: pytest.MonkeyPa
     refused = said(stderr="sacct: error: Connection refused", rc=1)
     queues = [silent, SEEN, silent, queue(("1", "COMPLETED"))]
     slurm = Slurm(run=Replay(squeue=queues, sacct=refused), env={"SLURM_CONF": "/nowhere"})
-    monkeypatch.setattr(slurmgpu.cli.actions.status, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr("slurmgpu.cli.actions.filtering.current_user", lambda: "root")
+    monkeypatch.setattr(slurmgpu.cli.status, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("slurmgpu.jobs.select.current_user", lambda: "root")
     done = CliRunner().invoke(command, ["--watch", "1"], obj=slurm)
     assert done.exit_code == 0, done.output
     assert done.stderr.count("asking again in") == 2
@@ -138,7 +138,7 @@ def test_status_ends_with_3_where_the_queue_could_not_be_asked_and_with_1_where_
 
 def test_following_logs_begins_when_slurm_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("slurmgpu.cli.actions.logs.current_user", lambda: "root")
+    monkeypatch.setattr("slurmgpu.jobs.select.current_user", lambda: "root")
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     silent = said(stderr=NO_ANSWERS[0], rc=1)

@@ -99,7 +99,7 @@ def test_a_command_comes_to_an_end_beside_a_pipe_or_a_file_without_one(
 def test_what_a_log_would_do_to_a_terminal_is_spelled_out_in_a_pipe_and_kept_in_a_file(
     tmp_path: Path,
 ) -> None:
-    code = "from slurmgpu.cli.actions.awaiting import written\nwith written() as write: write('a\\x1b]52;c;eA==\\x07b\\n')"
+    code = "from slurmgpu.cli.waiting import written\nwith written() as write: write('a\\x1b]52;c;eA==\\x07b\\n')"
     piped = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

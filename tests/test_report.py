@@ -973,7 +973,7 @@ def test_what_somebody_writes_meanwhile_is_kept(submitted: Path, monkeypatch: py
         submitted.write_text(JOB + "# mine\n")
         return with_values(*arguments)
 
-    monkeypatch.setattr("slurmgpu.cli.actions.report_apply.with_values", edited)
+    monkeypatch.setattr("slurmgpu.cli.job_file_changes.with_values", edited)
     with pytest.raises(InvalidInput, match="has just been changed"):
         invoke("7", "--apply", slurm=used())
     assert submitted.read_text() == JOB + "# mine\n"
@@ -981,7 +981,7 @@ def test_what_somebody_writes_meanwhile_is_kept(submitted: Path, monkeypatch: py
 
 def test_somebody_elses_file_is_never_replaced(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = submitted.stat().st_uid + 1
-    monkeypatch.setattr("slurmgpu.cli.actions.report_apply.os.getuid", lambda: other)
+    monkeypatch.setattr("slurmgpu.cli.job_file_changes.os.getuid", lambda: other)
     for words in ((), (str(submitted),)):
         with pytest.raises(InvalidInput, match="is somebody else's"):
             invoke("7", "--apply", *words, slurm=used())

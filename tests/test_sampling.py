@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from slurmgpu.runs.directory import sampler_start
 from slurmgpu.runs.samples import summary
 from slurmgpu.sampling import smi
 from slurmgpu.sampling.gpus import Gpus
@@ -28,8 +30,8 @@ from tests.nvml import compiled
 
 PACKAGE = Path(__file__).parents[1] / "slurmgpu" / "sampling"
 HERE = Path(__file__).parent
-# The very line of the template, after its comment.
-LINE = (HERE.parent / "templates" / "sample.sh.j2").read_text().partition("\n")[2]
+# The very line that a submission writes.
+LINE = sampler_start(SimpleNamespace(sample="{{ sample }}", srun_options=(), gpus_per_node="", components=()))  # type: ignore[arg-type]
 BURN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass\n"
 DEADLINE = 120
 

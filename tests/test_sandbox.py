@@ -189,9 +189,9 @@ def test_up_says_so_where_the_hosts_file_makes_the_daemons_listen_on_all_address
     monkeypatch: pytest.MonkeyPatch, address: str, told: bool
 ) -> None:
     monkeypatch.setattr("socket.gethostbyname", lambda _: address)
-    monkeypatch.setattr("slurmgpu.cli.actions.sandbox.require_programs", lambda: None)
-    monkeypatch.setattr("slurmgpu.cli.actions.sandbox.bring_up", lambda *_, **__: (None, True))
-    monkeypatch.setattr("slurmgpu.cli.actions.sandbox.introduction", lambda *_: ["up"])
+    monkeypatch.setattr("slurmgpu.sandbox.programs.require_programs", lambda: None)
+    monkeypatch.setattr("slurmgpu.sandbox.life.bring_up", lambda *_, **__: (None, True))
+    monkeypatch.setattr("slurmgpu.sandbox.life.introduction", lambda *_: ["up"])
     result = CliRunner().invoke(cli, ["sandbox", "up"])
     assert result.exit_code == 0, result.output
     assert ("its daemons listen on all of this machine's addresses" in result.stderr) == told

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from slurmgpu.cli.actions.schema import schema_of
-from slurmgpu.cli.schema import KINDS, Kind
+from slurmgpu.cli.schema import KINDS
+from slurmgpu.files.schema import Kind, schema_of
 from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.lines.slurm import SBATCH
@@ -122,7 +122,7 @@ def test_no_source_is_read_before_a_schema_is_asked_for() -> None:
         "import inspect\n"
         "def refuse(*_, **__): raise SystemExit('a source was read')\n"
         "inspect.getsource = inspect.getsourcelines = inspect.findsource = refuse\n"
-        "import slurmgpu.cli.actions.schema as schema, slurmgpu.cli.preparing\n"
+        "import slurmgpu.files.schema as schema, slurmgpu.cli.preparing\n"
         "from slurmgpu.files.settings import Settings\n"
         "from slurmgpu.models.cluster import Cluster\n"
         "from slurmgpu.models.job import Job\n"

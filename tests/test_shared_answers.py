@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.cli.actions import cluster_gpus as gpus_action
-from slurmgpu.cli.actions import report as report_action
-from slurmgpu.cli.actions import why as why_action
+from slurmgpu.cli import shared_answers
 from slurmgpu.cli.group import cli
 from slurmgpu.slurm import Slurm, even, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
@@ -40,10 +38,10 @@ def accounting() -> Replay:
 
 
 LOOKS = {
-    "why": (why_action, ["why", str(NUMBER)], waiting),
-    "cluster gpus": (gpus_action, ["cluster", "gpus"], waiting),
-    "report JOB": (report_action, ["report", "7"], accounting),
-    "report": (report_action, ["report", "--since", "1d"], accounting),
+    "why": (["why", str(NUMBER)], waiting),
+    "cluster gpus": (["cluster", "gpus"], waiting),
+    "report JOB": (["report", "7"], accounting),
+    "report": (["report", "--since", "1d"], accounting),
 }
 
 
@@ -55,7 +53,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
     monkeypatch.chdir(tmp_path)
 
     def prepare(name: str) -> tuple[list[str], list[object]]:
-        module, words, make = LOOKS[name]
+        words, make = LOOKS[name]
         run = make()
         all_asked: list[object] = []
 
@@ -66,7 +64,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
         def process(*_: object) -> Slurm:
             return Slurm(run=counted, env={"SLURM_CONF": "/nowhere"}, shelf=shelf_here())  # type: ignore[arg-type]
 
-        monkeypatch.setattr(module, "shared", process)
+        monkeypatch.setattr(shared_answers, "shared", process)
         return words, all_asked
 
     return prepare
@@ -109,7 +107,7 @@ def test_an_answer_of_another_process_says_how_old_it_is(
     words, calls = asked(name)
     assert "ago)" not in look(words)
     alone = len(calls)
-    monkeypatch.setattr(LOOKS[name][0], "shared", _patient(LOOKS[name][0].shared))
+    monkeypatch.setattr(shared_answers, "shared", _patient(shared_answers.shared))
     clock.pass_(40)
     assert "(40 s ago)" in look(words).splitlines()[0]
     assert json.loads(look([*words, "--json"]))["age_seconds"] == 40

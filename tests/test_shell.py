@@ -127,7 +127,7 @@ def test_the_shell_enters_the_environment_as_the_batch_script_does() -> None:
     batch = render_script(make_plan(job, GENERIC, Surroundings(work_dir="/w")), read_templates())
     shell = script_of(planned(FULL))
     start = batch.index("\ncd /w")
-    end = batch.index("export OMP_NUM_THREADS=")
+    end = batch.index("export SRUN_CPUS_PER_TASK=")
     assert batch[start:end].strip() in shell
     assert "#SBATCH" not in shell
     assert "train.py" not in shell

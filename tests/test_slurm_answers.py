@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.slurm import Slurm, sacct, sbatch, squeue
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer
+from slurmgpu.slurm.text import meaning_of
 from tests.recorded import RELEASES, Replay, names, recorded, said
 
 MESSAGES: list[dict[str, Any]] = YAML(typ="safe").load(

@@ -23,8 +23,8 @@ from slurmgpu.jobs.wait import Onlooker, exit_code, wait_for
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Shelf, Slurm
 from slurmgpu.slurm import shelf as shelf_module
-from slurmgpu.slurm.answers import Answer
 from slurmgpu.slurm.shelf import changes, note_change, own_folder, shelf_here
+from slurmgpu.slurm.text import Answer
 from tests.recorded import Replay, recorded, said
 from tests.test_monitoring_cancel import SEEN, queue
 

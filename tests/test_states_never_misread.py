@@ -18,8 +18,7 @@ from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import select
 from slurmgpu.models.run import JobStatus
 from slurmgpu.slurm import Slurm
-from slurmgpu.slurm.answers import Answer
-from slurmgpu.slurm.text import SEPARATOR
+from slurmgpu.slurm.text import SEPARATOR, Answer
 from tests.recorded import RELEASES, Replay, recorded
 
 JOBS = 10_000

@@ -21,8 +21,7 @@ from slurmgpu.jobs.select import select
 from slurmgpu.jobs.wait import Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
-from slurmgpu.slurm.answers import Answer
-from slurmgpu.slurm.text import SEPARATOR
+from slurmgpu.slurm.text import SEPARATOR, Answer
 from tests.recorded import Replay, recorded
 from tests.test_states_never_misread import accounting_fields, queue_fields
 

@@ -17,15 +17,15 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from slurmgpu.cli.actions.status_text import _pretty, unexplained
 from slurmgpu.cli.group import cli
+from slurmgpu.cli.status import _pretty, unexplained
 from slurmgpu.jobs.arrays import Among
 from slurmgpu.jobs.arrays import lines as lines_of
 from slurmgpu.jobs.table import COLUMNS, in_order, table
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from tests.recorded import Replay, recorded, said
 from tests.test_monitoring_status import NOW, job
 
@@ -34,7 +34,7 @@ AWAY = {"squeue": recorded("squeue_no_controller"), "sacct": recorded("sacct_no_
 
 @pytest.fixture(autouse=True)
 def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("slurmgpu.cli.actions.filtering.current_user", lambda: "root")
+    monkeypatch.setattr("slurmgpu.jobs.select.current_user", lambda: "root")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
@@ -263,7 +263,7 @@ def test_an_answer_of_another_process_says_its_age(tmp_path: Path, monkeypatch: 
 
 
 def test_a_site_may_raise_the_floor_and_a_user_may_not_go_below(tmp_path: Path) -> None:
-    from slurmgpu.cli.actions.asking import shared
+    from slurmgpu.cli.shared_answers import shared
 
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "config.yaml").write_text("policy: {poll_floor: 60}\n")

@@ -94,6 +94,7 @@ def test_an_accepted_job_prints_its_id_alone_and_leaves_a_full_record(faulty: Fa
     }
     assert {path.name for path in (run / "code").iterdir()} == {
         "at_end.sh",
+        "begin.sh",
         "slurmgpu_diagnosis.zip",
         "slurmgpu_sampling",  # the job has a GPU
     }

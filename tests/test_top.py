@@ -17,15 +17,15 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
-from slurmgpu.cli.actions import top as top_actions
+from slurmgpu.cli import live_source
 from slurmgpu.jobs import look as status_module
-from slurmgpu.jobs.details import chart
 from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from slurmgpu.top.app import Top
 from slurmgpu.top.jobs import JobsScreen
+from slurmgpu.top.text import chart
 from tests.recorded import said
 from tests.test_monitoring_status import NOW, job
 
@@ -101,7 +101,7 @@ def drive(
     fake: Fake, steps: Callable[[Top, Pilot[None]], Awaitable[None]], size: tuple[int, int] = (80, 24)
 ) -> None:
     async def go() -> None:
-        app = Top(fake.source())
+        app = Top(fake.source(), JobsScreen())
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, lambda: app.seen is not None or bool(app.trouble))
             await steps(app, pilot)
@@ -483,9 +483,9 @@ def test_a_run_that_ends_after_its_folder_was_read_is_found_next(monkeypatch: py
         there = set(ended)
         return lambda job: job.job_id if job.job_id in there else None
 
-    monkeypatch.setattr(top_actions, "runs_that_ended", read)
-    monkeypatch.setattr(top_actions, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    runs = top_actions.KnownRuns()
+    monkeypatch.setattr(live_source, "runs_that_ended", read)
+    monkeypatch.setattr(live_source, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs = live_source.KnownRuns()
     assert runs.quick(job("1", "FAILED")) is None
     now[0] += 5
     ended.add("2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmgpu.cli.actions.train_estimate import fits
+from slurmgpu.cli.train import fits
 
 
 def test_a_gpu_of_unknown_memory_is_neither_large_enough_nor_too_small() -> None:

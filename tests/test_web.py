@@ -32,16 +32,15 @@ from starlette.testclient import TestClient
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from slurmgpu.cli.actions.web import submit
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.itself import command_of
+from slurmgpu.cli.live_source import command_of, submit
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
-from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.text import Answer
 from slurmgpu.web.form import FIELDS, choices, in_words_of_the_form, read_form, to_form
 from slurmgpu.web.generator import Generator, Submitted, save_job
 from slurmgpu.web.guard import LARGEST, Guard

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
 from slurmgpu.cli.why import command
+from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.waits import about, waits, word_of
 from slurmgpu.jobs.why.answer import Why, clock, listed, span
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.jobs.why.queue_position import MOST_JOBS, remembered
 from slurmgpu.jobs.why.sizes import shapes_of
-from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Progress, SampleSummary
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
@@ -479,8 +479,8 @@ def test_an_answer_is_a_sentence_its_figures_and_what_to_do(here: Path) -> None:
 def test_on_a_narrow_terminal_no_word_is_cut(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     number = jobs_of("22.05")["PartitionTimeLimit"]
     terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True), stderr=sys.stderr)
-    monkeypatch.setattr("slurmgpu.cli.actions.why.sys", terminal)
-    monkeypatch.setattr("slurmgpu.cli.actions.why.get_terminal_size", lambda: os.terminal_size((50, 24)))
+    monkeypatch.setattr("slurmgpu.cli.why.sys", terminal)
+    monkeypatch.setattr("slurmgpu.cli.why.get_terminal_size", lambda: os.terminal_size((50, 24)))
     shown = run(Whole(status_row(number, Reason="PartitionTimeLimit")).slurm(), str(number))
     commands = [line for line in shown.stdout.splitlines() if len(line) > 50]
     assert all("scontrol update" in line for line in commands)

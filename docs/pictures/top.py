@@ -30,6 +30,7 @@ from slurmgpu.models.units import Duration, Memory  # noqa: E402
 from slurmgpu.runs.samples import GpuSeries  # noqa: E402
 from slurmgpu.slurm import Slurm  # noqa: E402
 from slurmgpu.top.app import Top  # noqa: E402
+from slurmgpu.top.jobs import JobsScreen  # noqa: E402
 
 NOW = datetime(2026, 11, 20, 14, 5, 12).astimezone()
 GIB = 1 << 30
@@ -190,7 +191,7 @@ async def _shot(size: tuple[int, int], log: Path, keys: tuple[str, ...], ready: 
     slurm = Slurm(env={"SLURM_CONF": "/nowhere"})
     source = Demo(slurm, slurm, "ada", lambda _: None, lambda _: None, {}, lambda _: (True, ""), pace=3600.0)
     source.log = log
-    app = Top(source)
+    app = Top(source, JobsScreen())
     async with app.run_test(size=size) as pilot:
         await _until(pilot, lambda: app.seen is not None)
         for key in keys:
@@ -232,8 +233,9 @@ PICTURES: dict[str, tuple[tuple[int, int], tuple[str, ...], Callable[[str], bool
 def draw(folder: Path) -> None:
     """Write all pictures into a folder."""
     moment = NOW.astimezone(timezone.utc)
-    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.moment", return_value=moment), \
-            mock.patch("slurmgpu.top.pane.moment", return_value=moment):  # fmt: skip
+    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.datetime") as first, \
+            mock.patch("slurmgpu.top.pane.datetime") as second:  # fmt: skip
+        first.now.return_value = second.now.return_value = moment
         log = Path(made, "log")
         lines = [
             LOG.format(epoch=at // 1000 + 1, step=at, loss=1.9 - (at - 3400) / 6000)

@@ -1,7 +1,4 @@
-"""What the tab key offers for values: from the cluster's profile without asking Slurm, jobs from a short squeue.
-
-Whatever fails offers nothing and says nothing: a prompt is not the place for messages.
-"""
+"""What the tab key offers for values: from the cluster's profile without asking Slurm, jobs from a short squeue."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ if TYPE_CHECKING:
 
     from slurmgpu.files.settings import LoadedSettings
     from slurmgpu.models.cluster import Cluster
-
-__all__ = ["BY_FIELD", "Completer", "clusters", "examples", "jobs", "live_jobs", "runs", "templates"]
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note
+from slurmgpu.doctor.lines import Level, Line, counts
+from slurmgpu.printable import printable
 
 
 @click.command(cls=JobCommand)
@@ -23,13 +32,85 @@ from slurmgpu.cli.job_options import JobCommand, job_options
     help="With --on-gpu: cancel the job after so long.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(**options: Any) -> None:
+def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> None:
     """Find out whether this cluster is ready to run your jobs, and what to do if it is not.
 
     Looks at Slurm, accounts, the cluster's profile, modules, Python, torch and folders on this machine, in the job's
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
-    from slurmgpu.cli.actions.doctor import act
+    from slurmgpu.cli.preparing import load
 
-    act(**options)
+    loaded, cluster_name = load(given), given.get("job__cluster")
+    if on_gpu:
+        from slurmgpu.doctor.on_nodes import probe_nodes
+
+        probed = probe_nodes(
+            loaded, cluster_name, force=bool(given.get("job__force")), within=within * 60.0, say=note
+        )
+        _print_lines(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
+        return
+    from slurmgpu.doctor.here import lines_here
+
+    _print_lines(list(lines_here(loaded, cluster_name, note)), {}, as_json)
+
+
+_MARKS: dict[Level, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "failure": ("FAILURE", "red"),
+    "unknown": ("unknown", "cyan"),
+}
+_WIDTH = 80
+
+
+def _print_lines(lines: Sequence[Line], more: dict[str, object], as_json: bool) -> None:
+    """Print the lines; the command ends with 1 where a failure is among them."""
+    number = counts(lines)
+    if as_json:
+        document = {
+            "schema": "slurmgpu.doctor/1",
+            "counts": number,
+            "lines": [line._asdict() for line in lines],
+            **more,
+        }
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        for text in _text(lines):
+            click.echo(text)
+        click.echo(_summary(number))
+    if number["failure"]:
+        click.get_current_context().exit(1)
+
+
+def _text(lines: Sequence[Line]) -> Iterator[str]:
+    """The lines in three columns that fit a terminal: how it came out, which check, what was found and what to do."""
+    columns = min(shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH, 120)
+    width = max(len(line.check) for line in lines)
+    for where, group in groupby(lines, key=lambda line: line.where):
+        yield click.style(where or "this machine", bold=True)
+        for line in group:
+            mark, colour = _MARKS[line.level]
+            head = f"  {click.style(f'{mark:<7}', fg=colour)}  {line.check:<{width}}  "
+            texts = [*_wrapped(line.found, columns - width - 13)]
+            texts += _wrapped(line.act, columns - width - 13, arrow="-> ")
+            yield head + f"\n{'':{width + 13}}".join(texts)
+
+
+def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        room,
+        initial_indent=arrow,
+        subsequent_indent=" " * len(arrow),
+        break_on_hyphens=False,
+    )
+
+
+def _summary(number: dict[Level, int]) -> str:
+    said = [
+        f"{number[level]} {level}{'s' if number[level] != 1 and level in ('warning', 'failure') else ''}"
+        for level in ("failure", "warning", "unknown", "ok")
+        if number[level] or level == "ok"
+    ]
+    return f"\n{', '.join(said)}"

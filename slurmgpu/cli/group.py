@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from slurmgpu import __version__
 from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.version import __version__
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "run"]
 
@@ -124,7 +124,7 @@ class _Commands(click.Group):
 
 
 def _first_steps(ctx: click.Context) -> str:
-    """What ``slurmgpu`` alone shows."""
+    """Return the help of ``slurmgpu`` alone."""
     formatter = ctx.make_formatter()
     cli.format_usage(ctx, formatter)
     cli.format_help_text(ctx, formatter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,6 +46,18 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     writes a profile, your settings and a first job. Nothing that is there is overwritten, and nothing at all is
     written before the last question.
     """
-    from slurmgpu.cli.actions.init import act
+    from slurmgpu.cli.init_files import InitAnswers, draft_all, tell_next
+    from slurmgpu.cli.init_questions import Questions, say
+    from slurmgpu.files.settings import load_settings
 
-    act(ctx, **given)
+    options = InitAnswers(**given)
+    questions = Questions(yes=options.yes, asker="slurmgpu init")
+    settings = load_settings(Path.cwd())
+    try:
+        drafts = draft_all(ctx, options, settings, questions)
+    except (click.Abort, KeyboardInterrupt):
+        say("\nnothing was written")
+        raise
+    say()
+    drafts.write(settings)
+    tell_next(drafts)

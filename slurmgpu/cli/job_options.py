@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from slurmgpu.cli.completing import BY_FIELD, clusters
-from slurmgpu.cli.gathering import Decorator, gathered
+from slurmgpu.cli.options import Decorator, gathered
 from slurmgpu.cli.usage import ARGUMENTS, COMMAND
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.options import ROWS, Row

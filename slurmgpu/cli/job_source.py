@@ -13,8 +13,6 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import Trust, is_confined, open_regular
 
-__all__ = ["JOB_FILE", "BatchScript", "Source", "find_source", "refuse_notebook"]
-
 JOB_FILE = "job.yaml"
 """The job file that is meant where none is named."""
 _SUFFIXES = {".slurm", ".sbatch"}
@@ -29,16 +27,16 @@ class BatchScript(NamedTuple):
     text: str
     layer: Layered
     notes: tuple[str, ...]
-    """What the person should know of how it was taken."""
+    """Remarks on how it was taken."""
 
 
 class Source(NamedTuple):
-    """Where a job comes from; neither: from the options alone."""
+    """The origin of a job; neither: the options alone."""
 
     path: Path | None = None
     batch: BatchScript | None = None
     note: str | None = None
-    """What was found that nobody named."""
+    """A remark on a file that nobody named."""
 
 
 def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str]) -> Source:
@@ -88,13 +86,13 @@ def _check_whose(path: Path, environ: Mapping[str, str]) -> None:
 
 
 def _has_task(given: Mapping[str, Any]) -> bool:
-    """Whether an option says what to run."""
+    """Return whether an option says what to run."""
     keys = {str(one).partition("=")[0] for one in given.get("job__set") or ()}
     return bool(keys & {"command", "script", "train", "train.task"})
 
 
 def _is_batch(name: str) -> bool:
-    """Whether a file is a batch script: by its ending, or by lines that sbatch reads."""
+    """Return whether a file is a batch script: by its ending, or by lines that sbatch reads."""
     path = Path(name)
     if path.suffix in _OTHER_FILES or not path.is_file():
         return False

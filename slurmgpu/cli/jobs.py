@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.completing import examples as named_examples
+from slurmgpu.cli.terminal import note
 
 
 @click.group(invoke_without_command=True)
@@ -39,7 +40,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False, readable=False))
 def copy(name: str, folder: Path | None) -> None:
     """Copy a job file and the scripts it starts into FOLDER (default: here). Nothing is overwritten."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.files.data import copy_example, example_named
 
     example = example_named(name)

@@ -2,48 +2,270 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.asked import Lines
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.gathering import gathered
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
+from slurmgpu.cli.terminal import note, written
+from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.interrupts import as_interrupts
+
+if TYPE_CHECKING:
+    from slurmgpu.jobs.log_files import Log, Stream
+    from slurmgpu.jobs.logs import LineFilter, Wanted
+    from slurmgpu.jobs.select import Selection
+    from slurmgpu.jobs.wait import GrowingLogs
+    from slurmgpu.models.run import JobStatus, Run
+    from slurmgpu.slurm import Slurm
 
 
 @click.command("logs")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=jobs_by_tab)
-@gathered(
-    "lines",
-    Lines,
-    click.option(
-        "-n", "--lines", "last", type=click.IntRange(min=0), help="Only the last lines of each log."
-    ),
-    click.option(
-        "--rank",
-        type=click.IntRange(min=0),
-        help="Only what this rank wrote: its own file, or lines that begin with it ([rank3]:, 3:).",
-    ),
-    click.option("--since", metavar="WHEN", help="Only lines since: 30m, 12h, 1d, 2w or a date."),
-    click.option("--grep", "pattern", metavar="PATTERN", help="Only lines that match; a regular expression."),
-    click.option(
-        "-C", "--context", type=click.IntRange(min=0), help="Lines around each one that --grep finds."
-    ),
+@click.option("-n", "--lines", "last", type=click.IntRange(min=0), help="Only the last lines of each log.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Only what this rank wrote: its own file, or lines that begin with it ([rank3]:, 3:).",
 )
+@click.option("--since", metavar="WHEN", help="Only lines since: 30m, 12h, 1d, 2w or a date.")
+@click.option("--grep", "pattern", metavar="PATTERN", help="Only lines that match; a regular expression.")
+@click.option("-C", "--context", type=click.IntRange(min=0), help="Lines around each one that --grep finds.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until the job ends.")
 @click.option("--prefix", is_flag=True, help="Begin each line with who wrote it, in place of headers.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Leave out logs of standard error alone.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Leave out logs of standard output alone.")
 @click.option("--path", "paths", is_flag=True, help="Print where the logs are instead.")
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+@as_interrupts()
+def command(
+    ctx: click.Context,
+    jobs: tuple[str, ...],
+    last: int | None,
+    rank: int | None,
+    since: str | None,
+    pattern: str | None,
+    context: int | None,
+    follow: bool,
+    prefix: bool,
+    stream: Stream | None,
+    paths: bool,
+) -> None:
     """Show the logs of a job.
 
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory; without one, your newest
     job. Where a job has several logs (standard error apart, tasks of an array, ranks), a header comes above each.
     """
-    from slurmgpu.cli.actions.logs import act
+    from slurmgpu.cli.waiting import wait_at_terminal
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.log_files import logs_of
+    from slurmgpu.jobs.runs import run_of_job
+    from slurmgpu.jobs.select import select
+    from slurmgpu.jobs.wait import GrowingLogs
 
-    with as_interrupts():
-        act(ctx, **given)
+    wanted_lines = _wanted(rank, since, pattern, context)
+    if follow and len(jobs) > 1:
+        raise InvalidInput(
+            f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
+            hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
+        )
+    slurm = shared_slurm(ctx)
+    jobs = named_or_newest(slurm, jobs)
+    selections = select(jobs)
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
+
+    def run_for(job: JobStatus) -> Run | None:
+        return run_of_job(job, runs_of)
+
+    def shows(log: Log) -> bool:
+        return log.shows(stream or "both") and (
+            wanted_lines.rank is None or log.rank in (None, wanted_lines.rank)
+        )
+
+    logs = [log for log in _find(slurm, selections, run_for, patient=follow) if shows(log)]
+    if paths:
+        ctx.exit(_show_paths(logs))
+    growing = GrowingLogs(
+        several=len(logs) > 1, prefixes=prefix, filter_of=lambda log: _filter(log, wanted_lines)
+    )
+    _show_all(logs, last, growing, follow)
+    if follow:
+        for lines_wanted in filter(None, map(growing.filter_for, logs)):
+            lines_wanted.go_on()
+
+        def logs_shown(job: JobStatus) -> list[Log]:
+            return [log for log in logs_of(selections[0].run or run_for(job), job) if shows(log)]
+
+        wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), logs_shown, growing)
+    there = [log for log in logs if log.path and os.access(log.path, os.R_OK)]
+    if not growing.shown and there and not wanted_lines.all:
+        note(_nothing_of(there, wanted_lines, growing))
+        ctx.exit(1)
+    ctx.exit(0 if growing.shown or there else 1)
+
+
+_EMPTY_NAMED, _EMPTY = 3, " is empty"
+# Within so many lines one with a time in it says when those before it were written.
+_FIRST_TIME_IN = 1000
+
+
+def _wanted(rank: int | None, since: str | None, grep: str | None, context: int | None) -> Wanted:
+    from slurmgpu.jobs.logs import Wanted
+    from slurmgpu.jobs.select import since_moment
+
+    if context is not None and grep is None:
+        raise InvalidInput(
+            f"--context {context} is about the lines that --grep finds, and there is no --grep",
+            hint="slurmgpu logs JOB --grep Error -C 5",
+        )
+    pattern = None
+    if grep is not None:
+        try:
+            pattern = re.compile(grep)
+        except re.error as error:
+            raise InvalidInput(
+                f"--grep {grep!r} is not a regular expression: {error}",
+                hint="put a backslash before a character that stands for itself: --grep 'f\\(x\\)'",
+            ) from None
+    moment = since_moment(since, datetime.now(timezone.utc)) if since is not None else None
+    return Wanted(rank, moment, pattern, min(context or 0, sys.maxsize))
+
+
+def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
+    from slurmgpu.jobs.logs import LineFilter
+
+    if wanted.all or log.path is None:
+        return None
+    return LineFilter(wanted, rank=log.rank, at_first=_first_time(log.path) if wanted.since else None)
+
+
+def _first_time(path: Path) -> datetime | None:
+    """When the first lines of a log were written: the first time in it, else no later than its last change."""
+    from slurmgpu.jobs.log_files import lines_of, pieces_of, size_of
+    from slurmgpu.jobs.logs import time_of
+
+    now = datetime.now(timezone.utc)
+    for number, line in enumerate(lines_of(pieces_of(path, 0, size_of(path)))):
+        if moment := time_of(line, now):
+            return moment
+        if number > _FIRST_TIME_IN:
+            break
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    except OSError:
+        return None
+
+
+def _nothing_of(logs: list[Log], wanted: Wanted, growing: GrowingLogs) -> str:
+    """Return why nothing is shown of logs that are there."""
+    filters = [growing.filter_for(log) for log in logs]
+    if wanted.rank is not None and not any(one.ranked for one in filters if one is not None):
+        return (
+            f"no line says that rank {wanted.rank} wrote it: `srun --label`, or `torchrun --log-dir logs` make that known; "
+            "without --rank all is shown"
+        )
+    of = [f"of rank {wanted.rank}"] if wanted.rank is not None else []
+    of += [f"since {wanted.since.astimezone():%Y-%m-%d %H:%M:%S}"] if wanted.since else []
+    of += [f"with {wanted.pattern.pattern!r} in it"] if wanted.pattern else []
+    return f"there is no line {' '.join(of)}"
+
+
+def _find(
+    slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
+) -> list[Log]:
+    """The logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
+    from slurmgpu.jobs.logs import find_logs
+    from slurmgpu.jobs.select import current_user
+    from slurmgpu.jobs.wait import SLOWEST_POLL
+
+    while True:
+        try:
+            return find_logs(slurm, selections, current_user(), run_for, earlier=not patient)
+        except SlurmUnreachable as error:
+            if not patient:
+                raise
+            note(f"{error.message}; asking again in {SLOWEST_POLL:g} s")
+            time.sleep(SLOWEST_POLL)
+
+
+def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: bool) -> None:
+    """Print the logs; say of which there is nothing to show, unless they are to be followed."""
+    with written(redraws=len(logs) == 1) as write:
+        nothing = [
+            (log, why)
+            for log in logs
+            if (why := _show_log(log, last, growing, write)) and (log.why or not follow)
+        ]
+    empty = sum(why.endswith(_EMPTY) for _, why in nothing)
+    for log, why in nothing:
+        if empty <= _EMPTY_NAMED or not why.endswith(_EMPTY):
+            note(f"{log.title}: {why}")
+    if empty > _EMPTY_NAMED:
+        note(f"{empty} logs are empty; --path names them")
+
+
+def _name_of(word: str) -> str:
+    """A job as it was named; of a run directory its own name, for the path is long."""
+    return Path(word).absolute().name if "/" in word or word in {".", ".."} else word
+
+
+def _show_paths(logs: list[Log]) -> int:
+    """Print where the logs are; 1 when that is not known of one."""
+    for log in logs:
+        if log.path is None:
+            note(f"{log.title}: {log.why}")
+        else:
+            click.echo(log.path)
+    return 1 if any(log.path is None for log in logs) else 0
+
+
+def _show_log(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
+    """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
+    from slurmgpu.jobs.log_files import nothing_in, size_of
+    from slurmgpu.jobs.wait import header
+
+    if log.path is None:
+        return log.why
+    if nothing := nothing_in(log):
+        growing.add(log)
+        return nothing
+    size = size_of(log.path)
+    pieces = _pieces(log, log.path, last, size, growing)
+    first = next(pieces, "")
+    if first and growing.several and not growing.prefixes:
+        click.echo(click.style(header(log), bold=True))
+    end = "\n"
+    for piece in chain([first], pieces) if first else ():
+        write(piece)
+        end = piece[-1:]
+    if end != "\n" and growing.several:
+        click.echo()
+    growing.add(log, size, shown=bool(first))
+    return None
+
+
+def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
+    """Yield the text to be shown of a log, up to a position."""
+    from slurmgpu.jobs.log_files import last_lines_from, lines_of, pieces_of
+    from slurmgpu.jobs.wait import prefixed
+
+    if not size:
+        return
+    lines = growing.filter_for(log)
+    if lines is None:
+        pieces = pieces_of(path, 0 if last is None else last_lines_from(path, last, size), size)
+        yield from (prefixed(log, line) for line in lines_of(pieces)) if growing.prefixes else pieces
+        return
+    found = lines.lines(lines_of(pieces_of(path, 0, size)))
+    for line in found if last is None else deque(found, maxlen=min(last, sys.maxsize)):
+        yield prefixed(log, line) if growing.prefixes else line

@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
 from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.job_source import Source, find_source
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import foreign_profiles
 from slurmgpu.files.data import data_folder
@@ -35,18 +34,9 @@ from slurmgpu.runs.prepare import Prepared, prepare_here
 if TYPE_CHECKING:
     from slurmgpu.runs.command_checks.command import Command
 
-__all__ = ["check_whose", "load", "note", "plan_given", "prepare", "put_any", "tell_of_image"]
-
 Start = Literal["submit", "run"]
 Change = Callable[[Job, Cluster], Job]
 _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
-
-
-def note(text: str) -> None:
-    """Say something to the person, beside the result."""
-    from slurmgpu.printable import printable_lines
-
-    click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
 
 
 def prepare(

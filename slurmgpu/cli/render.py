@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput
 
 
@@ -24,7 +25,7 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
     The script is plain text that sbatch takes as it is.
     """
-    from slurmgpu.cli.preparing import note, prepare, tell_of_image
+    from slurmgpu.cli.preparing import prepare, tell_of_image
 
     prepared = prepare(given)
     tell_of_image(prepared)

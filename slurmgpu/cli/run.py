@@ -32,6 +32,6 @@ def command(**options: Any) -> None:
     Slurm or the site (srun, modules, containers) is stood in for, and the output says so. Ends with the script's own
     exit code.
     """
-    from slurmgpu.cli.actions.local import act_run
+    from slurmgpu.cli.running_here import act_run
 
     act_run(**options)

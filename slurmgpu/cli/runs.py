@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
+
+from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.errors import InvalidInput, OutcomeUnknown
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.jobs.settle import SettledRun
 
 
 @click.group("runs", no_args_is_help=True)
@@ -16,12 +25,47 @@ def command() -> None:
 @command.command("settle")
 @click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path))
 @click.pass_context
-def settle_runs(ctx: click.Context, /, **given: Any) -> None:
+def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     """Ask Slurm which jobs my submissions became, where run.json does not say so, and write it there.
 
     RUN is a run directory; without one, all in this folder's runs. Safe to repeat. Exit code 3: what became of one is
     not known yet.
     """
-    from slurmgpu.cli.actions.runs import act_settle
+    from slurmgpu.files.run_record import read_run
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.runs import run_directories
+    from slurmgpu.jobs.settle import settle
 
-    act_settle(ctx, **given)
+    slurm = own_slurm(ctx)
+    folder = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())
+    open_runs = []
+    for path in runs or run_directories(folder):
+        try:
+            record = read_run(path)
+        except InvalidInput:
+            if runs:
+                raise
+            continue  # a local run has none
+        if record.job_id is None and (runs or record.state != "not submitted"):
+            open_runs.append(path)
+        elif runs:
+            click.echo(printable(f"{path}: job {record.job_id}"))
+    if not runs and not open_runs:
+        some = next(run_directories(folder), None) is not None
+        said = f"every run in {folder} is settled" if some else f"there are no runs of yours in {folder}"
+        click.echo(printable(said), err=True)
+    settled = [(path, settle(slurm, path, datetime.now(timezone.utc))) for path in open_runs]
+    for path, one in settled:
+        click.echo(printable(f"{path}: {_outcome_in_words(path, one)}"))
+    if any(one.outcome == "unknown" for _, one in settled):
+        ctx.exit(OutcomeUnknown.exit_code)
+
+
+def _outcome_in_words(path: Path, settled: SettledRun) -> str:
+    """Return what became of a run, and what can be done about it."""
+    if settled.outcome == "unknown":
+        return f"not known: {settled.why}"
+    doubt = f" ({settled.why})" if settled.why else ""
+    if settled.outcome == "job":
+        return f"job {settled.run.job_id}{doubt}"
+    return f"Slurm has no such job{doubt}; slurmgpu resume {path} submits it"

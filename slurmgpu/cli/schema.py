@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-Kind = Literal["job", "cluster", "settings"]
+from slurmgpu.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from slurmgpu.files.schema import Kind
+
 KINDS: tuple[Kind, ...] = ("job", "cluster", "settings")
 
 
@@ -18,6 +25,9 @@ def command(what: Kind) -> None:
     Point the editor's YAML server at the output: slurmgpu schema job > job.schema.json, and begin the file
     with `# yaml-language-server: $schema=job.schema.json`.
     """
-    from slurmgpu.cli.actions.schema import act
+    from slurmgpu.files.schema import schema_of
+    from slurmgpu.files.settings import load_settings
 
-    act(what)
+    with suppress(InvalidInput):  # a settings file that is still being written
+        load_settings(Path.cwd())  # they may name launchers of the user's
+    click.echo(json.dumps(schema_of(what), indent=2, ensure_ascii=False))

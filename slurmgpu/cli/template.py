@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu import __version__
 from slurmgpu.cli.completing import templates as named_templates
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput
+from slurmgpu.version import __version__
 
 if TYPE_CHECKING:
     from slurmgpu.files.data import Templates
@@ -60,7 +61,6 @@ def list_(as_json: bool) -> None:
 @click.option("--shipped", is_flag=True, help="Show the shipped one, though a file of yours replaces it.")
 def show(name: str, given: dict[str, object], rendered: bool, shipped: bool) -> None:
     """Show the text of a template; with --rendered, what it becomes in a job's script."""
-    from slurmgpu.cli.preparing import note
     from slurmgpu.files.data import SHIPPED, read_templates
     from slurmgpu.files.templates import template_named
 
@@ -115,7 +115,6 @@ def copy(name: str, layer: str, to: Path | None, force: bool) -> None:
 
     It goes into the folder that the layer's settings name under templates:. Where they name none, one is made and named.
     """
-    from slurmgpu.cli.preparing import note
     from slurmgpu.files.data import read_templates
     from slurmgpu.files.settings import load_settings, name_templates, templates_folder
     from slurmgpu.files.templates import copy_template, template_named

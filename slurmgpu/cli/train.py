@@ -1,20 +1,32 @@
-"""``slurmgpu train``: train a task here, or only prepare it, as a job of the same settings would."""
+"""``slurmgpu train``: train a task here, or only prepare it or work out its memory, as a job of the same settings would."""
 
 from __future__ import annotations
 
+import json
+import os
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import click
-from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.gathering import Decorator, gathered
 from slurmgpu.cli.job_options import device_option, run_dir_option
+from slurmgpu.cli.options import Decorator, gathered
+from slurmgpu.cli.terminal import note
+from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.models.plan import Plan
+    from slurmgpu.runs.bench.verdict import Kind
+    from slurmgpu.runs.prepare import Prepared
+
 
 _PREFIX = "train__"
 # The task is the argument, and config has KEY=VALUE; other mappings have --set.
@@ -99,80 +111,54 @@ train_options = gathered(
 """Add an option for each setting; they arrive as one dict ``settings``, as words, with those given alone."""
 
 
-class Training(NamedTuple):
-    """What is trained, and where its environment is described."""
-
-    what: str
-    config: tuple[str, ...]
-    sets: tuple[str, ...]
-    cluster: str | None
-
-
-class Instead(NamedTuple):
-    """What is done in place of a training."""
-
-    only_prepare: bool
-    estimate: bool
-    as_json: bool
-
-
-class Machine(NamedTuple):
-    """How this machine is used."""
-
-    processes: int | None
-    here: bool
-    python: str | None
-    on_gpus: bool | None
-    run_dir: Path | None
-
-
 @click.command()
 @train_options
-@gathered(
-    "asked",
-    Training,
-    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
-    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
-    click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file."),
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="The cluster profile whose environments count: its name, or a file.",
-        shell_complete=clusters,
-    ),
+@click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="The cluster profile whose environments count: its name, or a file.",
+    shell_complete=clusters,
 )
-@gathered(
-    "instead",
-    Instead,
-    click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once."),
-    click.option(
-        "--estimate",
-        is_flag=True,
-        help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="The estimate as JSON."),
+@click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Only work out the memory that it takes, by strategy and number of GPUs, and which GPUs have it.",
 )
-@gathered(
-    "machine",
-    Machine,
-    click.option(
-        "--processes",
-        type=click.IntRange(1),
-        help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
-    ),
-    click.option(
-        "--here",
-        is_flag=True,
-        help="Train on this machine although it looks like a login node; stays small.",
-    ),
-    click.option(
-        "--python", metavar="PATH", help="A Python that has torch, in place of the job's environment."
-    ),
-    device_option,
-    run_dir_option,
+@click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
 )
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Train on this machine although it looks like a login node; stays small.",
+)
+@click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
+@device_option
+@run_dir_option
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+def command(
+    ctx: click.Context,
+    settings: dict[str, object],
+    what: str,
+    config: tuple[str, ...],
+    sets: tuple[str, ...],
+    cluster: str | None,
+    only_prepare: bool,
+    estimate: bool,
+    as_json: bool,
+    processes: int | None,
+    here: bool,
+    python: str | None,
+    on_gpus: bool | None,
+    run_dir: Path | None,
+) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
     TASK.py:CLASS is a file and a class in it, slurmgpu:NAME a built-in task (gpt2, resnet, ...); of a JOB.yaml
@@ -185,6 +171,217 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     With --estimate it trains nothing: in the same environment it works out what a rank keeps in memory, without a GPU and
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
-    from slurmgpu.cli.actions.train import act
+    from slurmgpu.cli.running_here import (
+        LocalRun,
+        count_of_the_job,
+        looks_like_a_login_node,
+        on_login_node,
+        plan_training_here,
+        run_prepared,
+    )
+    from slurmgpu.runs.directory import chosen_python
+    from slurmgpu.runs.preflight import check_task
 
-    act(ctx, layer_of(given["settings"]), **given)
+    if as_json and not estimate:
+        raise InvalidInput("--json goes with --estimate", hint="add --estimate, or leave out --json")
+    if estimate and only_prepare:
+        raise InvalidInput(
+            "--estimate and --prepare: give one of them",
+            hint="--prepare first, if the data are not there yet",
+        )
+    interpreter = Path(chosen_python(python, os.environ)) if python else None
+    alone = settings.get("strategy") == "single" or on_gpus is False
+    gpus = 1 if estimate or only_prepare else processes or (1 if alone else max(1, count_of_the_job()))
+    prepared = plan_training_here(
+        layer_of(settings), what, config=config, sets=sets, cluster=cluster, gpus=gpus
+    )
+    if estimate:
+        _estimate(prepared, interpreter, processes, cluster, as_json=as_json)
+        ctx.exit(0)
+    if only_prepare:
+        ctx.exit(_prepare_task(prepared, interpreter))
+    if looks_like_a_login_node() and not here:
+        check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
+    local = LocalRun(on_login_node(here), processes, on_gpus=on_gpus, python=interpreter, run_dir=run_dir)
+    ctx.exit(run_prepared(prepared, local))
+
+
+ESTIMATED = (1, 8, 16, 64)
+"""The numbers of GPUs in the table, beside the job's own."""
+_HEAD_ROOM = 0.1
+"""Share of a GPU that stays free, as with ``fit_head_room``: the allocator holds more than is in use."""
+_CONTEXT = 1 << 30
+"""Bytes: CUDA itself and NCCL's buffers."""
+
+
+def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
+    """Return whether a row's total is likely to fit into a GPU's memory, and the samples at a time that would.
+
+    ``memory``: bytes; None: not known, and then neither is anything else.
+    """
+    if memory is None:
+        return {"fits": None, "micro_batch": None}
+    left = memory * (1 - _HEAD_ROOM) - _CONTEXT
+    if row["per_sample"] is None:  # the activations are not known: only what is too large for certain
+        return {"fits": False if row["total"] > left else None, "micro_batch": None}
+    most = int((left - row["fixed"]) // max(1, row["per_sample"]))
+    return {"fits": row["total"] <= left, "micro_batch": max(0, most)}
+
+
+def _gpu_types(cluster: Cluster) -> list[tuple[str, Kind | None]]:
+    """The cluster's types of GPU; one of which nobody knows the memory is None."""
+    from slurmgpu.runs.bench.verdict import kinds_of
+
+    known = {kind.name: kind for kind in kinds_of(cluster)}
+    there = {kind.gpu_type for part in cluster.partitions.values() for kind in part.kinds if kind.gpu_type}
+    return [(name, known.get(name)) for name in sorted(there | set(cluster.gpu_types))]
+
+
+def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool) -> None:
+    """The estimate as a table with a line for each type of GPU, or as JSON."""
+    kinds = _gpu_types(cluster)
+    rows = [
+        {**row, "on": {name: fits(row, kind and kind.bytes) for name, kind in kinds}} for row in found["rows"]
+    ]
+    if as_json:
+        types = {
+            name: {"memory": kind and int(kind.bytes), "guess": kind and kind.doubt} for name, kind in kinds
+        }
+        document = {**found, "rows": rows, "cluster": cluster.name, "gpu_types": types}
+        click.echo(json.dumps(document, indent=2))
+        return
+    for line in _lines(found, rows, cluster, kinds):
+        click.echo(line)
+
+
+def _lines(
+    found: Mapping[str, Any],
+    rows: list[dict[str, Any]],
+    cluster: Cluster,
+    kinds: list[tuple[str, Kind | None]],
+) -> Iterator[str]:
+    from slurmgpu.jobs.table import aligned
+
+    yield f"{found['task']}: {found['parameters']:,} parameters, {found['precision']}; GiB of each rank at its peak, worked out"
+    yield ""
+    header = (
+        "STRATEGY", "GPUS", "AT A TIME", "PARAMETERS", "GRADIENTS", "OPTIMIZER", "EMA", "GATHERED", "ACTIVATIONS",
+        "TOTAL", "HOST", *(name.upper() for name, _ in kinds),
+    )  # fmt: skip
+    yield aligned([header, *(_cells(row) for row in rows)])
+    yield ""
+    sizes = ", ".join(f"{size}: {_gib(size_of)}" for size, size_of in found["activations"].items())
+    if None in found["activations"].values():
+        yield "activations: not known, because the task has a step of its own; the totals are without them"
+    else:
+        yield f"activations by samples at a time: {sizes}"
+    if found["micro_batch_to_be_found"]:
+        yield "micro_batch is auto: the totals are those of a single sample at a time"
+    if kinds:
+        yield (
+            f"yes, N: the total is likely to fit on {cluster.name}, and up to N samples at a time would "
+            "(a tenth and 1 GiB stay free)"
+        )
+    else:
+        yield f"which GPUs have it is unknown: the profile of {cluster.name} names no type of GPU"
+    for name, kind in kinds:
+        if kind is None:
+            yield f"{name}: its memory is unknown; gpu_types.{name}.memory in the profile tells it"
+        elif kind.doubt:
+            yield f"{name}: {_gib(kind.bytes)} GiB is a guess ({kind.doubt})"
+    if any(row["strategy"] in ("fsdp2", "pipeline") for row in rows):
+        yield (
+            f"fsdp2, pipeline: at the start each process has {_gib(found['made'])} GiB of the model in the node's memory "
+            "(meta_device: true: none, and on the device a block at a time)"
+        )
+    if any(row["strategy"] == "pipeline" for row in rows):
+        yield "pipeline: of all stages the largest; activations taken as shared out equally"
+    if found["note"]:
+        yield f"note: {found['note']}"
+    yield "Work spaces of kernels and compile are not in it. slurmgpu probe measures."
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    name = row["strategy"]
+    name += ", cpu_offload" if row["cpu_offload"] else ""
+    amounts = ("parameters", "gradients", "optimizer", "averages", "gathered", "activations", "total", "host")
+    return (
+        name, str(row["gpus"]), str(row["micro_batch"]),
+        *("?" if row[each] is None else _gib(row[each]) if row[each] else "-" for each in amounts),
+        *(_answer(each) for each in row["on"].values()),
+    )  # fmt: skip
+
+
+def _answer(one: Mapping[str, Any]) -> str:
+    if one["fits"] is None:
+        return "unknown"
+    if one["micro_batch"] is None:
+        return "no"
+    return f"{'yes' if one['fits'] else 'no'}, {one['micro_batch']}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.2f}"
+
+
+def _prepare_task(prepared: Prepared, python: Path | None) -> int:
+    """Run the script that the job would run, on one process, to prepare alone; its exit code."""
+    from slurmgpu.runs.directory import prepare_here
+
+    ready = _ready(prepared, python)
+    code = prepare_here(ready.plan, ready.script, ready.folder, nice=ready.nice)
+    if code:
+        instead = (
+            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
+        )
+        note(f"preparing ended with exit code {code}{instead}")
+    return code
+
+
+def _estimate(
+    prepared: Prepared, python: Path | None, processes: int | None, named: str | None, *, as_json: bool
+) -> None:
+    """Run it to work out the memory, and print that beside the cluster's types of GPU."""
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.runs.directory import estimate_here
+
+    ready = _ready(prepared, python)
+    counts = [*ESTIMATED, processes or max(1, prepared.plan.nodes * prepared.plan.processes_per_node)]
+    found = estimate_here(ready.plan, ready.script, ready.folder, nice=ready.nice, gpus=sorted(set(counts)))
+    if found is None:
+        instead = "" if python else ": --python PATH takes another Python than the job's"
+        raise RunFailed(f"nothing was worked out{instead}")
+    cluster, _ = choose_cluster(named, prepared.loaded.settings, os.environ)
+    print_estimate(found, cluster, as_json=as_json)
+
+
+class _Ready(NamedTuple):
+    """A script of the entrypoint alone, and where it runs."""
+
+    plan: Plan
+    script: str
+    folder: Path
+    nice: int
+
+
+def _ready(prepared: Prepared, python: Path | None) -> _Ready:
+    from slurmgpu.cli.running_here import LOGIN_NICE, looks_like_a_login_node
+    from slurmgpu.runs.directory import prepare_plan
+    from slurmgpu.runs.preflight import check_task, is_folder
+
+    folder = prepared.folder
+    if folder is None or not is_folder(folder):
+        raise InvalidInput(
+            f"work_dir: {prepared.loaded.work_dir} is not on this machine",
+            hint="give another: --set work_dir=FOLDER",
+        )
+    check_task(prepared.plan, folder)
+    plan = prepare_plan(prepared.plan, python)
+    by_slurm = [f"--{name}" for name in plan.environment.sbatch] + [*plan.environment.srun_options]
+    if by_slurm:
+        note(
+            f"in the job, Slurm itself sets up part of the environment ({', '.join(by_slurm)}), and not here; "
+            "--python PATH takes another Python"
+        )
+    script = prepared._replace(plan=plan).render()
+    return _Ready(plan, script, folder, LOGIN_NICE if looks_like_a_login_node() else 0)

@@ -13,7 +13,7 @@ from slurmgpu.errors import nearest
 __all__ = ["ARGUMENTS", "COMMAND", "meant_command", "usage_hint"]
 
 ARGUMENTS, COMMAND = "slurmgpu.arguments", "slurmgpu.command"
-"""Where a command keeps its words, and those after ``--`` (``click.Context.meta``)."""
+"""Keys under which a command keeps its words, and those after ``--`` (``click.Context.meta``)."""
 
 # What others call them.
 _COMMANDS = {

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.shared_answers import ago, named_or_newest, shared_slurm
+from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
+from slurmgpu.errors import InvalidInput, OutcomeUnknown
+from slurmgpu.interrupts import as_interrupts
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.jobs.look import StatusReport
+    from slurmgpu.jobs.why.answer import Why
+    from slurmgpu.models.run import JobStatus
+    from slurmgpu.slurm import Present, Slurm
 
 
 @click.command("why")
@@ -18,7 +34,8 @@ from slurmgpu.cli.interrupting import as_interrupts
 @click.option("--all-users", is_flag=True, help="Everybody's jobs, where JOB is a name.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+@as_interrupts()
+def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool, as_json: bool) -> None:
     """Say why a job waits, or why it failed.
 
     For a job that waits: what it asks for, what is free and when, who is ahead, which limit holds it, when Slurm expects it
@@ -28,7 +45,130 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     JOB is a job id (112, 112_3), a job name, or a run directory; without one, your newest job. Exit code
     1 when Slurm does not know a job, 3 when the queue could not be asked for it.
     """
-    from slurmgpu.cli.actions.why import act
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.jobs.look import status
+    from slurmgpu.jobs.select import current_user, select
 
-    with as_interrupts():
-        act(ctx, **given)
+    settings = load_settings(Path.cwd(), os.environ).settings
+    slurm = shared_slurm(ctx, settings)
+    if shapes and not settings.policy.test_only:
+        raise InvalidInput(
+            "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
+            hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
+        )
+    selections = select(named_or_newest(slurm, jobs))
+    report = status(slurm, user=None if all_users else current_user(), selections=selections)
+    present = slurm.present()
+    told = [
+        _explained(slurm, job, present, report.time, shapes)
+        for job in sorted(report.jobs, key=_turn)[:MOST_JOBS]
+    ]
+    if as_json:
+        click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
+    else:
+        _print_answers(report, told, slurm.oldest())
+    if report.missing:
+        ctx.exit(1)
+    if report.unasked:
+        ctx.exit(OutcomeUnknown.exit_code)
+
+
+SCHEMA = "slurmgpu.why/1"
+
+MOST_JOBS = 10
+"""Of more, the first are explained: a name can stand for hundreds."""
+
+_COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
+
+
+def _turn(job: JobStatus) -> int:
+    """Return its turn: jobs that wait or failed first, since the question is mostly about them."""
+    if job.state.is_waiting:
+        return 0
+    return 3 if job.state.value == "COMPLETED" else 1 if job.state.is_final else 2
+
+
+def _explained(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
+    from slurmgpu.jobs.why.explain import explain
+    from slurmgpu.jobs.why.sizes import shapes_of
+
+    why = explain(job, present, now, os.environ)
+    if why.verdict == "ended":
+        _tell_end(why)
+    if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
+        why.shapes = shapes_of(slurm, job, present, Path.cwd(), now)
+        why.mends = [one for one in why.mends if "--shapes" not in (one.command or "")]
+    return why
+
+
+def _tell_end(why: Why) -> None:
+    """Add what failed first, by what the job's script left, or by its logs; and whether its node did so before."""
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.cause_files import orderly_stop
+    from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
+    from slurmgpu.jobs.runs import run_of_job
+    from slurmgpu.jobs.view import STOPPED
+    from slurmgpu.jobs.why.answer import Mend
+    from slurmgpu.models.run import JobState
+
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
+    run = run_of_job(why.job, runs_of=runs_of)
+    cause = cause_of(why.job, run)
+    by_exit_code = why.job.state is JobState.FAILED and why.job.exit_code == STOPPED and cause is None
+    if by_exit_code or orderly_stop(why.job, run) is not None:
+        why.verdict = "stopped"
+    elif cause is not None and cause.kind == ORDERLY_STOP:
+        why.verdict, why.sentence, why.mends = "stopped", cause.what, [Mend(cause.fix)]
+    elif cause is not None:
+        why.cause = {"schema": CAUSE_SCHEMA, **cause._asdict()}
+        if not is_own_doing(why.job, cause):
+            why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))
+
+
+def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, object]:
+    from slurmgpu.jobs.why.answer import document
+
+    return {
+        "schema": SCHEMA,
+        "cluster": report.cluster,
+        "time": report.time.isoformat(timespec="seconds"),
+        "age_seconds": round(age, 1),
+        "jobs": [document(why) for why in told],
+        "missing": report.missing,
+        "unasked": report.unasked,
+        "left_out": len(report.jobs) - len(told),
+        "notes": report.notes,
+    }
+
+
+def _print_answers(report: StatusReport, told: list[Why], age: float) -> None:
+    from slurmgpu.jobs.why.answer import listed
+    from slurmgpu.jobs.why.text import verdict_of, why_lines
+    from slurmgpu.models.run import JobState
+
+    for note in report.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    shown = [why for why in told if why.job.source != "none"]
+    if shown:
+        click.echo(
+            f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
+        )
+    width = max(get_terminal_size().columns, 40) if sys.stdout.isatty() else 10_000
+    well = [why for why in shown if why.job.state is JobState.COMPLETED and why.sentence == "completed"]
+    several = len(well) > 1  # tasks of an array: there is nothing to tell of each
+    for why in shown:
+        if not (several and why in well):
+            lines = why_lines(why, report.time, width)
+            if sys.stdout.isatty():
+                # Whole words alone have a colour: a control sequence counts for textwrap as letters.
+                verdict = verdict_of(why)
+                styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True)
+                lines[1] = lines[1].replace(f" {verdict}", f" {styled}", 1)
+            for line in lines:
+                click.echo(line)
+    if several:
+        click.echo(f"\ncompleted: {listed([why.job.job_id for why in well], MOST_JOBS)}")
+    if len(report.jobs) > len(told):
+        click.echo(
+            f"note: {len(report.jobs) - len(told)} more jobs are not explained; name one by its id", err=True
+        )

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from slurmgpu.clusters.pytorch import last_words
 from slurmgpu.doctor import gpus, machine, probe
 from slurmgpu.doctor.gpus import cpus, memory, shm
+from slurmgpu.doctor.here import environment_of, is_sandbox, needs_torch
 from slurmgpu.doctor.lines import Line, Measured, failure, ok
+from slurmgpu.files.clusters import choose_cluster
+from slurmgpu.files.jobs import LoadedJob
+from slurmgpu.interrupts import as_interrupts
+from slurmgpu.jobs.select import Selection
+from slurmgpu.jobs.wait import Ended, Onlooker, wait_for
 from slurmgpu.models.job import Job, Launch, Restart
 from slurmgpu.models.plan import Plan
+from slurmgpu.models.run import JobState, Run
 from slurmgpu.models.units import Duration
-
-__all__ = ["PROBE", "RESULTS", "Asked", "files", "lines", "probe_job", "read", "seeing_the_run"]
+from slurmgpu.runs.prepare import prepare_job
+from slurmgpu.runs.submit import Submission, submit_plan
+from slurmgpu.slurm import Answer, Slurm, current_user
 
 PROBE, RESULTS = "code/slurmgpu_probe.py", "probe"
 _ASK = "code/ask.json"
@@ -30,15 +43,15 @@ _LEFT_OUT = frozenset(
 )  # fmt: skip
 
 
-class Asked(NamedTuple):
-    """What the nodes are held against."""
+class Expected(NamedTuple):
+    """The expectations of the nodes."""
 
     gpus: int
     """GPUs on each node."""
     memory_of_gpu: int | None
     """The least memory of each (MiB)."""
     pretended: bool
-    """Whether GPUs and CPUs are pretended: the cluster is a sandbox."""
+    """True in a sandbox, where GPUs and CPUs are pretended."""
     needs_torch: bool
 
 
@@ -90,7 +103,7 @@ def _seconds(time: Duration) -> float:
 
 
 def files(plan: Plan, folders: Mapping[str, str]) -> dict[str, bytes]:
-    """What the probe needs in the run directory: itself, and what it is asked for."""
+    """Return the files of the probe in the run directory: itself, and its questions."""
     ask = {"folders": folders, "processes": max(1, min(plan.gpus_per_node, _MOST_PROCESSES))}
     return {
         PROBE: Path(probe.__file__).read_bytes(),
@@ -99,8 +112,8 @@ def files(plan: Plan, folders: Mapping[str, str]) -> dict[str, bytes]:
     }
 
 
-def read(run_dir: Path, log: str) -> list[Measured]:
-    """What the nodes told, in Slurm's order: their files, and what stands in the log where one could not be written."""
+def read_results(run_dir: Path, log: str) -> list[Measured]:
+    """Return the nodes' results, in Slurm's order: from their files, or from the log if one could not be written."""
     found: dict[str, Measured] = {}
     texts = [path.read_text(encoding="utf-8") for path in sorted((run_dir / RESULTS).glob("*.json"))]
     texts += [line for line in log.splitlines() if line.startswith('{"schema": "slurmgpu.probe/')]
@@ -110,7 +123,7 @@ def read(run_dir: Path, log: str) -> list[Measured]:
     return sorted(found.values(), key=lambda one: int(one["number"]))
 
 
-def lines(asked: Asked, nodes: Sequence[Measured], login_offset: float | None) -> Iterator[Line]:
+def lines(asked: Expected, nodes: Sequence[Measured], login_offset: float | None) -> Iterator[Line]:
     """The lines of every node; ``login_offset``: slurmctld's clock minus the login node's."""
     for node in nodes:
         for line in _of_node(asked, node, nodes, login_offset):
@@ -118,7 +131,7 @@ def lines(asked: Asked, nodes: Sequence[Measured], login_offset: float | None) -
 
 
 def _of_node(
-    asked: Asked, node: Measured, nodes: Sequence[Measured], login_offset: float | None
+    asked: Expected, node: Measured, nodes: Sequence[Measured], login_offset: float | None
 ) -> Iterator[Line]:
     yield _environment(node)
     if asked.gpus:
@@ -148,7 +161,7 @@ def _environment(node: Measured) -> Line:
     return ok("job.environment", found + (f"; in {node['container']}" if node["container"] else ""))
 
 
-def _gpus(asked: Asked, node: Measured) -> Iterator[Line]:
+def _gpus(asked: Expected, node: Measured) -> Iterator[Line]:
     told, torch = node["gpus"], node["torch"]
     found = probe.shown(told.get("gpus", []), node["visible"])
     if not told["there"] and not node["devices"] and not torch.get("gpus"):
@@ -176,7 +189,7 @@ def _gpus(asked: Asked, node: Measured) -> Iterator[Line]:
         yield gpus.xid(node["xids"])
 
 
-def _torch(asked: Asked, node: Measured) -> Iterator[Line]:
+def _torch(asked: Expected, node: Measured) -> Iterator[Line]:
     told = node["torch"]
     pretended = asked.pretended and not told.get("gpus")
     yield machine.torch(
@@ -196,3 +209,134 @@ def _torch(asked: Asked, node: Measured) -> Iterator[Line]:
             yield line
             if "why" in (node.get("reduce") or {}):
                 return
+
+
+# A shared folder may show the nodes' files some seconds late.
+_FILES_LATE = 10.0
+
+
+class Probed(NamedTuple):
+    """The result of the job."""
+
+    job_id: int | None
+    lines: list[Line]
+    measured: dict[str, Measured]
+
+
+class _TooLong(Exception):
+    """The job has not ended within the time that it was given."""
+
+
+def probe_nodes(
+    loaded: LoadedJob, cluster_name: str | None, *, force: bool, within: float, say: Callable[[str], None]
+) -> Probed:
+    """Submit the probe, wait for it at most ``within`` seconds, and read what it found; Ctrl-C cancels the job."""
+    cluster, _ = choose_cluster(cluster_name, loaded.settings, os.environ)
+    environment = environment_of(loaded, cluster)
+    job = probe_job(loaded.job, environment.python.interpreter)
+    prepared = prepare_job(loaded._replace(job=job), cluster_name, None, force=force)
+    prepared = prepared._replace(plan=seeing_the_run(prepared.plan))
+    slurm = Slurm()
+    health = slurm.health(current_user())
+    had_runs = prepared.runs.exists()
+    folders = {
+        "home": "$HOME",
+        "work": str(prepared.folder or Path.cwd()),
+        "runs": str(prepared.runs),
+        "scratch": prepared.cluster.software.scratch or "",
+        "tmp": "/tmp",
+        "$TMPDIR": "$TMPDIR",
+        "$SLURM_TMPDIR": "$SLURM_TMPDIR",
+    }
+    submission = Submission(
+        plan=prepared.plan,
+        script=prepared.render(),
+        folder=prepared.folder,
+        cwd=Path.cwd(),
+        files=files(prepared.plan, folders),
+    )
+    with as_interrupts():
+        run, notice = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
+    ended, state = _wait(slurm, run, notice, within, say)
+    run_dir, expected = Path(run.run_dir), prepared.plan.nodes if ended else 0
+    deadline = time.monotonic() + _FILES_LATE
+    while True:
+        log = ""
+        with suppress(OSError):
+            log = (run_dir / "logs" / f"{run.job_id}.out").read_text(encoding="utf-8", errors="replace")
+        nodes = read_results(run_dir, log)
+        if len(nodes) >= expected or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    gpu_memory = loaded.job.resources.gpu_memory
+    asked = Expected(
+        gpus=prepared.plan.gpus_per_node,
+        memory_of_gpu=gpu_memory.mib if gpu_memory else None,
+        pretended=is_sandbox(),
+        needs_torch=needs_torch(loaded.job),
+    )
+    report = _report(run, ended, state, log, len(nodes), prepared.plan.nodes)
+    found = [report._replace(where=f"job {run.job_id}"), *lines(asked, nodes, health.offset)]
+    if any(line.level == "failure" for line in found):
+        say(f"what the probe wrote is kept in {run.run_dir}")
+    else:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        if not had_runs:
+            with suppress(OSError):
+                prepared.runs.rmdir()
+    return Probed(run.job_id, found, {one["node"]: one for one in nodes})
+
+
+def _wait(
+    slurm: Slurm, run: Run, notice: str, within: float, say: Callable[[str], None]
+) -> tuple[Ended | None, str]:
+    """Return how the job ended and its last state; None where it did not end in time and was cancelled.
+
+    ``notice`` is what Slurm said when it took the job.
+    """
+    deadline = time.monotonic() + within
+    states = ["it was submitted"]
+
+    def say_state(text: str) -> None:
+        states.append(text)
+        say(f"job {run.job_id}: {text}")
+
+    def pause(seconds: float) -> None:
+        if time.monotonic() > deadline:
+            raise _TooLong
+        time.sleep(seconds)
+
+    onlooker = Onlooker(current_user(), say_state)
+    try:
+        with as_interrupts():
+            if notice:
+                say(notice)
+            say(f"job {run.job_id} on cluster {run.cluster or 'unknown'} probes the nodes; Ctrl-C cancels it")
+            ended = wait_for(slurm, Selection(text=run.run_dir, run=run), onlooker, pause=pause)
+    except _TooLong:
+        slurm.cancel([str(run.job_id)])
+        return None, states[-1]
+    except KeyboardInterrupt:
+        slurm.cancel([str(run.job_id)])
+        say(f"job {run.job_id} is cancelled")
+        raise
+    return ended, states[-1]
+
+
+def _report(run: Run, ended: Ended | None, state: str, log: str, answered: int, expected: int) -> Line:
+    """Return the line that says on how many nodes the job did its work."""
+    if ended is None:
+        return failure(
+            "job.report",
+            f"job {run.job_id} did not end in time ({state}), and is cancelled",
+            "give it more time (--within MINUTES), or ask for what starts sooner: slurmgpu plan --when",
+        )
+    if answered >= expected:
+        return ok("job.report", f"job {run.job_id} on {answered} node{'s' if answered != 1 else ''}")
+    last = last_words(Answer((), None, log, "")).replace("it ended with None, and said nothing", "nothing")
+    states = ", ".join(sorted({job.state.value for job in ended.jobs} or {JobState.UNKNOWN.value}))
+    return failure(
+        "job.report",
+        f"job {run.job_id} ({states}): {answered} of {expected} nodes told what they found; its log says: {last}",
+        f"a job of yours would fail in the same way; the whole log: slurmgpu logs {run.run_dir}",
+    )

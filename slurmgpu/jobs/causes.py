@@ -18,7 +18,7 @@ from slurmgpu.jobs.cause_files import cause_file, in_one_line, orderly_stop, rea
 from slurmgpu.jobs.log_files import logs_of
 from slurmgpu.jobs.runs import run_directories
 from slurmgpu.jobs.select import user_number
-from slurmgpu.jobs.words import LAUNCH_FAILED, STOPPED, canceller, is_refused, reason
+from slurmgpu.jobs.view import LAUNCH_FAILED, STOPPED, canceller, is_refused, reason
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.printable import printable
 

@@ -288,3 +288,29 @@ def who(found: GpusNow) -> str:
     if any(not one.known for one in found.mine):
         return f"one job of yours: by what is free; the limits of {whose} are not known (?)"
     return f"one job of yours: with {whose}; jobs that wait may come first"
+
+
+def gpus_table(found: GpusNow) -> list[str]:
+    """Return the lines of ``slurmgpu cluster gpus``."""
+    if "nodes" in found.unknown:
+        return ["which GPUs there are is not known"]
+    if not found.types:
+        return ["Slurm lists no GPUs on this cluster"]
+    mine = {(one.partition, one.type): one for one in found.mine}
+    rows = [("GPU", "PARTITION", "TOTAL", "IN USE", "FREE", "ON ONE NODE", "NOT AVAILABLE", "YOURS NOW")]
+    for row in (*found.types, *found.partitions):
+        own = mine.get((row.partition or "", row.type)) if row.partition is not None else None
+        away = ", ".join(f"{count} {why}" for why, count in row.away.items())
+        why = f" ({printable(own.why)})" if own is not None and own.why != "free" else ""
+        rows.append(
+            (
+                kind(row), place(row), str(row.total), str(row.used), str(row.free), str(row.block), away or "-",
+                f"{could(own)}{why}" or "-",
+            )
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += ["", *dict.fromkeys(line for row in found.types for line in notes(row)), who(found)]
+    return [line for number, line in enumerate(lines) if line or (number and lines[number - 1])]

@@ -1,147 +1,36 @@
-"""What jobs use and used, as Slurm measures it: ended ones by accounting, running ones by asking their nodes.
-
-What a job's run directory tells while it runs, and afterwards: the progress of a training, and samples of its use.
-
-What became of jobs: one sacct call and one squeue call, side by side and merged; sstat only on request.
-"""
+"""A look at jobs: one squeue and one sacct, side by side, joined, and completed by what the jobs' run directories hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable, nearest
 from slurmgpu.jobs.arrays import known
 from slurmgpu.jobs.cause_files import with_cause, with_whole_exit_code
-from slurmgpu.jobs.merge import Asked, told
+from slurmgpu.jobs.merge import merge, without_rash_ends
 from slurmgpu.jobs.select import Selection, job_of_record, run_of, scripts_of
 from slurmgpu.jobs.settle import note_jobs
-from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Progress, Run
+from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.runs.metrics import folder_of, progress_of
 from slurmgpu.runs.samples import summary
-from slurmgpu.slurm import Accounting, JobId, Slurm, Step, StepUse, cluster_name_here, highest_exit_code
+from slurmgpu.slurm import Accounting, JobId, Slurm, Step, cluster_name_here, even, highest_exit_code
 
-__all__ = [
-    "Detail",
-    "StatusReport",
-    "last_known",
-    "progress_text",
-    "status",
-    "with_live_use",
-    "with_seen",
-    "with_use_of_ended",
-]
-
-
-def with_use_of_ended(accounting: Accounting, jobs: list[JobStatus]) -> list[JobStatus]:
-    """What ended jobs used; where accounting has not heard of a job's steps, nothing is known."""
-    derived = {job.job_id: job.derived_exit_code for job in accounting.jobs}
-    steps: dict[str, list[Step]] = {}
-    for step in accounting.steps:
-        steps.setdefault(step.job_id, []).append(step)
-    return [
-        job.model_copy(
-            update={
-                "used": _used(job, steps[job.job_id]),
-                "derived_exit_code": highest_exit_code(derived.get(job.job_id), steps[job.job_id]),
-            }
-        )
-        if job.state.is_final and job.job_id in steps
-        else job
-        for job in jobs
-    ]
-
-
-def _used(job: JobStatus, steps: list[Step]) -> JobUse:
-    times = known(step.cpu_seconds for step in steps)
-    return JobUse(
-        max_rss=max(known(step.max_rss for step in steps), default=None),
-        cpu_seconds=sum(times) if times else None,
-        average_cpus=sum(times) / job.elapsed if times and job.elapsed else None,
-        gpu_memory=max(known(step.gpu_memory for step in steps), default=None),
-    )
-
-
-def with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus], list[str]]:
-    """What running jobs use now, by asking their nodes, and notes on those that did not answer."""
-    running = [job.raw_id for job in jobs if job.state is JobState.RUNNING and job.raw_id is not None]
-    try:
-        steps, notes = slurm.live_use(running)
-    except SlurmUnreachable as error:
-        return jobs, [error.message]
-    return [_with_use(job, [s for s in steps if s.job_id == job.raw_id]) for job in jobs], notes
-
-
-def _with_use(job: JobStatus, steps: list[StepUse]) -> JobStatus:
-    if not steps:
-        return job
-    times = [s.tasks * s.average_cpu for s in steps if s.tasks is not None and s.average_cpu is not None]
-    use = LiveUse(
-        max_rss=max(known(s.max_rss for s in steps), default=None),
-        cpu_seconds=sum(times) if times else None,
-        average_cpus=sum(times) / job.elapsed if times and job.elapsed else None,
-    )
-    return job.model_copy(update={"live": use})
-
-
-_MOST = 100  # jobs whose files are looked at in one status: each costs some reads, on file systems that may be slow
-_SILENT = 600.0  # seconds without a line of metrics that are worth a word
-
-
-def with_seen(jobs: Iterable[JobStatus], *, ended: bool) -> list[JobStatus]:
-    """The jobs with what is seen in their run directories: of those that run, and where ``ended`` of the others too."""
-    return list(_seen(jobs, ended))
-
-
-def _seen(jobs: Iterable[JobStatus], ended: bool) -> Iterator[JobStatus]:
-    left = _MOST
-    for job in jobs:
-        looks = job.state in (JobState.RUNNING, JobState.COMPLETING) or (ended and job.state.is_final)
-        script = next(iter(scripts_of(job)), None) if looks and left and job.raw_id is not None else None
-        if script is None or job.raw_id is None:
-            yield job
-            continue
-        left -= 1
-        run_dir = Path(script).parent
-        progress, sampled = progress_of(folder_of(run_dir, job)), summary(run_dir, job.raw_id)
-        yield job.model_copy(update={"progress": progress, "sampled": sampled})
-
-
-def progress_text(progress: Progress, *, running: bool) -> str:
-    """``1200/9000 13% loss 1.23 eta 2h``, and for how long nothing has been heard of a training that runs."""
-    total = progress.total_steps
-    parts = [f"{progress.step}/{total}" if total else f"step {progress.step}"]
-    if progress.share is not None:
-        parts.append(f"{int(progress.share * 100)}%")
-    if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.3g}")
-    if not running:
-        return " ".join(parts)
-    if progress.ended is None and progress.age_seconds > _SILENT:
-        parts.append(f"silent for {_about(progress.age_seconds)}")
-    elif progress.eta_seconds is not None:
-        parts.append(f"eta {_about(progress.eta_seconds)}")
-    return " ".join(parts)
-
-
-def _about(seconds: float) -> str:
-    """``40s``, ``7m``, ``2h``, ``3d``: rounded, for an estimate says no more."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size * (2 if unit == "d" else 1):
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
+__all__ = ["Detail", "StatusReport", "last_known", "status", "with_progress"]
 
 DEFAULT_SINCE = timedelta(days=1)
 
 Detail = Literal["usual", "use", "sparing"]
 """``use``: with what ended jobs used, which ``usual`` has for jobs that are named. ``sparing``: accounting is left alone as
 long as the queue says of all jobs that are named that they have not ended."""
-# Each is a file to be opened.
-_MOST_CAUSES = 200
+
+# Each costs some reads of files, on file systems that may be slow.
+_MOST_WITH_PROGRESS = 100
+_MOST_WITH_CAUSE = 200
 
 
 @dataclass(frozen=True)
@@ -157,7 +46,7 @@ class StatusReport:
     missing: list[str] = field(default_factory=list)
     """The JOB words that lead to no job that Slurm knows, though it was asked."""
     unasked: list[str] = field(default_factory=list)
-    """The JOB words of which it is not known whether there is such a job: queue or accounting did not answer."""
+    """The JOB words for which queue or accounting did not answer, so that nobody knows whether there is such a job."""
     no_answer: SlurmUnreachable | None = None
     """Why the queue could not be asked."""
     silence: str = ""
@@ -186,47 +75,75 @@ def status(
     """
     first = len(slurm.shelf.ages) if slurm.shelf else 0
     now = datetime.now(timezone.utc)
-    with_use = bool(selections) or live or detail == "use"
-    asked = Asked(user, selections, since or now - DEFAULT_SINCE, with_use)
-    jobs, doubts, accounting, queue = told(slurm, asked, now, sparing=detail == "sparing")
+    use = bool(selections) or live or detail == "use"
+    question = _Question(slurm, user, selections, since or now - DEFAULT_SINCE, use)
+    jobs, doubts, accounting, queue = question.answer(now, sparing=detail == "sparing")
     notes = [*accounting.notes, *queue.notes]
     no_answer = queue.no_answer
     if no_answer is not None:
         if not accounting.available:
             raise no_answer
         notes.append(f"{no_answer.message}  What follows comes from accounting, and may be out of date.")
-    if since is not None:
-        jobs = [job for job in jobs if _counts(job, since, selections)]
-    found, not_found, absent = (
-        _selected(jobs, selections, no_answer is None, not accounting.silent, yours=user is not None)
-        if selections
-        else (jobs, [], [])
-    )
-    notes += not_found
+    silence = no_answer.message if no_answer else accounting.notes[0] if accounting.silent else ""
+
+    if since is not None:  # the queue remembers jobs for some minutes, accounting asks by days
+        jobs = [
+            job
+            for job in jobs
+            if not job.state.is_final
+            or job.end is None
+            or job.end >= since
+            or any(one.name is None and one.matches(job) for one in selections)
+        ]
+    found, absent = jobs, []
+    if selections:
+        found = [job for job in jobs if any(one.matches(job) for one in selections)]
+        for one in selections:
+            if not any(map(one.matches, found)):
+                absent.append(one.text)
+                notes.append(_why_absent(one, jobs, no_answer is None, not accounting.silent, user))
+                if one.name is None:
+                    found.append(_unknown_job(one))
     shown = {id(job) for job in found} if doubts else set()
     notes += [note for note, job in doubts if id(job) in shown]
+
     note_jobs(found, slurm.env)
-    if asked.use and accounting.available:
-        found = with_use_of_ended(accounting, found)
-    found = with_seen(found, ended=asked.use)
-    found = _as_runs_tell(found, _run_for(selections, run_for))
+    if use and accounting.available:
+        found = _with_use_of_ended(accounting, found)
+    found = with_progress(found, ended=use)
+
+    def find_run(job: JobStatus) -> Run | None:
+        named = (one.run for one in selections if one.run and one.matches(job))
+        return next(named, None) or run_for(job)
+
+    found = [with_whole_exit_code(job, find_run) for job in found]
+    ended = sorted(
+        (job.raw_id for job in found if job.state.is_final and job.raw_id is not None), reverse=True
+    )
+    newest = set(ended[:_MOST_WITH_CAUSE])
+    found = [with_cause(job, find_run) if job.raw_id in newest else job for job in found]
     if live:
-        found, live_notes = with_live_use(slurm, found)
+        found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
-    silence = no_answer.message if no_answer else accounting.notes[0] if accounting.silent else ""
-    missing, unasked = ([], absent) if silence else (absent, [])
+
+    clusters = sorted({job.cluster for job in jobs if job.cluster})
     age = slurm.oldest(first)
+    complete_since: datetime | None = question.since  # the queue alone forgets each job after a while
+    if not accounting.available:
+        complete_since = now
+    elif selections and all(one.id for one in selections):
+        complete_since = None
     return StatusReport(
-        cluster=_cluster(slurm, jobs),
+        cluster=",".join(clusters) if clusters else cluster_name_here(slurm.env),
         time=now - timedelta(seconds=age),
         jobs=sorted(found, key=_order),
         notes=notes,
-        missing=missing,
-        unasked=unasked,
+        missing=[] if silence else absent,
+        unasked=absent if silence else [],
         no_answer=no_answer,
-        silence=silence if unasked else "",
+        silence=silence if silence and absent else "",
         age=age,
-        since=_from(asked, accounting.available, now),
+        since=complete_since,
     )
 
 
@@ -238,7 +155,7 @@ def last_known(
     since: datetime | None = None,
     detail: Detail = "usual",
 ) -> StatusReport | None:
-    """What Slurm said when this was asked last on this machine, without asking; None where it never was.
+    """Return what Slurm said when this was asked last on this machine, without asking; None where it never was.
 
     For people to look at while Slurm is silent: what has become of the jobs since, nobody knows.
     """
@@ -251,82 +168,28 @@ def last_known(
         return None
 
 
-def _from(asked: Asked, accounting: bool, now: datetime) -> datetime | None:
-    """From when on every job that has ended is known: the queue alone forgets each after a while."""
-    if not accounting:
-        return now
-    return None if asked.selections and all(one.id for one in asked.selections) else asked.since
+def _why_absent(
+    selection: Selection, jobs: list[JobStatus], queue_told: bool, accounting_told: bool, user: str | None
+) -> str:
+    if not queue_told:
+        return f"job {selection.text}: accounting does not know it, and the queue could not be asked: it may be there"
+    if not accounting_told:
+        return f"job {selection.text}: the queue does not list it, and accounting could not be asked: it may have ended"
+    if selection.name is None:
+        return f"job {selection.text}: neither the queue nor accounting knows it"
+    whose = " of yours" if user is not None else ""
+    near = nearest(selection.name, {job.name for job in jobs if job.name})
+    guess = f"; did you mean {near!r}?" if near else ""
+    return f"there is no job{whose} named {selection.name!r} in the queue or in recent accounting{guess}"
 
 
-def _as_runs_tell(jobs: list[JobStatus], run_for: Callable[[JobStatus], Run | None]) -> list[JobStatus]:
-    """Jobs with what their scripts left in their run directories: the whole exit code, and of the newest the cause."""
-    jobs = [with_whole_exit_code(job, run_for) for job in jobs]
-    failed = sorted(
-        (job.raw_id for job in jobs if job.state.is_final and job.raw_id is not None), reverse=True
-    )
-    newest = set(failed[:_MOST_CAUSES])
-    return [with_cause(job, run_for) if job.raw_id in newest else job for job in jobs]
-
-
-def _run_for(
-    selections: Sequence[Selection], otherwise: Callable[[JobStatus], Run | None]
-) -> Callable[[JobStatus], Run | None]:
-    def find(job: JobStatus) -> Run | None:
-        named = (selection.run for selection in selections if selection.run and selection.matches(job))
-        return next(named, None) or otherwise(job)
-
-    return find
-
-
-def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) -> bool:
-    """Whether a job has not ended before a moment, or is named by id: the queue remembers jobs for some minutes."""
-    named = any(selection.name is None and selection.matches(job) for selection in selections)
-    return named or not job.state.is_final or job.end is None or job.end >= since
-
-
-def _selected(
-    jobs: list[JobStatus],
-    selections: Sequence[Selection],
-    queue_told: bool,
-    accounting_told: bool,
-    *,
-    yours: bool,
-) -> tuple[list[JobStatus], list[str], list[str]]:
-    """The jobs that the selections mean, notes on those that lead to none, and their words."""
-    found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
-    notes, missing = [], []
-    for selection in selections:
-        if any(selection.matches(job) for job in found):
-            continue
-        missing.append(selection.text)
-        told = f"job {selection.text}: neither the queue nor accounting knows it"
-        if not queue_told:
-            told = f"job {selection.text}: accounting does not know it, and the queue could not be asked: it may be there"
-        elif not accounting_told:
-            told = f"job {selection.text}: the queue does not list it, and accounting could not be asked: it may have ended"
-        elif selection.name is not None:
-            whose = " of yours" if yours else ""
-            near = nearest(selection.name, {job.name for job in jobs if job.name})
-            told = f"there is no job{whose} named {selection.name!r} in the queue or in recent accounting"
-            told += f"; did you mean {near!r}?" if near else ""
-        notes.append(told)
-        if selection.name is None:
-            found.append(_missing(selection))
-    return found, notes, missing
-
-
-def _missing(selection: Selection) -> JobStatus:
-    """The record of a job that Slurm does not know: never a success, never a failure."""
+def _unknown_job(selection: Selection) -> JobStatus:
+    """Return the record of a job that Slurm does not know: never a success, never a failure."""
     run = selection.run
     if run is None:
         return JobStatus(job_id=selection.text, state=JobState.UNKNOWN, source="none")
-    told = {"cluster": run.cluster, "submit": run.submitted_at, "script": run.script_path}
-    return job_of_record(run).model_copy(update=told)
-
-
-def _cluster(slurm: Slurm, jobs: list[JobStatus]) -> str | None:
-    names = sorted({job.cluster for job in jobs if job.cluster})
-    return ",".join(names) if names else cluster_name_here(slurm.env)
+    recorded = {"cluster": run.cluster, "submit": run.submitted_at, "script": run.script_path}
+    return job_of_record(run).model_copy(update=recorded)
 
 
 def _order(job: JobStatus) -> tuple[bool, int, int, str]:
@@ -337,3 +200,207 @@ def _order(job: JobStatus) -> tuple[bool, int, int, str]:
     number = job_id.number if job_id else 0
     task = int(job_id.tasks) if job_id and job_id.tasks and job_id.tasks.isdigit() else 1 << 62
     return job.state.is_final, number, task, job.job_id
+
+
+# Asking
+
+
+class _Queue(NamedTuple):
+    """The queue's answer; without jobs, why there is none."""
+
+    jobs: list[JobStatus] | None
+    notes: list[str]
+    no_answer: SlurmUnreachable | None = None
+
+
+class _Answer(NamedTuple):
+    """What queue and accounting say, merged; each doubt is a note and the job that it is about."""
+
+    jobs: list[JobStatus]
+    doubts: list[tuple[str, JobStatus]]
+    accounting: Accounting
+    queue: _Queue
+
+
+class _Question:
+    """What the queue and accounting are asked: about a user's jobs, or those selected."""
+
+    def __init__(
+        self, slurm: Slurm, user: str | None, selections: Sequence[Selection], since: datetime, use: bool
+    ) -> None:
+        self.slurm = slurm
+        self.user = user
+        self.selections = selections
+        self.since = since
+        self.use = use
+
+    def answer(self, now: datetime, *, sparing: bool) -> _Answer:
+        """Ask both; ``sparing`` leaves accounting alone as long as the queue says that no job that is named has ended.
+
+        Only a fresh answer may report a job as unknown: it may have come since an answer that another process asked for.
+        """
+        answer = self._answer_once(now, sparing)
+        shelf = self.slurm.shelf
+        gone = any(not any(map(one.matches, answer.jobs)) for one in self.selections)
+        if shelf is None or shelf.kept_only or not gone or not self.slurm.oldest():
+            return answer
+        shelf.only_from_now()
+        shelf.ages.clear()
+        return self._answer_once(now, sparing)
+
+    def _answer_once(self, now: datetime, sparing: bool) -> _Answer:
+        slurm = self.slurm
+        if sparing:
+            queue = self._ask_queue(self.user)
+            accounting = Accounting() if self._none_has_ended(queue) else self._ask_accounting()
+        else:
+            accounting, queue = self._ask_both()
+            queue = self._with_jobs_of_others(queue, accounting.jobs)
+        jobs, doubts = merge(queue.jobs, accounting.jobs, self.user)
+        if not slurm.doubted.issuperset(job.job_id for _, job in doubts):
+            # What accounting calls unfinished may have been submitted since the queue was asked.
+            if slurm.shelf is not None:
+                slurm.shelf.only_since("sacct")
+            queue = self._with_jobs_of_others(self._ask_queue(self.user), accounting.jobs)
+            jobs, doubts = merge(queue.jobs, accounting.jobs, self.user)
+            slurm.doubted.update(job.job_id for _, job in doubts)
+        if queue.no_answer is not None:
+            jobs, doubts = without_rash_ends(jobs, now)
+        return _Answer(jobs, doubts, accounting, queue)
+
+    def _ask_queue(self, user: str | None) -> _Queue:
+        try:
+            return _Queue(*self.slurm.queue(user))
+        except SlurmUnreachable as error:
+            return _Queue(None, [], error)
+
+    def _ask_accounting(self) -> Accounting:
+        ids = [one.id.number for one in self.selections if one.id]
+        runs = [one.run for one in self.selections if one.run]
+        try:
+            if self.selections and len(ids) == len(self.selections):
+                return self.slurm.accounting(ids=list(dict.fromkeys(ids)), use=self.use)
+            since = min([self.since, *(run.submitted_at - timedelta(minutes=5) for run in runs)])
+            return self.slurm.accounting(
+                user=self.user,
+                since=even(since),
+                submit_line=any(run.job_id is None for run in runs),
+                use=self.use,
+            )
+        except SlurmUnreachable as error:
+            return Accounting(notes=[f"accounting is not available: {error.message}"], available=False)
+
+    def _ask_both(self) -> tuple[Accounting, _Queue]:
+        """Ask both side by side: where Slurm is slow, a person waits once."""
+        answers: list[Accounting] = []
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                answers.append(self._ask_accounting())
+            except BaseException as error:
+                errors.append(error)
+
+        # A daemon: Ctrl-C does not wait for its answer.
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        queue = self._ask_queue(self.user)
+        thread.join()
+        if errors:
+            raise errors[0]
+        return answers[0], queue
+
+    def _none_has_ended(self, queue: _Queue) -> bool:
+        """Return True if every job that is named is in the queue and has not ended; of an array it may have forgotten tasks."""
+        if queue.jobs is None or not self.selections:
+            return False
+        found = [[job for job in queue.jobs if one.matches(job)] for one in self.selections]
+        return all(found) and not any(
+            job.state.is_final or job.array_job_id is not None for jobs in found for job in jobs
+        )
+
+    def _with_jobs_of_others(self, queue: _Queue, accounted: Sequence[JobStatus]) -> _Queue:
+        """Add the jobs of others that are named by id: for one that waits, accounting knows no reason, or nothing yet."""
+        if self.user is None or queue.jobs is None:
+            return queue
+        numbers = {_number(job) for job in queue.jobs}
+        numbers |= {_number(job) for job in accounted if job.user == self.user or job.state.is_final}
+        unknown = [one for one in self.selections if one.id is not None and one.id.number not in numbers]
+        if not unknown:
+            return queue
+        everybody = self._ask_queue(None)
+        more = [job for job in everybody.jobs or () if any(one.matches(job) for one in unknown)]
+        return queue._replace(jobs=[*queue.jobs, *more])
+
+
+def _number(job: JobStatus) -> int | None:
+    parsed = JobId.parse(job.job_id)
+    return parsed.number if parsed else None
+
+
+# What the jobs use, and how far they are
+
+
+def _with_use_of_ended(accounting: Accounting, jobs: list[JobStatus]) -> list[JobStatus]:
+    """Add what ended jobs used; where accounting has not heard of a job's steps, nothing is known."""
+    derived = {job.job_id: job.derived_exit_code for job in accounting.jobs}
+    steps_of: dict[str, list[Step]] = {}
+    for step in accounting.steps:
+        steps_of.setdefault(step.job_id, []).append(step)
+    found = []
+    for job in jobs:
+        steps = steps_of.get(job.job_id)
+        if job.state.is_final and steps is not None:
+            times = known(step.cpu_seconds for step in steps)
+            used = JobUse(
+                max_rss=max(known(step.max_rss for step in steps), default=None),
+                cpu_seconds=sum(times) if times else None,
+                average_cpus=sum(times) / job.elapsed if times and job.elapsed else None,
+                gpu_memory=max(known(step.gpu_memory for step in steps), default=None),
+            )
+            code = highest_exit_code(derived.get(job.job_id), steps)
+            job = job.model_copy(update={"used": used, "derived_exit_code": code})
+        found.append(job)
+    return found
+
+
+def _with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus], list[str]]:
+    """Add what running jobs use now, by asking their nodes; return notes on those that did not answer, too."""
+    running = [job.raw_id for job in jobs if job.state is JobState.RUNNING and job.raw_id is not None]
+    try:
+        steps, notes = slurm.live_use(running)
+    except SlurmUnreachable as error:
+        return jobs, [error.message]
+    found = []
+    for job in jobs:
+        own = [step for step in steps if step.job_id == job.raw_id]
+        if own:
+            times = [
+                one.tasks * one.average_cpu
+                for one in own
+                if one.tasks is not None and one.average_cpu is not None
+            ]
+            use = LiveUse(
+                max_rss=max(known(one.max_rss for one in own), default=None),
+                cpu_seconds=sum(times) if times else None,
+                average_cpus=sum(times) / job.elapsed if times and job.elapsed else None,
+            )
+            job = job.model_copy(update={"live": use})
+        found.append(job)
+    return found, notes
+
+
+def with_progress(jobs: Iterable[JobStatus], *, ended: bool) -> list[JobStatus]:
+    """Add progress and samples from the run directories: of the jobs that run, and where ``ended`` of the others too."""
+    left = _MOST_WITH_PROGRESS
+    found = []
+    for job in jobs:
+        looks = job.state in (JobState.RUNNING, JobState.COMPLETING) or (ended and job.state.is_final)
+        script = next(iter(scripts_of(job)), None) if looks and left and job.raw_id is not None else None
+        if script is not None and job.raw_id is not None:
+            left -= 1
+            run_dir = Path(script).parent
+            progress, sampled = progress_of(folder_of(run_dir, job)), summary(run_dir, job.raw_id)
+            job = job.model_copy(update={"progress": progress, "sampled": sampled})
+        found.append(job)
+    return found

@@ -34,8 +34,8 @@ from slurmgpu.jobs.select import (
     user_number,
 )
 from slurmgpu.jobs.settle import IN_FLIGHT
+from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.waits import word_of
-from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobState, JobStatus, Run
 from slurmgpu.slurm import MORE_UNREAD, JobId, Slurm, cluster_name_here
 

@@ -20,7 +20,7 @@ from slurmgpu.jobs.log_files import LONGEST_LINE, Log, settled
 from slurmgpu.jobs.logs import LineFilter
 from slurmgpu.jobs.look import StatusReport, status
 from slurmgpu.jobs.select import Selection
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm

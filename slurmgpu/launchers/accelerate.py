@@ -6,7 +6,7 @@ from typing import Literal
 
 from slurmgpu.launchers._base import interpreter, runner
 from slurmgpu.launchers.torchrun import Torchrun, target
-from slurmgpu.lines.launch_line import LaunchLine, read_launch_line
+from slurmgpu.lines.command import LaunchLine, read_launch_line
 from slurmgpu.models.plan import Plan
 from slurmgpu.quoting import job_path, shell_word
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from slurmgpu.errors import PlanError
 from slurmgpu.launchers._base import interpreter, runner
 from slurmgpu.launchers.torchrun import Torchrun, agent, target
-from slurmgpu.lines.command import python_command
-from slurmgpu.lines.launch_line import read_launch_line
+from slurmgpu.lines.command import python_command, read_launch_line
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan

@@ -34,7 +34,9 @@ def agent(plan: Plan, before: str, python: str, started: str) -> list[str]:
     """torchrun by its module: ``before`` it what runs Python, at its end what it starts."""
     size = f"--nnodes={plan.nodes} --nproc-per-node={plan.processes_per_node}"
     if plan.nodes == 1:
-        return [f"{before}{python} {_MODULE} --standalone {size}", started]
+        start = f"{before}{python} {_MODULE} --standalone {size}"
+        together = f"{start} {started}"
+        return [together] if len(together) <= 100 and "\n" not in started else [start, started]
     return [
         f"""{before}sh -c 'exec "$0" {_MODULE} --node-rank="$SLURM_NODEID" "$@"' {python}""",
         f'{size} --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"',

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .options import Line, table
+from slurmgpu.lines.options import Line, table
 
 __all__ = ["PROGRAMS", "ContainerLine", "read_container"]
 

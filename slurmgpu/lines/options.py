@@ -1,6 +1,8 @@
 """Reads options as programs do: getopt_long(3), and the parsers of torchrun and apptainer, which follow it.
 
 A program's options are a table; the reading is the same for all.
+
+Variables that schedulers set in a job.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Literal, NamedTuple
 
 __all__ = [
     "NEWEST",
+    "OF_OTHER_SCHEDULERS",
     "OLDEST",
+    "SET_BY_SLURM",
     "Fault",
     "Flaw",
     "Line",
@@ -23,6 +27,7 @@ __all__ = [
     "Takes",
     "table",
 ]
+
 
 Release = tuple[int, int]
 Takes = Literal["none", "required", "optional"]
@@ -193,3 +198,27 @@ def table(
     kinds: tuple[tuple[Takes, str], ...] = (("required", required), ("none", none))
     options = {name: OptionInfo(name, takes) for takes, names in kinds for name in names.split()}
     return Table(options, letters, {}, abbreviates, underscores, letters_equal=True)
+
+
+OF_OTHER_SCHEDULERS = {
+    "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR", "PBS_JOBID": "SLURM_JOB_ID", "PBS_NP": "SLURM_NTASKS",
+    "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID", "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
+    "NSLOTS": "SLURM_NTASKS", "LSB_JOBID": "SLURM_JOB_ID", "LSB_JOBINDEX": "SLURM_ARRAY_TASK_ID",
+    "LS_SUBCWD": "SLURM_SUBMIT_DIR", "PBS_NUM_PPN": "SLURM_NTASKS_PER_NODE",
+    "PBS_NODEFILE": "SLURM_JOB_NODELIST, by scontrol show hostnames",
+}  # fmt: skip
+"""Variables of other schedulers, and Slurm's own."""
+SET_BY_SLURM = tuple(f"SLURM_{name}" for name in (
+    "ARRAY_JOB_ID", "ARRAY_TASK_COUNT", "ARRAY_TASK_ID", "ARRAY_TASK_MAX", "ARRAY_TASK_MIN", "ARRAY_TASK_STEP",
+    "CLUSTER_NAME", "CONF", "CPUS_ON_NODE", "CPUS_PER_GPU", "CPUS_PER_TASK", "CPU_BIND", "DISTRIBUTION", "EXPORT_ENV",
+    "GPUS", "GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK", "GPU_BIND", "GTIDS", "HET_SIZE", "HINT", "JOBID",
+    "JOB_ACCOUNT", "JOB_CPUS_PER_NODE", "JOB_DEPENDENCY", "JOB_END_TIME", "JOB_GPUS", "JOB_ID", "JOB_NAME", "JOB_NODELIST",
+    "JOB_NUM_NODES", "JOB_PARTITION", "JOB_QOS", "JOB_RESERVATION", "JOB_START_TIME", "JOB_UID", "JOB_USER",
+    "LAUNCH_NODE_IPADDR", "LOCALID", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "NNODES", "NODEID", "NODELIST",
+    "NODE_ALIASES", "NPROCS", "NTASKS", "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET",
+    "PRIO_PROCESS", "PROCID", "RESTART_COUNT", "SHARDS_ON_NODE", "SRUN_COMM_HOST", "STEPID", "STEP_GPUS", "STEP_ID",
+    "STEP_NODELIST", "STEP_NUM_NODES", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "SUBMIT_DIR", "SUBMIT_HOST",
+    "TASKS_PER_NODE", "TASK_PID", "THREADS_PER_CORE", "TMPDIR", "TOPOLOGY_ADDR", "UMASK", "CONTAINER", "WORKING_DIR",
+    "WORKING_CLUSTER",
+))  # fmt: skip
+"""sbatch(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES; SLURM_TMPDIR is a common one of sites."""

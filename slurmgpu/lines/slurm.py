@@ -2,15 +2,34 @@
 
 Read in slurm_opt.c of each release, and held against the sbatch and srun of 20.11, 22.05, 24.11 and 26.05 themselves
 (tests/slurm/test_reading_lines.py).
+
+Lists of hosts as Slurm abbreviates them: `n[001-018,20],login1`. No function here runs anything.
+
+The expression of a ``--constraint``: features joined by operators, within brackets or not (sbatch(1)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from .options import NEWEST, OLDEST, OptionInfo, Release, Table, Takes
+from slurmgpu.lines.options import NEWEST, OLDEST, OptionInfo, Release, Table, Takes
 
-__all__ = ["MARKS", "SBATCH", "SPACE", "SRUN", "read_head"]
+__all__ = [
+    "MARKS",
+    "SBATCH",
+    "SPACE",
+    "SRUN",
+    "Features",
+    "abbreviate",
+    "expand",
+    "read_constraint",
+    "read_head",
+]
+
 
 _BOTH, _SBATCH, _SRUN = ("sbatch", "srun"), ("sbatch",), ("srun",)
 _REQUIRED = """
@@ -135,3 +154,138 @@ def read_head(lines: Sequence[str], marks: tuple[str, ...] = MARKS) -> tuple[lis
         elif line.strip(SPACE) and not line.lstrip(SPACE).startswith("#"):
             return found, number
     return found, len(lines) + 1
+
+
+_MOST = 200_000
+"""More hosts than any cluster has: a list that stands for more is not expanded."""
+
+_TERM = re.compile(r"(?:[^\[\],]+|\[[^\]]*\])+")
+_PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
+
+
+def expand(text: str) -> list[str]:
+    """Return every host of a list, in its order; what cannot be read is taken as a name."""
+    found: list[str] = []
+    for term in _TERM.findall(text):
+        pieces = [_numbers(inside) if inside else [plain] for inside, plain in _PIECE.findall(term)]
+        if len(found) + math.prod(map(len, pieces)) > _MOST:
+            return found
+        found += ("".join(parts) for parts in itertools.product(*pieces))
+    return found
+
+
+def _numbers(inside: str) -> list[str]:
+    """`001-003,7` -> 001 002 003 7, each as wide as its range begins."""
+    result: list[str] = []
+    for part in inside.split(","):
+        low, dash, high = part.partition("-")
+        if dash and low.isdigit() and high.isdigit() and 0 <= int(high) - int(low) < _MOST:
+            result += (str(number).zfill(len(low)) for number in range(int(low), int(high) + 1))
+        else:
+            result.append(part)
+    return result
+
+
+def abbreviate(hosts: Iterable[str]) -> str:
+    """Return the list of these hosts as Slurm writes it: the last number of their names becomes ranges."""
+    families: dict[tuple[str, str], list[str]] = {}
+    plain: list[str] = []
+    for host in dict.fromkeys(hosts):
+        match = re.search(r"(\d{1,18})(\D*)\Z", host)
+        if match:
+            families.setdefault((host[: match.start()], match[2]), []).append(match[1])
+        else:
+            plain.append(host)
+    return ",".join([*plain, *(_family(*ends, numbers) for ends, numbers in families.items())])
+
+
+def _family(prefix: str, suffix: str, numbers: list[str]) -> str:
+    ranges = list(_ranges(sorted(numbers, key=lambda text: (int(text), text))))
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return f"{prefix}{ranges[0][0]}{suffix}"
+    inside = ",".join(low if low == high else f"{low}-{high}" for low, high in ranges)
+    return f"{prefix}[{inside}]{suffix}"
+
+
+def _ranges(numbers: list[str]) -> Iterator[tuple[str, str]]:
+    """First and last of each run, in which every number is written as wide as the first, or wider if it has to be."""
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number != str(int(last) + 1).zfill(len(first)):
+            yield first, last
+            first = number
+        last = number
+    yield first, last
+
+
+_TOKEN = r"(?s)\*0*[1-9]\d*(?=[*&|,)\]]|\Z)|[^&|,*()\[\]]+|."
+_NO_MATCH, _NO_OPERATOR = "the brackets do not match", "an operator, & or |, is missing"
+
+
+class Features(NamedTuple):
+    """A feature, or several in brackets or as the whole expression."""
+
+    text: str
+    """As written, with its count."""
+    parts: tuple[Features, ...] = ()
+    """What the operators join; none for a feature."""
+    operators: frozenset[str] = frozenset()
+    """``&``, ``|`` and ``,`` between the parts."""
+    counted: bool = False
+    """Whether a number of nodes stands in it: ``a*2``."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The features in it."""
+        if not self.parts:
+            return frozenset({self.text.partition("*")[0]})
+        return frozenset().union(*(part.names for part in self.parts))
+
+
+def read_constraint(expression: str) -> Features:
+    """Read an expression.
+
+    Raises:
+        ValueError: Slurm refuses it; the text says what is wrong.
+    """
+    if re.search(r"\s", expression):
+        raise ValueError("it contains a blank")
+    tokens = re.findall(_TOKEN, expression)
+    tokens.reverse()
+    try:
+        found = _joined(tokens)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+    if tokens:
+        raise ValueError(_NO_MATCH if tokens[-1] in ")]" else _NO_OPERATOR)
+    return found
+
+
+def _joined(tokens: list[str]) -> Features:
+    parts, operators = [_one(tokens)], set[str]()
+    text = parts[0].text
+    while tokens and tokens[-1] in "&|,":
+        operator = tokens.pop()
+        operators.add(operator)
+        parts.append(_one(tokens))
+        text += operator + parts[-1].text
+    return Features(text, tuple(parts), frozenset(operators), any(part.counted for part in parts))
+
+
+def _one(tokens: list[str]) -> Features:
+    first = tokens.pop() if tokens else ""
+    if first[:1] in tuple("&|,)]*") or not first:
+        raise ValueError("a feature is missing beside an operator or in brackets")
+    found = Features(first)
+    if first in "([":
+        found = _joined(tokens)
+        closing = tokens.pop() if tokens else ""
+        if closing != {"(": ")", "[": "]"}[first]:
+            raise ValueError(_NO_MATCH if closing in ("", ")", "]") else _NO_OPERATOR)
+        found = found._replace(text=first + found.text + closing)
+    while tokens and tokens[-1].startswith("*"):
+        count = tokens.pop()
+        if count == "*":
+            raise ValueError("the * wants a number of nodes, 1 or more, behind a feature")
+        found = found._replace(text=found.text + count, counted=True)
+    return found

@@ -9,12 +9,10 @@ import secrets
 import socket
 from pathlib import Path
 
-from ..errors import RunFailed
-from ..files.data import WITHOUT_GPUS
-from .gpus import is_on_a_node
-from .script import ScriptReading
-from .site import LocalRequest, local_python
-from .standins.job import PretendedJob, node_names
+from slurmgpu.errors import RunFailed
+from slurmgpu.files.data import WITHOUT_GPUS
+from slurmgpu.local.site import LocalRequest, ScriptReading, is_on_a_node, local_python
+from slurmgpu.local.standins.folder import PretendedJob, node_names
 
 __all__ = ["batch_environment", "pretended_job"]
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..errors import RunFailed
-from .environment import batch_environment, pretended_job
-from .script import ScriptReading, read_needs
-from .site import LocalRequest, find_site, stand_ins
-from .standins.folder import write_folder
+from slurmgpu.errors import RunFailed
+from slurmgpu.local.environment import batch_environment, pretended_job
+from slurmgpu.local.site import LocalRequest, ScriptReading, find_site, read_needs, stand_ins
+from slurmgpu.local.standins.folder import write_folder
 
 __all__ = ["LocalRequest", "run_here", "stand_ins"]
 

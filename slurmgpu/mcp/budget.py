@@ -1,6 +1,4 @@
-"""The folder in which budget and calls are kept, for this user alone.
-
-What assistants may spend: GPU-hours that are reserved before a job is submitted, and given back only if it surely was not.
+"""What assistants may spend: GPU-hours that are reserved before a job is submitted, and given back only if it surely was not.
 
 One file for all servers of a user, changed under a lock. A job is counted as GPUs x time limit, whatever it uses in the end. A
 name that the assistant gives each submission (``once``) belongs to one job for ever, so that a call that is repeated submits
@@ -22,9 +20,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slurmgpu.errors import OutcomeUnknown, PlanError, RunFailed, SlurmGpuError
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, RunFailed, SlurmGpuError
 from slurmgpu.files.run_record import read_run, write_atomically
-from slurmgpu.files.settings import state_folder
+from slurmgpu.files.settings import Assistants, layer_files, load_settings, state_folder
+from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
 
 __all__ = ["Budget", "Entry", "alone", "append", "hours", "new_entry", "own_folder"]
@@ -272,3 +271,32 @@ def new_entry(seconds: int, asked: str, name: str, run_dir: Path) -> Entry:
     """A submission that is about to be made."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Entry(state="reserved", seconds=seconds, asked=asked, name=name, run_dir=str(run_dir), time=now)
+
+
+def allowed() -> Assistants:
+    """What the user's own settings allow; InvalidInput where somebody else wrote them, or may."""
+    settings = load_settings(Path.cwd(), os.environ)
+    path = dict(layer_files(settings))["user"]
+    foreign = Trust().foreign(path) if path.is_file() else None
+    if settings.settings.mcp.allow and foreign is not None:
+        raise InvalidInput(
+            f"{foreign.path} {foreign.why}: what it allows assistants (mcp) does not count",
+            hint="make it a file that only you can write",
+        )
+    return settings.settings.mcp
+
+
+def require_allowed(what: str) -> Assistants:
+    """The same, for an act that must be allowed; PlanError where it is not."""
+    rules = allowed()
+    if what not in rules.allow:
+        raise PlanError(
+            f"{what}: the user's settings do not allow it (mcp.allow: {', '.join(rules.allow) or 'nothing'})",
+            hint=f"the user allows it with mcp: {{allow: [{what}]}} in their own config.yaml",
+        )
+    return rules
+
+
+def limit_of(rules: Assistants) -> int:
+    """The budget in GPU-seconds."""
+    return int(rules.gpu_hours * 3600)

@@ -1,5 +1,6 @@
-"""What things are: frozen models, no I/O.
+"""What things are: Job, Cluster, Plan, Run.
 
-Their annotations are evaluated where they are: as text (``from __future__ import annotations``) Pydantic would
-evaluate them one by one, at every start.
+Here: Pydantic models, their units and the rules of single values; the docstring below a field is its help everywhere.
+Not here: anything that needs two models at once (planning/), a file (files/) or Slurm (slurm/).
+A model is checked where a value enters, and trusted after that.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from slurmgpu.lines.launch_line import Started, started_by
+from slurmgpu.lines.command import Started, started_by
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment, Packed
 from slurmgpu.models.job_parts import Notify, Profile, Stage

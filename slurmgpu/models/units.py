@@ -21,7 +21,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
-from slurmgpu.lines.constraint import read_constraint
+from slurmgpu.lines.slurm import read_constraint
 from slurmgpu.models.base import TEXT, Checked
 
 __all__ = [

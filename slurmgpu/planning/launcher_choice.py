@@ -13,10 +13,10 @@ from slurmgpu.lines.command import (
     PythonCommand,
     launcher_of,
     python_command,
+    read_launch_line,
     runner_length,
     torchrun_processes,
 )
-from slurmgpu.lines.launch_line import read_launch_line
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from slurmgpu.lines.constraint import Features, read_constraint
 from slurmgpu.lines.options import Release
+from slurmgpu.lines.slurm import Features, read_constraint
 from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.resources import Resources

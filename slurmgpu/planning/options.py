@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.lines.hostlist import expand
-from slurmgpu.lines.slurm import SBATCH
+from slurmgpu.lines.slurm import SBATCH, expand
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job

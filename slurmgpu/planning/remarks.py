@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from slurmgpu.launchers import launcher
-from slurmgpu.lines.launch_line import Started, started_by
+from slurmgpu.lines.command import Started, started_by
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason

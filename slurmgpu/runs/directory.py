@@ -19,7 +19,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import slurmgpu
 from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.job_text import job_text
@@ -34,6 +33,8 @@ from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
 __all__ = ["EarlierDirectory", "NOTIFY_FILE", "RunDirectory", "SCRIPT", "ask_entrypoint", "chosen_python", "contents", "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 SCRIPT = "script.sbatch"
@@ -154,8 +155,10 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
         _pack_diagnosis(path / "code")
         if plan.notify is not None:
             (path / NOTIFY_FILE).write_text(notify_text(plan), encoding="utf-8")
-    if plan.sample is not None:
-        copy_sampler(path / "code")
+        if plan.sample is not None:
+            copy_sampler(path / "code")
+            with (path / "code" / "begin.sh").open("a", encoding="utf-8") as begin:
+                begin.write(sampler_start(plan))
 
 
 def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
@@ -215,19 +218,31 @@ def copy_sampler(code: Path) -> None:
     (target / "python").write_text(f"{sys.executable}\n", encoding="utf-8")
 
 
+def sampler_start(plan: Plan) -> str:
+    """Return the lines that start the sampler in the background of the batch script."""
+    # Where only srun's own line asks for GPUs, a step that does not ask sees none.
+    asks = any(one.startswith("--gpus-per-task=") for one in plan.srun_options)
+    options = f" --gpus-per-task={plan.gpus_per_node}" if asks and plan.gpus_per_node else ""
+    gpus = plan.gpus_per_node if not plan.components else "''"
+    start = f'bash "$SLURMGPU_RUN_DIR/code/slurmgpu_sampling/start.sh" {plan.sample} {gpus}{options}'
+    return f"# What the job uses is measured beside it.\n{{ {start} & disown || :; }} </dev/null >/dev/null 2>&1\n"
+
+
 def copy_own_loop(code: Path) -> None:
     """Copy it as ``slurmgpu.training``, as scripts import it; an installed one has lower precedence than the copy."""
     package = code / "slurmgpu"
     _copy("training", package / "training")
-    text = Path(slurmgpu.__file__).read_text(encoding="utf-8")
+    text = (_PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    shutil.copyfile(_PACKAGE / "version.py", package / "version.py")
     (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
 
 
 def _pack_diagnosis(code: Path) -> None:
     """Pack the reader of logs, which looks for the first cause at the job's end: one file, for there are many runs."""
-    source = Path(slurmgpu.__file__).resolve().parent / "diagnosis"
+    source = _PACKAGE / "diagnosis"
     code.mkdir(exist_ok=True)
-    shutil.copyfile(source / "at_end.sh", code / "at_end.sh")
+    for name in ("begin.sh", "at_end.sh"):
+        shutil.copyfile(source / name, code / name)
     with zipfile.ZipFile(
         code / "slurmgpu_diagnosis.zip", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False
     ) as packed:
@@ -237,7 +252,7 @@ def _pack_diagnosis(code: Path) -> None:
 
 def _copy(package: str, target: Path) -> None:
     """Copy a package's files, as readable by others as the umask says."""
-    source = Path(slurmgpu.__file__).resolve().parent / package
+    source = _PACKAGE / package
     for path in sorted(source.rglob("*")):
         if path.is_dir() or path.suffix == ".pyc":
             continue

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-import slurmgpu
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.run_record import write_run
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run, Submitted
+from slurmgpu.version import __version__
 from slurmgpu.slurm import (
     Accepted,
     Outcome,
@@ -156,7 +156,7 @@ def _prepare(
         steps=[step.name for step in plan.steps],
         job_file=submission.job_file,
         probe=submission.probe,
-        slurmgpu_version=slurmgpu.__version__,
+        slurmgpu_version=__version__,
         earlier=list(earlier),
     )
     write_run(path, run)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.lines.container import PROGRAMS
-from slurmgpu.local.standins.folder import MAIN, write_executable
-from slurmgpu.local.standins.job import PretendedJob
+from slurmgpu.local.standins.folder import MAIN, PretendedJob, write_executable
 
 __all__ = [
     "ONE_NODE_ONLY",

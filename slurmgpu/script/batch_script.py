@@ -18,6 +18,9 @@ from slurmgpu.script.shell import Command, Simple, read_shell, simple_commands
 
 __all__ = ["SHELLS", "Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "parse_batch_script"]
 
+# The line by which our own scripts keep their exit code: nothing that follows depends on it.
+_BEGIN = 'eval "$(cat "${SLURMGPU_RUN_DIR:-/dev/null}/code/begin.sh" 2>/dev/null)'
+
 
 Passed = Literal[
     "disabled", "blank", "indented", "spelling", "after-command", "here-document", "comment", "empty-word",
@@ -119,7 +122,7 @@ class Script:
     @cached_property
     def _commands(self) -> tuple[Command, ...]:
         body = self.text.split("\n", self.body_start - 1)[-1] if self.body_start <= len(self.lines) else ""
-        return read_shell(body, self.body_start)
+        return tuple(one for one in read_shell(body, self.body_start) if not one.text.startswith(_BEGIN))
 
     def commands(self) -> tuple[Command, ...]:
         """The body's logical lines; none where its interpreter is not a shell."""

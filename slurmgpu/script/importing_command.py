@@ -13,11 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slurmgpu.lines.command import python_command
+from slurmgpu.lines.command import TORCHRUN, python_command
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.lines.options import Option, Table
 from slurmgpu.lines.slurm import SRUN
-from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.planning.exact import ExactSize, component_options, exact_options

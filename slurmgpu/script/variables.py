@@ -196,7 +196,7 @@ SCRIPT_NAME = "script.sbatch"
 
 VARIABLES = {
     "login_shell": "Whether the first line is to say `bash -l`.",
-    "submit_by_hand": "The command that submits the script without slurmgpu; `none` in a shell, which nobody submits.",
+    "submit_by_hand": "The command that submits the script without slurmgpu, where folders have to be made first; else `none`.",
     "options": "List of options as they come after `#SBATCH `, in order; the bare word `hetjob` between components.",
     "shebang": "What runs a script of the user's own, such as `/bin/zsh`, or `none`.",
     "script": "The script's own lines, or `none`.",
@@ -255,8 +255,6 @@ VARIABLES = {
     "stage.suffix": "What their names get at the end, where several tasks of an array or several nodes have one each.",
     "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
     "debug": "List of `NAME=value`, quoted: what the processes tell when they fail; empty without any.",
-    "sample": "What the sampler is told, in one text: seconds, GPUs of a node, options of its srun; `none` where it does not "
-    "run.",
     "profile": "The profiler that tasks run under, or `none`.",
     "profile.program": "Its program, quoted.",
     "profile.seen": "Whether the batch shell has the PATH on which the tasks look for it.",
@@ -331,7 +329,6 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "train": None if plan.train is None else _train(plan.train),
         "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
         "debug": [f'{name}="{value}"' for name, value in _debugging(plan).items()],
-        "sample": _sample(plan),
         "profile": None if plan.profile is None else _profile(plan, plan.profile),
         "stage": _stage(plan),
         "tended": _tended(plan),
@@ -345,70 +342,55 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "components": 1 + len(plan.components),
         "address_suffix": plan.address_suffix or "",
     }
-    sections = list(_sections(plan, context))
-    functions = _functions(plan)
+    table = _sections(plan, context)
+    sections = [template for template, _ in table]
     # Where there is machinery, the launcher stands in the function that calls it.
-    first = next((at for at, name in enumerate(sections) if name in functions), len(sections))
+    first = next((at for at, (_, function) in enumerate(table) if function), len(table))
     steps = [
-        {"function": function, "sections": list(names)}
-        for function, names in groupby(sections[first:], key=functions.get)
+        {"function": function, "sections": [template for template, _ in some]}
+        for function, some in groupby(table[first:], key=lambda one: one[1])
     ]
     return {**context, "sections": sections, "shown": sections[:first], "steps": steps}
 
 
-def _functions(plan: Plan) -> dict[str, str]:
-    """The templates of a script's machinery, and the functions that they make up there."""
-    limits = {"restart.sh.j2": "check_limits", "time.sh.j2": "check_limits"} if plan.tended else {}
-    preparation = launcher(plan.launcher).preparation(plan)
-    return limits | {
-        **({preparation: "prepare_launcher"} if preparation else {}),
-        "rendezvous.sh.j2": "find_meeting_point",
-        "run.sh.j2": "set_up_run_directory",
-        "train.sh.j2": "set_up_run_directory",
-        "own.sh.j2": "set_up_run_directory",
-        "debug.sh.j2": "set_up_run_directory",
-        "launcher/profile.sh.j2": "set_up_run_directory",
-        "stage.sh.j2": "stage_data",
-        "nodes.sh.j2": "set_up_steps",
-        "signals.sh.j2": "pass_signals_on",
-        "waiting.sh.j2": "wait_for_steps",
-        "ending.sh.j2": "wait_for_the_end" if plan.restart_limit is None else "wait_and_requeue",
-    }
+def _sections(plan: Plan, context: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Return the templates below the options in the order in which they run, each with the function that it stands in.
 
-
-def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
-    """The templates that this script consists of, below its options, in the order in which they run."""
+    None: it stands in the open.
+    """
     starter = launcher(plan.launcher)
-    preparation = starter.preparation(plan)
-    wanted = {
-        "environment/modules.sh.j2": context["modules"],
-        "environment/conda.sh.j2": context["conda"],
-        "environment/venv.sh.j2": context["venv"],
-        "environment/pixi.sh.j2": context["pixi"],
-        "environment/interpreter.sh.j2": context["interpreter"],
-        "environment/variables.sh.j2": context["exports"],
-        "environment/secrets.sh.j2": context["secrets"],
-        "steps.sh.j2": context["keep_environment_in_steps"]
-        or (plan.cpus_per_task is not None and not plan.steps),
-        "container/image.sh.j2": context["needed_variables"],
-        "settings.sh.j2": context["train"],
-        "restart.sh.j2": plan.restart_limit is not None,
-        "time.sh.j2": plan.tended,
-        "rendezvous.sh.j2": context["rendezvous"],
-        **({preparation: True} if preparation else {}),
-        "run.sh.j2": context["run"],
-        "train.sh.j2": context["train"],
-        "own.sh.j2": context["own_loop"],
-        "debug.sh.j2": plan.debug,
-        "launcher/profile.sh.j2": context["profile"],
-        "stage.sh.j2": context["stage"],
-        "nodes.sh.j2": plan.steps,
-        "signals.sh.j2": context["tended"],
-        "launcher/side-by-side.sh.j2" if plan.steps else starter.template: True,
-        "ending.sh.j2": plan.tended,
-        "waiting.sh.j2": plan.steps,
-    }
-    return (name for name, present in wanted.items() if present)
+    steps = context["keep_environment_in_steps"] or (plan.cpus_per_task is not None and not plan.steps)
+    limits = "check_limits" if plan.tended else None
+    run = "set_up_run_directory"
+    ending = "wait_for_the_end" if plan.restart_limit is None else "wait_and_requeue"
+    table: list[tuple[str | None, object, str | None]] = [
+        ("environment/modules.sh.j2", context["modules"], None),
+        ("environment/conda.sh.j2", context["conda"], None),
+        ("environment/venv.sh.j2", context["venv"], None),
+        ("environment/pixi.sh.j2", context["pixi"], None),
+        ("environment/interpreter.sh.j2", context["interpreter"], None),
+        ("environment/variables.sh.j2", context["exports"], None),
+        ("environment/secrets.sh.j2", context["secrets"], None),
+        ("steps.sh.j2", steps, None),
+        ("container/image.sh.j2", context["needed_variables"], None),
+        ("settings.sh.j2", context["train"], None),
+        ("restart.sh.j2", plan.restart_limit is not None, limits),
+        ("time.sh.j2", plan.tended, limits),
+        ("rendezvous.sh.j2", context["rendezvous"], "find_meeting_point"),
+        (starter.preparation(plan), True, "prepare_launcher"),
+        ("run.sh.j2", context["run"], run),
+        ("train.sh.j2", context["train"], run),
+        ("own.sh.j2", context["own_loop"], run),
+        ("debug.sh.j2", plan.debug, run),
+        ("launcher/profile.sh.j2", context["profile"], run),
+        ("stage.sh.j2", context["stage"], "stage_data"),
+        ("nodes.sh.j2", plan.steps, "set_up_steps"),
+        ("signals.sh.j2", context["tended"], "pass_signals_on"),
+        ("launcher/side-by-side.sh.j2" if plan.steps else starter.template, True, None),
+        ("ending.sh.j2", plan.tended, ending),
+        ("waiting.sh.j2", plan.steps, "wait_for_steps"),
+    ]
+    return [(template, function) for template, wanted, function in table if template and wanted]
 
 
 def _options(plan: Plan) -> Iterator[str]:
@@ -423,11 +405,10 @@ def _directive(name: str, value: str | None) -> str:
     return f"--{name}" if value is None else f"--{name}={directive_value(value)}"
 
 
-def _submit_by_hand(plan: Plan, script_name: str) -> str:
-    """The command that submits the script without slurmgpu: it makes the log folders, which Slurm does not."""
-    folders = plan.log_folders
-    sbatch = f"sbatch {shell_word(script_name)}"
-    return f"mkdir -p {' '.join(shell_word(folder) for folder in folders)} && {sbatch}" if folders else sbatch
+def _submit_by_hand(plan: Plan, script_name: str) -> str | None:
+    """Return the command that submits the script without slurmgpu where sbatch alone would not do: Slurm makes no folders."""
+    folders = " ".join(map(shell_word, plan.log_folders))
+    return f"mkdir -p {folders} && sbatch {shell_word(script_name)}" if folders else None
 
 
 def _modules(plan: Plan) -> dict[str, object] | None:
@@ -539,16 +520,6 @@ def _debugging(plan: Plan) -> dict[str, str]:
     """What is exported to find a fault; the job's own variables win."""
     given = {*plan.variables, *plan.secrets}
     return {name: value for name, value in _DEBUG.items() if plan.debug and name not in given}
-
-
-def _sample(plan: Plan) -> str | None:
-    if plan.sample is None:
-        return None
-    # Where only srun's own line asks for GPUs, a step that does not ask sees none.
-    asks = [one for one in plan.srun_options if one.startswith("--gpus-per-task=")]
-    options = [f"--gpus-per-task={plan.gpus_per_node}"] if asks and plan.gpus_per_node else []
-    gpus = plan.gpus_per_node if not plan.components else "''"
-    return " ".join(map(str, (plan.sample, gpus, *options)))
 
 
 def _profile(plan: Plan, profile: Profile) -> dict[str, object]:
@@ -732,7 +703,6 @@ def outline(plan: Plan) -> str | None:
         return None
     lines = [
         "#!/bin/bash" + (" -l" if parts["login_shell"] else ""),
-        f"# Submit by hand: {parts['submit_by_hand']}",
         *(f"#SBATCH {option}" for option in parts["options"]),
         "",
         "set -euo pipefail",

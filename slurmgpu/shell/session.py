@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from slurmgpu.errors import PlanError, SlurmGpuError
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan

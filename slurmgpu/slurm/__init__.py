@@ -1,4 +1,9 @@
-"""The door to the scheduler: typed calls and answers. What lies behind it knows Slurm's commands and their text."""
+"""The door to the scheduler: typed calls and answers.
+
+Here: Slurm's commands and how each release's text is read; commands.py alone starts them.
+Not here: what an answer means to a person (jobs/, clusters/, doctor/).
+Others import this file only, and know neither commands nor text.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,8 @@ import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slurmgpu.lines.hostlist import expand
-from slurmgpu.slurm import commands, health, sacct, salloc, sbatch, show, squeue
+from slurmgpu.lines.slurm import expand
+from slurmgpu.slurm import commands, control, health, sacct, salloc, sbatch, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
     Commands,
@@ -17,7 +22,7 @@ from slurmgpu.slurm.commands import (
     current_user,
     submission_env,
 )
-from slurmgpu.slurm.control import Said, Verb, cancel, check_signal, control
+from slurmgpu.slurm.control import Said, Verb, check_signal
 from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Sampling, Start, read_histories, read_sampling
 from slurmgpu.slurm.ids import JobId, expand_pattern
@@ -56,8 +61,8 @@ class Slurm(Commands):
     history = read_histories
     sampling = read_sampling
     live_use = squeue.read_live_use
-    cancel = cancel
-    control = control
+    cancel = control.cancel
+    control = control.control
     idle_nodes = show.idle_nodes
     balance = show.read_balance
     health = health.read
@@ -82,7 +87,7 @@ class Slurm(Commands):
             SlurmRefused: it tells neither its configuration nor its partitions.
         """
         from slurmgpu.slurm.describe import build
-        from slurmgpu.slurm.describe_asking import ask
+        from slurmgpu.slurm.show import ask
 
         told = ask(self, user, most=most)
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.slurm.answers import Answer
 from slurmgpu.slurm.shelf import Shelf, changes, note_change, only_reads
+from slurmgpu.slurm.text import Answer
 
 __all__ = [
     "Answer",

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Commands, unreachable
+from slurmgpu.slurm.text import meaning_of
 
 __all__ = ["Said", "Verb", "cancel", "cancel_command", "check_signal", "control", "control_command"]
 

@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from slurmgpu.lines.hostlist import expand
+from slurmgpu.lines.slurm import expand
 from slurmgpu.models.cluster import Cluster, Discovered, LoginNode, Partition
 from slurmgpu.models.site import Dialect, Reservation, SlurmSetup, Source
 from slurmgpu.models.units import Duration
 from slurmgpu.slurm.describe_accounting import associations_of, preemptible_qos, qos_rule, sound, words
-from slurmgpu.slurm.describe_asking import Record, Told
 from slurmgpu.slurm.describe_nodes import (
     Kind,
     gpu_types_of,
@@ -21,6 +20,7 @@ from slurmgpu.slurm.describe_nodes import (
     partition_of,
     preemptible_partitions,
 )
+from slurmgpu.slurm.show import Record, Told
 from slurmgpu.slurm.text import known, moment, whole
 
 __all__ = ["build"]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from slurmgpu.models.cluster import Association, Limits, QosRule, Totals
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.slurm.describe_asking import Record
+from slurmgpu.slurm.show import Record
 from slurmgpu.slurm.text import seconds, size, whole
 
 __all__ = ["associations_of", "duration", "limits_of", "preemptible_qos", "qos_rule", "sound", "words"]

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from slurmgpu.lines.hostlist import abbreviate, expand
+from slurmgpu.lines.slurm import abbreviate, expand
 from slurmgpu.models.cluster import Billing, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.units import Memory
 from slurmgpu.slurm.describe_accounting import duration, sound, words
-from slurmgpu.slurm.describe_asking import Record
+from slurmgpu.slurm.show import Record
 from slurmgpu.slurm.text import known, whole
 
 __all__ = [

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from slurmgpu.lines.hostlist import expand
+from slurmgpu.lines.slurm import expand
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.slurm.describe_accounting import words
-from slurmgpu.slurm.describe_asking import NODE_KEYS, Record
 from slurmgpu.slurm.describe_nodes import Kind, gpu_types_of, kinds_of, partition_of, read_gres, state_words
+from slurmgpu.slurm.show import NODE_KEYS, Record
 from slurmgpu.slurm.text import known, moment, whole
 
 if TYPE_CHECKING:

@@ -10,10 +10,8 @@ from typing import TypeVar
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.cluster import Association, QosRule
 from slurmgpu.slurm import show
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, current_user, unreachable
 from slurmgpu.slurm.describe_accounting import associations_of, qos_rule, words
-from slurmgpu.slurm.describe_asking import TIMEOUT, clean, said
 from slurmgpu.slurm.limits_now import Book, book_command, parse_book
 from slurmgpu.slurm.nodes_now import (
     KEYS,
@@ -27,7 +25,8 @@ from slurmgpu.slurm.nodes_now import (
     reservations_of,
 )
 from slurmgpu.slurm.queue import Asked, QueuedJob, asked_command, parse_asked, parse_queue, queue_command
-from slurmgpu.slurm.text import known
+from slurmgpu.slurm.show import TIMEOUT, clean, said
+from slurmgpu.slurm.text import known, meaning_of
 
 __all__ = ["Present"]
 

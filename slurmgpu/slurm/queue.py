@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 
-from slurmgpu.lines.hostlist import expand
+from slurmgpu.lines.slurm import expand
 from slurmgpu.slurm.text import (
     SEPARATOR,
     GpuCount,

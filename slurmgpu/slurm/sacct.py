@@ -11,13 +11,13 @@ from sys import intern
 from typing import Literal, NamedTuple, TypeVar
 
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands
 from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.text import (
     SEPARATOR,
     each_row,
     known,
+    meaning_of,
     moment,
     often,
     read_gpus,

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 from slurmgpu.errors import SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.plan import Option
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, start, submission_env, unreachable
 from slurmgpu.slurm.sbatch import advise
+from slurmgpu.slurm.text import meaning_of
 
 __all__ = ["NOT_OF_SALLOC", "Heard", "allocate", "command", "hear", "refusal"]
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.slurm import sacct, squeue
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, submission_env, unreachable
-from slurmgpu.slurm.text import moment
+from slurmgpu.slurm.text import meaning_of, moment
 
 __all__ = [
     "Accepted",

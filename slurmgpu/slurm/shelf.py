@@ -24,8 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.slurm.answers import Answer, meaning_of
-from slurmgpu.slurm.text import SEPARATOR
+from slurmgpu.slurm.text import SEPARATOR, Answer, meaning_of
 
 __all__ = ["FLOOR", "Shelf", "changes", "note_change", "only_reads", "own_folder", "shelf_here"]
 

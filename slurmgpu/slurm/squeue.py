@@ -12,7 +12,6 @@ from sys import intern
 
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import READ_TIMEOUT, Commands, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import (
@@ -20,6 +19,7 @@ from slurmgpu.slurm.text import (
     each_row,
     gpus_of_job,
     known,
+    meaning_of,
     moment,
     often,
     seconds,

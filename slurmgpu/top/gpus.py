@@ -12,11 +12,11 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.details import bar
 from slurmgpu.jobs.gpus_now import GpusNow, Row, could, kind, notes, place, who
 from slurmgpu.jobs.live import said_of
 from slurmgpu.printable import printable
-from slurmgpu.top.view import View
+from slurmgpu.top.app import View
+from slurmgpu.top.text import bar
 
 __all__ = ["GpusScreen", "free_lines"]
 

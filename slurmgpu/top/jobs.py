@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import ClassVar
 
 from rich.text import Text
@@ -12,13 +13,15 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import DataTable, Input, Static
 
-from slurmgpu.jobs.actions import ACTS
 from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.details import MOST, SORTS, How, Rows, doing, key_of, moment, rows_of, shown
+from slurmgpu.jobs.live import ACTS
+from slurmgpu.jobs.table import MOST, SORTS, How, key_of, shown
+from slurmgpu.jobs.view import JobView
+from slurmgpu.top.app import HelpScreen, View
 from slurmgpu.top.gpus import GpusScreen
 from slurmgpu.top.logs import LogScreen
 from slurmgpu.top.pane import DetailScreen, JobPane
-from slurmgpu.top.view import HelpScreen, View
+from slurmgpu.top.text import Rows, rows_of
 
 __all__ = ["JobsScreen"]
 
@@ -109,7 +112,7 @@ class JobsScreen(View):
         if seen is None:
             return
         line = self.line
-        now = moment()
+        now = datetime.now(timezone.utc)
         self.lines = shown(seen.report.jobs, self.how, now, seen.report.since)
         rows = rows_of(self.lines, now, max(40, self.size.width - 1), doubtful=bool(seen.why_old))
         if rows != self._rows:
@@ -148,7 +151,10 @@ class JobsScreen(View):
         """The whole reason of the job under the cursor, and where there is room its details."""
         self.query_one("#head", Static).update(self._head())
         line = self.line
-        told = f"{line.job.job_id}: {doing(line) or line.job.state.value}" if line else self._nothing()
+        told = self._nothing()
+        if line is not None:
+            doing = JobView(line, datetime.now(timezone.utc)).doing or line.job.state.value
+            told = f"{line.job.job_id}: {doing}"
         self.query_one("#why", Static).update(Text(told))
         pane = self.query_one("#pane", JobPane)
         if pane.display:

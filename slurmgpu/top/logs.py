@@ -13,7 +13,7 @@ from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.log_files import Log, absence, last_lines_from, size_of
 from slurmgpu.jobs.wait import GrowingLogs
 from slurmgpu.printable import Harmless, printable
-from slurmgpu.top.view import View
+from slurmgpu.top.app import View
 
 __all__ = ["LogScreen"]
 

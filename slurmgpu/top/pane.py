@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from datetime import datetime, timezone
+from typing import ClassVar, cast
 
 from rich.text import Text
 from textual import events
@@ -12,17 +13,14 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.actions import ACTS
 from slurmgpu.jobs.arrays import Among, Line
 from slurmgpu.jobs.arrays import lines as lines_of
-from slurmgpu.jobs.details import describe, key_of, moment
-from slurmgpu.jobs.live import Detail, said_of
+from slurmgpu.jobs.live import ACTS, Detail, said_of
+from slurmgpu.jobs.table import key_of
 from slurmgpu.models.run import JobState
+from slurmgpu.top.app import Top, View
 from slurmgpu.top.logs import LogScreen
-from slurmgpu.top.view import View
-
-if TYPE_CHECKING:
-    from slurmgpu.top.app import Top
+from slurmgpu.top.text import describe
 
 __all__ = ["DetailScreen", "JobPane"]
 
@@ -112,7 +110,7 @@ class JobPane(VerticalScroll):
             return
         width = max(40, self.size.width - 2)
         told = self._told.get(self._key(self.line), [])
-        lines = describe(self.line, self._detail, told, moment(), width)
+        lines = describe(self.line, self._detail, told, datetime.now(timezone.utc), width)
         self.query_one("#text", Static).update(Text("\n").join(lines))
 
 

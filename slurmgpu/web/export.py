@@ -18,13 +18,13 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import slurmgpu
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.clusters import chain_of, profile_folders, profiles
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, load_settings
 from slurmgpu.models.cluster import GENERIC
+from slurmgpu.version import __version__
 from slurmgpu.web.drawing import STATIC, answer_values, draw, form_values
 from slurmgpu.web.form import FIELDS
 from slurmgpu.web.inside import sampled
@@ -114,7 +114,7 @@ def export(directory: Path, cluster: str | None, cwd: Path, folder: Path) -> Exp
     files["LICENSES.txt"] = _licences()
     offline = {"policy": _POLICY, "scripts": named, "megabytes": size / 1e6}
     files["index.html"] = draw("generator.html", page="generator", offline=offline, **filled)
-    mark = {"slurmgpu": slurmgpu.__version__, "cluster": sources.cluster, "files": sorted(files)}
+    mark = {"slurmgpu": __version__, "cluster": sources.cluster, "files": sorted(files)}
     files[_MARK] = json.dumps(mark, indent=2) + "\n"
     _write(directory, files)
     return Exported(directory / "index.html", sum(len(text.encode()) for text in files.values()))
@@ -248,7 +248,7 @@ def _filled(at: Site) -> dict[str, Any]:
 def _code(core: bytes) -> dict[str, bytes]:
     """slurmgpu itself, its templates, and the libraries as they are installed here; pydantic's core is the browsers'."""
     files: dict[str, bytes] = {}
-    package = Path(slurmgpu.__file__).parent
+    package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package).as_posix()
         first, _, rest = name.partition("/")

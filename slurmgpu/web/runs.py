@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -15,12 +16,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.actions import ACTS, Act, perform, question, refusal
 from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.details import MOST, How, cell, doing, moment, shown
-from slurmgpu.jobs.live import Seen, Source, said_of
-from slurmgpu.jobs.look import progress_text
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.live import ACTS, Act, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
+from slurmgpu.jobs.view import JobView, kind_of, progress_text, reason
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Progress
 from slurmgpu.web.answers import Questions, form_of, page, query_of
@@ -31,16 +30,12 @@ __all__ = ["Runs"]
 _COLUMNS = ("job", "name", "state", "partition", "gpus", "elapsed", "when")
 _TITLES = {"job": "Job", "name": "Name", "state": "State", "partition": "Partition", "gpus": "GPUs",
            "elapsed": "Elapsed", "when": "When"}  # fmt: skip
-_FACTS = ("partition", "nodes", "account", "gpus", "qos", "cpus", "submitted", "limit", "when", "elapsed", "restarts",
-          "exit", "max-rss")  # fmt: skip
-_FACT_TITLES = {"gpus": "GPUs", "cpus": "CPUs", "qos": "QOS", "max-rss": "memory"}
 _VERBS = {act.verb: act for act in ACTS}
 _BUTTONS = {"resume": "Submit again"}
 
 
 _MOST_COMPARED = 8
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
-_COMPARED = tuple(_FACT_TITLES.get(key, key) for key in _FACTS)
 
 
 class _Asked(NamedTuple):
@@ -103,16 +98,16 @@ class Runs:
             seen = self.looker.jobs(anew=asked.get("anew") == "true")
         except SlurmUnreachable as error:
             return {**base, "trouble": said_of(error), "rows": [], "count": 0, "more": 0, "age": ""}
-        now = moment()
+        now = datetime.now(timezone.utc)
         found = shown(seen.report.jobs, How(each_task, words=words), now, seen.report.since)
         rows = [
             {
-                "id": line.job.job_id,
-                "cells": {key: cell(key, line, now) or "-" for key in _COLUMNS},
-                "kind": _kind(line.job),
-                "doing": doing(line) or "-",
+                "id": view.job.job_id,
+                "cells": {key: cell(key, view) or "-" for key in _COLUMNS},
+                "kind": kind_of(view.job),
+                "doing": view.doing or "-",
             }
-            for line in found[:MOST]
+            for view in (JobView(line, now) for line in found[:MOST])
         ]
         return {
             **base,
@@ -131,9 +126,9 @@ class Runs:
                 hint="tick them in the list of runs",
             )
         found = [self._facts(self._known(name)) for name in names]
-        titles = [title for title in _COMPARED if any(title in dict(one["facts"]) for one in found)]
+        known = [name for name in FACT_NAMES if any(name in one["facts"] for one in found)]
         rows = list(_settings([one["plan"] for one in found]))
-        rows += [(title, [dict(one["facts"]).get(title, "-") for one in found]) for title in titles]
+        rows += [(name, [one["facts"].get(name, "-") for one in found]) for name in known]
         return page("compare.html", page="runs", found=found, rows=rows)
 
     def one(self, request: Request) -> Response:
@@ -147,20 +142,17 @@ class Runs:
         return page("now.html", **self._facts(self._line(request)))
 
     def _facts(self, line: Line) -> dict[str, Any]:
-        now, job = moment(), line.job
+        job = line.job
         detail = self.source.detail(job)
         failed = job.state.is_final and job.state is not JobState.COMPLETED
-        facts = [
-            (_FACT_TITLES.get(key, key), text)
-            for key in _FACTS
-            if (text := cell(key, line, now)) and text != "n/a"
-        ]
+        facts = facts_of(JobView(line, datetime.now(timezone.utc)))
+        facts.pop("user", None)  # the pages are one user's own
         seen = detail.job
         # Of an array, Slurm's words are those of one task.
         progress = None if line.tasks else seen.progress
         return {
             "job": job,
-            "kind": _kind(job),
+            "kind": kind_of(job),
             "facts": facts,
             "told": self.looker.cause(job) if failed else [],
             "reason": reason(job) or "",
@@ -218,15 +210,15 @@ class Runs:
         line, best_first = self._line(request), query_of(request).get("order") == "loss"
         if line.tasks is None:
             raise InvalidInput(f"job {line.job.job_id} is no array")
-        now = moment()
+        now = datetime.now(timezone.utc)
         found = self.related.tasks(line, best_first=best_first)
         rows = [
             {
                 "id": one.job.job_id,
                 "task": (one.job.array_tasks or "").strip("[]").partition("%")[0],
                 "state": one.job.state.value,
-                "kind": _kind(one.job),
-                "elapsed": cell("elapsed", Line(one.job), now) or "-",
+                "kind": kind_of(one.job),
+                "elapsed": cell("elapsed", JobView(Line(one.job), now)) or "-",
                 "steps": _steps(one.progress),
                 "loss": _short(one.progress.loss if one.progress else None),
                 "results": [_short(one.results.get(name)) for name in found["results"]],
@@ -242,7 +234,7 @@ class Runs:
 
     def graph(self, request: Request) -> Response:
         """The jobs that wait for one another."""
-        return page("graph.html", graph=self.related.graph(self._line(request)), kind=_kind)
+        return page("graph.html", graph=self.related.graph(self._line(request)), kind=kind_of)
 
     def ask(self, request: Request) -> Response:
         """Whether something is really to be done with it."""
@@ -312,17 +304,6 @@ def _short(value: float | None) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _kind(job: JobStatus) -> str:
-    """The state as a style knows it."""
-    if job.state in (JobState.RUNNING, JobState.COMPLETING, JobState.CONFIGURING):
-        return "runs"
-    if job.state.is_waiting:
-        return "waits"
-    if job.state is JobState.COMPLETED:
-        return "good"
-    return "stopped" if job.state in (JobState.CANCELLED, JobState.PREEMPTED) else "bad"
 
 
 def _age(seen: Seen) -> str:

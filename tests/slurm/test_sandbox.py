@@ -263,13 +263,13 @@ def test_it_ends_by_itself_when_its_time_is_up(user: User) -> None:
 # Everything is imported while still root: the interpreter's own folders may be root's alone.
 AS_NOBODY = """
 import encodings.idna, os, subprocess, sys
-from slurmgpu.sandbox import keeper, life
+from slurmgpu.sandbox import life, processes
 from slurmgpu.sandbox.configuration import default_shape
 from slurmgpu.sandbox.state import State
 
 shape = default_shape(2, 2, "a100", 16, 64000)
 State.model_rebuild()
-sys.executable, keeper.__file__ = sys.argv[1:]
+sys.executable, processes.__file__ = sys.argv[1:]
 os.setgroups([]), os.setgid(2), os.setuid(2)
 state, _ = life.bring_up("nobodys", shape, lambda _: "name: nobodys", accounting=True)
 step = ["srun", "-N2", "--gpus-per-node=2", "bash", "-c", "echo $(id -un) $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]
@@ -290,7 +290,7 @@ def test_an_ordinary_user_needs_no_root() -> None:
         shutil.copytree(ROOT / "slurmgpu" / "sandbox", home / "package")
         python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
         done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, python, str(home / "package" / "keeper.py")],
+            [sys.executable, "-c", AS_NOBODY, python, str(home / "package" / "processes.py")],
             env=User(home).env | {"HOME": str(home)},
             cwd=ROOT,
             capture_output=True,

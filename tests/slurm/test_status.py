@@ -15,7 +15,7 @@ from slurmgpu.cli.cancel import command as cancel_command
 from slurmgpu.cli.status import command as status_command
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import current_user, select
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm import Slurm, sbatch
 from slurmgpu.slurm.commands import Answer, call

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slurmgpu.jobs.report.training import Training
-from slurmgpu.jobs.words import STOPPED
+from slurmgpu.jobs.view import STOPPED
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm import History, Sampling, Start, Step
 

@@ -13,7 +13,7 @@ from slurmgpu.amounts import amount, clock, count, energy, percent, short
 from slurmgpu.jobs.report.advising import memory_text
 from slurmgpu.jobs.report.figures import LOST, Figures
 from slurmgpu.jobs.report.gathering import JobReport
-from slurmgpu.jobs.words import reason
+from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState
 from slurmgpu.models.site import Carbon
 

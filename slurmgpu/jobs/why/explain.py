@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from slurmgpu.jobs.look import progress_text
+from slurmgpu.jobs.view import progress_text, reason
 from slurmgpu.jobs.waits import NEVER, NEXT, each_waits, waits, word_of
 from slurmgpu.jobs.why.answer import (
     Case,
@@ -25,7 +25,6 @@ from slurmgpu.jobs.why.limits import barred
 from slurmgpu.jobs.why.queue_position import ahead_of, remembered
 from slurmgpu.jobs.why.room import ahead_text, room_facts, room_for
 from slurmgpu.jobs.why.subjects import SUBJECTS
-from slurmgpu.jobs.words import reason
 from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
 

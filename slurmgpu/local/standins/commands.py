@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
-from ...lines.hostlist import expand
-from .fitting import fit_agent, is_pretended_host
-from .job import PretendedJob, node_names, say, say_once
+from slurmgpu.lines.slurm import expand
+from slurmgpu.local.standins.fitting import fit_agent, is_pretended_host
+from slurmgpu.local.standins.folder import PretendedJob, node_names, say, say_once
 
 __all__ = ["main"]
 

@@ -7,8 +7,8 @@ import shlex
 import shutil
 from pathlib import Path
 
-from ...lines.container import read_container
-from .job import PretendedJob, say, say_once
+from slurmgpu.lines.container import read_container
+from slurmgpu.local.standins.folder import PretendedJob, say, say_once
 
 __all__ = ["main"]
 

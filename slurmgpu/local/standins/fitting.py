@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...lines.launch_line import ACCELERATE, read_launch_line
-from ...lines.options import Table
-from ...lines.torchrun import TORCHRUN, torchrun_at
+from slurmgpu.lines.command import ACCELERATE, TORCHRUN, read_launch_line, torchrun_at
+from slurmgpu.lines.options import Table
 
 __all__ = ["StepShape", "fit_agent", "fit_local_world_size", "is_pretended_host", "number", "shape_step"]
 

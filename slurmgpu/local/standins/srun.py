@@ -1,4 +1,6 @@
-"""Stands in for srun: starts a step's tasks as processes of this machine.
+"""Where the output of srun's tasks goes: as it is, into files, or labelled with the task's rank.
+
+Stands in for srun: starts a step's tasks as processes of this machine.
 
 Like srun it sets the variables of each task, ends the other tasks when one fails (``--kill-on-bad-exit``)
 or some seconds after the first has ended (``--wait``), passes signals on and returns the highest exit code.
@@ -8,21 +10,86 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...lines.slurm import SRUN
-from .fitting import StepShape, fit_agent, fit_local_world_size, is_pretended_host, number, shape_step
-from .job import PretendedJob, node_names, say, say_once
-from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
-from .srun_output import Labels, output_file
+from slurmgpu.lines.slurm import SRUN
+from slurmgpu.local.standins.fitting import (
+    StepShape,
+    fit_agent,
+    fit_local_world_size,
+    is_pretended_host,
+    number,
+    shape_step,
+)
+from slurmgpu.local.standins.folder import PretendedJob, node_names, say, say_once
+from slurmgpu.local.standins.processes import Wakeups, become_subreaper, exit_code, kill_all, reap
 
-__all__ = ["main"]
+__all__ = ["Labels", "main", "output_file"]
+
+
+def output_file(pattern: str, values: Mapping[str, str]) -> str | None:
+    """Expand srun's pattern for a file name (``%t``, ``%03t``, ``%%``); None for ``none`` and ``all``.
+
+    ``values`` maps the letters that are known (j, J, s, t, n, N, x, u) to their text for one task.
+    """
+    if pattern in ("", "all"):
+        return None
+    if pattern == "none":
+        return os.devnull
+
+    def expand(match: re.Match[str]) -> str:
+        width, letter = match.groups()
+        if letter == "%":
+            return "%"
+        return values[letter].zfill(int(width or 0)) if letter in values else match.group()
+
+    return re.sub(r"%(\d{0,2})([a-zA-Z%])", expand, pattern)
+
+
+class Labels:
+    """Reads the tasks' output by line and passes it on as ``RANK: line`` (srun --label)."""
+
+    def __init__(self, tasks: int) -> None:
+        self._width = len(str(tasks - 1))
+        self._open: dict[int, tuple[int, int, bytearray]] = {}
+
+    def add(self, rank: int, target: int) -> int:
+        """Return the descriptor that a task writes to; its lines go to descriptor ``target``."""
+        read_end, write_end = os.pipe()
+        self._open[read_end] = (rank, target, bytearray())
+        return write_end
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What to wait for."""
+        return list(self._open)
+
+    def pass_on(self, read_end: int) -> None:
+        """Pass on the lines that are complete, and the rest at the end of the output."""
+        rank, target, rest = self._open[read_end]
+        data = os.read(read_end, 65536)
+        rest += data
+        if not data:
+            os.close(read_end)
+            del self._open[read_end]
+        *lines, unfinished = rest.split(b"\n")
+        if not data and unfinished:
+            lines.append(unfinished)
+            unfinished = bytearray()
+        rest[:] = unfinished
+        stream = sys.stdout if target == 1 else sys.stderr
+        for line in lines:
+            stream.buffer.write(b"%*d: %s\n" % (self._width, rank, bytes(line)))
+        stream.flush()
+
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 

@@ -13,8 +13,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from .job import PretendedJob, say
-from .processes import (
+from slurmgpu.local.standins.folder import PretendedJob, say
+from slurmgpu.local.standins.processes import (
     Wakeups,
     become_subreaper,
     descendants,

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from slurmgpu.files.trust import text_of
 from slurmgpu.lines.command import LAUNCHERS, runner_length
-from slurmgpu.lines.launch_line import ACCELERATE, read_launch_line
+from slurmgpu.lines.command import ACCELERATE, read_launch_line
 from slurmgpu.lines.options import Line, Table
 from slurmgpu.lines.slurm import SRUN
-from slurmgpu.lines.torchrun import RENDEZVOUS, TORCHRUN, torchrun_at
+from slurmgpu.lines.command import RENDEZVOUS, TORCHRUN, torchrun_at
 from slurmgpu.runs.command_checks.command import Command, Slip, is_batch_script, seen_from_here
 from slurmgpu.runs.command_checks.command import near_word, one_slip_apart
 

@@ -18,7 +18,7 @@ from slurmgpu.quoting import job_path
 from slurmgpu.runs.command_checks.command import Command, Slip
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from slurmgpu.lines.variables import OF_OTHER_SCHEDULERS, SET_BY_SLURM
+from slurmgpu.lines.options import OF_OTHER_SCHEDULERS, SET_BY_SLURM
 from slurmgpu.script.shell import pieces
 from slurmgpu.runs.command_checks.command import Slip, seen_from_here
 from slurmgpu.runs.command_checks.command import is_there, meant, near_word, one_slip_apart

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from slurmgpu.lines.command import LAUNCHERS, prefix_length, python_command
+from slurmgpu.lines.command import LAUNCHERS, TORCHRUN, prefix_length, python_command, torchrun_at
 from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.lines.slurm import SRUN
-from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
 from slurmgpu.script.known_names import names_secret
 from slurmgpu.script.shell import Simple, pieces, read_shell, simple_commands, unquoted
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from slurmgpu.lines.launch_line import LaunchLine, read_launch_line
-from slurmgpu.lines.torchrun import TORCHRUN
+from slurmgpu.lines.command import TORCHRUN, LaunchLine, read_launch_line
 from slurmgpu.models.units import Memory
 from slurmgpu.script.rules.base import Hit, Severity, View, gpu_entries, rule
 from slurmgpu.script.rules.calls import CONTAINERS, Call

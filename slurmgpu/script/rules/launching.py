@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.lines.command import torchrun_processes
-from slurmgpu.lines.launch_line import read_launch_line
-from slurmgpu.lines.torchrun import RENDEZVOUS, TORCHRUN
+from slurmgpu.lines.command import RENDEZVOUS, TORCHRUN, read_launch_line, torchrun_processes
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.script.rules.base import Hit, View, rule
 from slurmgpu.script.rules.calls import Call, expanded

@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from slurmgpu.lines.constraint import read_constraint
-from slurmgpu.lines.slurm import SBATCH
+from slurmgpu.lines.slurm import SBATCH, read_constraint
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant

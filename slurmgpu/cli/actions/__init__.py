@@ -1,1 +1,0 @@
-"""What the commands do; each is imported when its command is called."""

@@ -1,0 +1,334 @@
+"""The tools for assistants: what the commands of the same name print, within what an assistant may see and spend."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurmgpu.cli import cluster, logs, plan, report, status, why
+from slurmgpu.cli.preparing import prepare
+from slurmgpu.cli.shared_answers import shared
+from slurmgpu.cli.terminal import note
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
+from slurmgpu.files.data import example_names
+from slurmgpu.files.trust import staying_below
+from slurmgpu.jobs.cancel import cancel as cancel_jobs
+from slurmgpu.jobs.look import status as look_up
+from slurmgpu.jobs.select import current_user, select
+from slurmgpu.mcp import fields as mcp_fields
+from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require_allowed
+from slurmgpu.mcp.permitted import (
+    check_is_script,
+    check_script,
+    check_since,
+    gpu_seconds,
+    inside,
+    named_profile,
+    own_jobs,
+    stay_below,
+)
+from slurmgpu.mcp.server import OfferedTool
+from slurmgpu.mcp.text import ToolOutput, captured
+from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.runs.preflight import check_before_submission, doubts
+from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.submit import Submission, submit_in
+from slurmgpu.slurm import JobId, Slurm
+
+_SEARCHED = 5000  # lines of a log
+_SUFFIXES = {".yaml", ".yml"}
+
+
+def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
+    """Return the job's options as the command line has them; InvalidInput for files that may not be read."""
+    given, file = asked.given(), asked.file
+    own = asked.set.get("command")
+    for word in (*(asked.command or ()), *(own if isinstance(own, list) else str(own or "").split())):
+        if str(word).endswith((".py", ".sh")):
+            stay_below(str(word), "command")
+    stay_below(str(asked.set.get("work_dir") or "."), "work_dir")
+    named_profile(given.get("job__cluster"))
+    if file is not None:
+        if file in example_names() and not Path(file).exists():
+            return given  # one that ships with slurmgpu
+        given["job__file"] = file = inside(file)
+        if Path(file).suffix not in _SUFFIXES:
+            check_is_script(file)
+        return given
+    from slurmgpu.cli.job_source import find_source
+
+    found = find_source(given, Path.cwd(), os.environ)
+    if found.batch is not None:
+        raise InvalidInput(
+            f"command: {found.batch.name!r} is a batch script", hint="name it as file, without command"
+        )
+    if found.path is not None:
+        inside(str(found.path), "job.yaml")
+    return given
+
+
+def show_plan(asked: mcp_fields.PlanFields) -> ToolOutput:
+    """Show the plan of a job with its reasons."""
+    with captured() as told, staying_below(Path.cwd()):
+        plan.print_plan(job_of(asked), when=False, as_json=False)
+    return told.said()
+
+
+def show_script(asked: mcp_fields.PlanFields) -> ToolOutput:
+    """Show the batch script of a job."""
+    from slurmgpu.cli.preparing import prepare, tell_of_image
+
+    with captured() as told, staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked))
+        tell_of_image(prepared)
+        click.echo(prepared.render(), nl=False)
+    return told.said()
+
+
+def show_findings(asked: mcp_fields.CheckFields) -> ToolOutput:
+    """Show the findings in a batch script."""
+    from slurmgpu.cli.check import findings, print_findings
+    from slurmgpu.files.yaml import refuse_too_many_lines
+
+    with captured() as told, staying_below(Path.cwd()):
+        if asked.file is not None:
+            shown = inside(asked.file)
+            text = check_is_script(shown)
+        else:
+            shown, text = "<text>", refuse_too_many_lines(asked.text or "", "text")
+        print_findings(shown, findings(text, named_profile(asked.cluster)))
+    return told.said()
+
+
+def show_why(asked: mcp_fields.WhyFields) -> ToolOutput:
+    """Show why jobs wait, or why they failed."""
+    own_jobs(asked.jobs, shared())
+    with captured(ends=True) as told:
+        _invoke(why.command, jobs=tuple(asked.jobs))
+    return told.said()
+
+
+def show_status(asked: mcp_fields.StatusFields) -> ToolOutput:
+    """Show the user's jobs."""
+    return _show_some(status.command, asked)
+
+
+def show_report(asked: mcp_fields.ReportFields) -> ToolOutput:
+    """Show what jobs used of what they asked for."""
+    return _show_some(report.command, asked, each=asked.each)
+
+
+def _show_some(
+    command: click.Command, asked: mcp_fields.StatusFields | mcp_fields.ReportFields, **more: object
+) -> ToolOutput:
+    check_since(asked.since)
+    if asked.jobs:
+        own_jobs(asked.jobs, shared())
+    with captured(ends=True) as told:
+        _invoke(
+            command,
+            jobs=tuple(asked.jobs),
+            since=asked.since,
+            states=asked.state,
+            partitions=asked.partition,
+            name=asked.name,
+            **more,
+        )
+    return told.said()
+
+
+def show_gpus(_: mcp_fields.Nothing) -> ToolOutput:
+    """Show which GPUs are free."""
+    with captured() as told:
+        _invoke(cluster.cluster_gpus)
+    return told.said()
+
+
+def show_logs(asked: mcp_fields.LogsFields) -> ToolOutput:
+    """Show the last lines of a job's logs."""
+    own_jobs([asked.job], shared())
+    with captured(ends=True) as told:
+        _invoke(
+            logs.command,
+            jobs=(asked.job,),
+            last=_SEARCHED if asked.find else asked.lines,
+            rank=asked.rank,
+            stream=asked.stream,
+        )
+    said, find = told.said(), asked.find
+    return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
+
+
+def _with_text(text: str, find: str, asked: mcp_fields.LogsFields) -> str:
+    """Return the last of the lines with a text in them, and those around each."""
+    lines = text.split("\n")
+    found = [at for at, line in enumerate(lines) if find in line][-asked.lines :]
+    shown = {at for one in found for at in range(one - asked.around, one + asked.around + 1)}
+    kept = [line for at, line in enumerate(lines) if at in shown]
+    return "\n".join(kept) or f"there is no line with {find!r} in the last {_SEARCHED:,}"
+
+
+def _invoke(command: click.Command, **options: object) -> None:
+    """Run a command; options that are not given have their defaults."""
+    click.Context(command, info_name=command.name).invoke(command, **options)
+
+
+def submit_job(asked: mcp_fields.SubmitFields) -> ToolOutput:
+    """Submit a job once, within the budget."""
+    limit = limit_of(require_allowed("submit"))
+    book = Budget(os.environ)
+    what = _hash(asked)
+    with captured() as told:
+        entry = book.known(asked.once, what)
+        if entry is None:
+            entry = _submitted(asked, what, book, limit)
+        else:
+            note(f"it was submitted before, at {entry.time}; nothing was submitted now")
+        click.echo(f"job {entry.job_id} ({entry.name}), run directory {entry.run_dir}")
+        left = f"{max(limit - book.spent(), 0) // 36 / 100:g}"
+        click.echo(f"{hours(entry.seconds)} GPU-hours are reserved for it; {left} of {hours(limit)} are left")
+    return told.said()
+
+
+def _hash(asked: mcp_fields.SubmitFields) -> str:
+    """Return a hash of the request and its folder, without the name that was made up for it."""
+    text = json.dumps([str(Path.cwd()), asked.model_dump(exclude={"once"})], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
+
+
+def _submitted(asked: mcp_fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
+    """Reserve, and submit; the entry of the job."""
+    with staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked), starts="submit")
+        _check_nothing_to_make(prepared)
+        seconds, script = gpu_seconds(prepared), prepared.render()
+        if starts := prepared.plan.restart_limit:
+            note(
+                f"it may start {starts + 1} times, and each counts (restart: {{limit: 1}} or restart: {{on: []}} reserves less)"
+            )
+        check_script(prepared.plan, script)
+        check_before_submission(prepared.plan, prepared.folder, os.environ)
+        doubted = doubts(prepared.plan, prepared.folder)
+    directory = new_run_directory(prepared.runs, prepared.plan, prepared.loaded.job, script)
+    entry = new_entry(seconds, what, prepared.plan.name, directory.path)
+    try:
+        other = book.reserve(asked.once, entry, limit)
+    except BaseException:
+        directory.remove()
+        raise
+    if other is not None:  # another server was quicker
+        directory.remove()
+        return other
+    path = prepared.loaded.path
+    submission = Submission(
+        plan=prepared.plan,
+        script=script,
+        folder=prepared.folder,
+        cwd=Path.cwd(),
+        job_file=None if path is None else str(path.absolute()),
+        told=note,
+    )
+    try:
+        run, said = submit_in(directory, submission, Slurm(), os.environ)
+    except OutcomeUnknown:
+        book.settle(asked.once, "unknown")
+        raise
+    except SlurmGpuError:
+        # Submission takes the directory away where nothing was sent, or Slurm has refused it: then alone.
+        if not directory.path.exists():
+            book.settle(asked.once, "refused")
+        raise
+    try:
+        book.settle(asked.once, "submitted", run.job_id)
+    except SlurmGpuError as error:  # the job is there; its run directory tells so to the next call
+        note(error.message)
+    if said:
+        note(said)
+    for doubt in doubted:
+        note(doubt)
+    return entry.model_copy(update={"state": "submitted", "job_id": run.job_id})
+
+
+def _check_nothing_to_make(prepared: Prepared) -> None:
+    """PlanError where an image is to be pulled, or an environment packed: that takes long, and fills the user's disk."""
+    making, packing = prepared.image_to_make(note), prepared.environment_to_pack()
+    told = making.told_before if making is not None else packing.told_before if packing is not None else None
+    if told is not None:
+        raise PlanError(
+            f"submit: {told}; assistants do not do that",
+            hint="the user submits it once with slurmgpu submit; what it makes is kept, and serves the next jobs",
+        )
+
+
+def cancel_own_jobs(asked: mcp_fields.CancelFields) -> ToolOutput:
+    """End jobs of the user's own."""
+    require_allowed("cancel")
+    for word in asked.jobs:
+        if JobId.parse(word) is None:
+            raise InvalidInput(
+                f"jobs: {word!r} is not a job's id", hint="give ids as status shows them: 112, or 112_3"
+            )
+    me, slurm, selections = current_user(), Slurm(), select(asked.jobs)
+    found = look_up(slurm, user=me, selections=selections)
+    if found.no_answer is not None:
+        raise found.no_answer
+    for job in found.jobs:
+        # Who administers Slurm could end anybody's.
+        if job.source not in ("none", "run.json") and job.user != me:
+            raise PlanError(
+                f"cancel: {job.job_id} is not a job of {me}; nothing was cancelled",
+                hint="name the user's own jobs only; status lists them",
+            )
+    with captured() as told:
+        results = cancel_jobs(slurm, selections, user=me)
+        for result in results:
+            click.echo(result.message)
+    outcomes = {result.outcome for result in results}
+    code = SlurmRefused.exit_code if outcomes & {"missing", "refused"} else 0
+    code = code or (OutcomeUnknown.exit_code if "unknown" in outcomes else 0)
+    return told.said()._replace(code=code)
+
+
+TOOLS: dict[str, OfferedTool] = {
+    "plan": OfferedTool(
+        "The plan of a job: every sbatch option with its reason, GPU-hours, warnings; where it does not fit, what would.",
+        mcp_fields.PlanFields, show_plan,
+    ),
+    "render": OfferedTool("The batch script of a job.", mcp_fields.PlanFields, show_script),
+    "check": OfferedTool(
+        "What is wrong with a batch script, each finding with its fix.", mcp_fields.CheckFields, show_findings, codes=False,
+    ),
+    "why": OfferedTool(
+        "Why a job waits and what would let it start, or which rank failed first, its error and the fix.",
+        mcp_fields.WhyFields, show_why,
+    ),
+    "report": OfferedTool(
+        "What jobs used of what they asked for, and what to ask for next time.", mcp_fields.ReportFields, show_report,
+    ),
+    "status": OfferedTool(
+        "The user's jobs: waiting, running, and finished since a day.",
+        mcp_fields.StatusFields,
+        show_status,
+    ),
+    "gpus": OfferedTool(
+        "Which GPUs are free at this moment, by type and partition.",
+        mcp_fields.Nothing,
+        show_gpus,
+    ),
+    "logs": OfferedTool("The last lines of a job's logs.", mcp_fields.LogsFields, show_logs, keeps_end=True),
+    "submit": OfferedTool(
+        "Submit a job, once for each name in `once`, within the user's budget: GPUs x time limit x starts are reserved. It "
+        "runs as the user, and costs them; ask them first.",
+        mcp_fields.SubmitFields, submit_job, needs="submit",
+    ),
+    "cancel": OfferedTool(
+        "End jobs of the user's own. Ask them first.",
+        mcp_fields.CancelFields, cancel_own_jobs,
+        needs="cancel",
+    ),
+}  # fmt: skip

@@ -1,0 +1,339 @@
+"""Run a job's script, or a training, on this machine: where it may run, with how many processes, and on which GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurmgpu.cli.preparing import check_whose, prepare, put_any
+from slurmgpu.cli.terminal import note
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.files.jobs import find_job_file, load_job
+from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.launchers import world_size
+from slurmgpu.local.running import LocalRequest, run_here, stand_ins
+from slurmgpu.local.site import UsableGpus, gpus_of_the_job, gpus_of_this_machine, is_on_a_node
+from slurmgpu.models.plan import Plan
+from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.runs.preflight import check_task, is_folder
+from slurmgpu.runs.prepare import Prepared, plan_here
+from slurmgpu.slurm import Slurm
+
+_LOGIN_PROCESSES = 2
+LOGIN_NICE = 15
+
+
+def on_login_node(here: bool) -> bool:
+    """Return whether others share this machine; PlanError if the user has not said that it may be used."""
+    login_node = looks_like_a_login_node()
+    if login_node and not here:
+        job_id = os.environ.get("SLURM_JOB_ID")
+        if job_id is not None:
+            raise PlanError(
+                f"this shell is not on a node of job {job_id}: it looks like a login node, which others share",
+                hint=f"go there first: srun --jobid={job_id} --overlap --pty bash; or --here runs it on this machine "
+                f"all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority",
+            )
+        raise PlanError(
+            "this looks like a login node (Slurm's commands are here, and no job around), which others share",
+            hint=f"--here runs it all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority; or use "
+            "slurmgpu submit",
+        )
+    return login_node
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A job's run on this machine; None: the default."""
+
+    login_node: bool
+    """True if others share this machine."""
+    processes: int | None = None
+    """Processes in all."""
+    nodes: int = 1
+    """Nodes to pretend."""
+    steps: int | None = None
+    """The most optimizer steps of a training."""
+    on_gpus: bool | None = None
+    python: Path | None = None
+    """The interpreter, in place of the job's."""
+    run_dir: Path | None = None
+    """An earlier run directory to go on in."""
+
+
+def act_run(
+    given: dict[str, object],
+    processes: int | None,
+    pretend_nodes: int,
+    steps: int | None,
+    here: bool,
+    on_gpus: bool | None,
+    run_dir: Path | None,
+) -> None:
+    prepared = prepare(given, starts="run")
+    login_node = on_login_node(here)
+    local = LocalRun(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
+    click.get_current_context().exit(run_prepared(prepared, local))
+
+
+def run_prepared(prepared: Prepared, here: LocalRun) -> int:
+    """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
+    gpus = choose_gpus(prepared.plan, here.on_gpus)
+    each = _processes_per_node(prepared, here, gpus)
+    gpus = share_out(prepared.plan, gpus, each, here.nodes)
+    _check_local(prepared, here.steps)
+    script = prepared.render()
+    if here.run_dir is None:
+        made = new_run_directory(prepared.runs, prepared.plan, prepared.loaded.job, script)
+        path = made.path
+    else:
+        _check_earlier(here.run_dir, script)
+        made, path = None, here.run_dir
+    request = _request(prepared, here, script=script, run_dir=path, each=each, gpus=gpus)
+    try:
+        replaced = stand_ins(request)
+    except BaseException:
+        if made is not None:
+            made.remove()
+        raise
+    for said in gpus_in_words(prepared.plan, gpus, here.on_gpus, each * here.nodes):
+        note(said)
+    for line in replaced:
+        note(f"stand-in: {line}")
+    note(f"run directory {path}")
+    code = run_here(request)
+    if code:
+        note(f"the script ended with exit code {code}")
+    if code and any(path.glob("checkpoints/step-*/manifest.json")):
+        note(f"to go on here, the same command with --run-dir {shlex.quote(str(path))}")
+    return code
+
+
+def _check_earlier(run_dir: Path, script: str) -> None:
+    """Refuse a directory of another job: its checkpoints would be taken for this one's."""
+    check_whose(run_dir, str(run_dir.absolute()))
+    file = run_dir / "script.sbatch"
+    if not file.is_file():
+        raise InvalidInput(
+            f"--run-dir {run_dir}: is not a run directory: it has no script.sbatch",
+            hint="give the one that the earlier run printed",
+        )
+    if file.read_bytes() != script.encode():
+        raise InvalidInput(
+            f"--run-dir {run_dir}: was made by another job, or with other options",
+            hint=f"give the options of then ({run_dir / 'job.yaml'} has them all), or leave --run-dir out; "
+            f"the training's settings may be changed in {run_dir / 'train.json'}",
+        )
+
+
+def looks_like_a_login_node() -> bool:
+    """Return whether a cluster answers here, and this is not a node of a job."""
+    return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
+
+
+def _processes_per_node(prepared: Prepared, here: LocalRun, gpus: UsableGpus | None) -> int:
+    plan, processes, nodes = prepared.plan, here.processes, here.nodes
+    if processes is not None and processes % nodes:
+        raise InvalidInput(
+            f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}",
+            hint=f"give a multiple, such as --processes {processes // nodes * nodes or nodes}",
+        )
+    size = plan.spawned_per_node or world_size(plan)
+    if plan.steps:
+        size = max(step.nodes * step.processes_per_node for step in plan.steps)
+    if plan.processes_per_node == size == 1:
+        if (processes or 1) > 1:
+            train = prepared.loaded.job.train
+            alone = train is not None and train.strategy in ("single", "dp", "model_parallel")
+            raise InvalidInput(
+                f"--processes {processes}: the job has one process",
+                hint="strategy: single, dp and model_parallel are one process; ddp, fsdp2 or auto are as many as there are GPUs"
+                if alone
+                else "ask for more GPUs, such as --gpus 2",
+            )
+        return 1
+    most = prepared.loaded.settings.settings.policy.max_run_processes
+    if most is not None and (processes or 0) > most:
+        raise InvalidInput(
+            f"--processes {processes}: this site allows {most} on this machine (policy.max_run_processes)",
+            hint=f"use at most --processes {most}, or submit the job",
+        )
+    room = len(gpus.devices) if gpus else _cpus()
+    wanted = processes // nodes if processes else max(1, min(size, room, most or room) // nodes)
+    return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if here.login_node else wanted
+
+
+def _cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has no affinity mask
+        return os.cpu_count() or 1
+
+
+def _check_local(prepared: Prepared, steps: int | None) -> None:
+    if steps is not None and prepared.plan.train is None:
+        raise InvalidInput(
+            "--steps bounds a training task (train:), and this job runs a command",
+            hint="bound the command by its own options",
+        )
+    shell = (prepared.plan.shebang or "/bin/bash").split()
+    if prepared.plan.script is not None and Path(shell[-1 if "env" in shell[0] else 0]).name not in {
+        "bash",
+        "sh",
+    }:
+        raise InvalidInput(
+            f"shebang: {prepared.plan.shebang!r}: only scripts of bash and sh are run here, where its own words stand in "
+            "for Slurm's",
+            hint="try it on the cluster, or in a sandbox: slurmgpu sandbox up",
+        )
+    folder = prepared.folder
+    if folder is not None and is_folder(folder):
+        check_task(prepared.plan, folder)
+
+
+def _request(
+    prepared: Prepared, here: LocalRun, *, script: str, run_dir: Path, each: int, gpus: UsableGpus | None
+) -> LocalRequest:
+    plan, folder = prepared.plan, prepared.folder
+    return LocalRequest(
+        script=script,
+        run_dir=run_dir,
+        submit_dir=folder if folder is not None and is_folder(folder) else Path.cwd(),
+        job_name=plan.name,
+        nodes=here.nodes,
+        processes_per_node=1 if plan.spawned_per_node else each,
+        spawned_per_node=each if plan.spawned_per_node else 0,
+        gpus_per_node=plan.gpus_per_node,
+        gpus=gpus,
+        cpus_per_task=max(1, _cpus() // (each * here.nodes)),
+        partition=plan.partition,
+        account=plan.option("account"),
+        max_steps=here.steps,
+        nice=LOGIN_NICE if here.login_node else 0,
+        python=here.python,
+    )
+
+
+def plan_training_here(
+    layer: Layered,
+    what: str,
+    *,
+    config: Sequence[str],
+    sets: Sequence[str],
+    cluster: str | None,
+    gpus: int,
+) -> Prepared:
+    """Return the training, in its environment on the cluster; what else the cluster wants does not matter here.
+
+    ``what`` is a task or a job file, over which ``layer`` lies, and ``config`` and ``sets`` over that.
+    """
+    is_task = _is_task(what)
+
+    def put(key: str, value: object, origin: str) -> None:
+        layer.put(tuple(key.split(".")), value, Origin(origin))
+
+    for text in sets:
+        put_any(text, put)
+    for text in config:
+        put_any(text, put, "--config", "channels=16", "train.config.")
+    if is_task:
+        put("train.task", what, "the argument")
+        put("resources.nodes", 1, "slurmgpu train")
+        put("resources.gpus", gpus, "option --processes")
+    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
+    if loaded.job.train is None:
+        raise InvalidInput(
+            f"{what}: has no train:, and there is nothing to train",
+            hint="slurmgpu run runs a job's command on this machine",
+        )
+    return plan_here(loaded, cluster)
+
+
+def training_as_options(
+    what: str, config: Sequence[str], sets: Sequence[str], cluster: str | None
+) -> dict[str, Any]:
+    """Return the same training as `prepare` takes it: a job for the cluster."""
+    every = (*sets, *(f"train.config.{text}" for text in config))
+    given: dict[str, Any] = {"job__cluster": cluster}
+    if _is_task(what):
+        return {**given, "job__set": (f"train.task={json.dumps(what)}", *every)}
+    return {**given, "job__file": what, "job__set": every}
+
+
+def _is_task(what: str) -> bool:
+    """Return whether the word names a task, and no job file."""
+    return re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None
+
+
+def count_of_the_job() -> int:
+    """Return how many GPUs Slurm gave the job that this runs in, on this node; 0 outside of any."""
+    found = gpus_of_the_job(os.environ)
+    return len(found.devices) if found else 0
+
+
+def choose_gpus(plan: Plan, on_gpus: bool | None) -> UsableGpus | None:
+    """The GPUs that may be used here; None: the CPU stands in for them, or the job asks for none."""
+    if on_gpus is False:
+        return None
+    if not plan.gpus_per_node:
+        if on_gpus:
+            raise InvalidInput(
+                "--gpu: no GPU is asked for, so there is none to use",
+                hint=f"--gpus {count_of_the_job() or 1} asks for GPUs; leave --gpu out, and it runs on the CPU",
+            )
+        return None
+    found = gpus_of_the_job(os.environ)
+    if found is None and on_gpus:
+        found = gpus_of_this_machine(os.environ)
+    if found is not None and found.devices:
+        return found
+    if on_gpus:
+        of = found.owner if found else "this machine"
+        raise InvalidInput(
+            f"--gpu: {of} shows no GPU",
+            hint="leave --gpu out, and it runs on the CPU; CUDA_VISIBLE_DEVICES and nvidia-smi -L show what is there",
+        )
+    return None
+
+
+def share_out(plan: Plan, gpus: UsableGpus | None, each: int, nodes: int) -> UsableGpus | None:
+    """As many GPUs as the job wants for ``each`` processes on so many nodes; InvalidInput where ranks would share one."""
+    if gpus is None:
+        return None
+    there = len(gpus.devices)
+    if nodes > there or (plan.train is not None and nodes * each > there):
+        raise InvalidInput(
+            f"{nodes * each} processes on {nodes} node(s) need as many GPUs, and {gpus.owner} has {there}",
+            hint=f"use --processes {there}"
+            + (", without --pretend-nodes" if nodes > 1 else "")
+            + "; or --cpu",
+        )
+    return gpus.share(nodes, min(max(plan.gpus_per_node, each), there // nodes))
+
+
+def gpus_in_words(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
+    """Yield a sentence for the GPUs that are used, and for those of the job that are not."""
+    of_job = gpus_of_the_job(os.environ)
+    if gpus is not None:
+        count = len(gpus.devices)
+        of = f" (the job file asks for {plan.gpus})" if plan.gpus != count else ""
+        yield f"{count} GPU{'s' if count > 1 else ''} of {gpus.owner}: used{of}"
+        if processes > count:
+            yield f"warning: {processes} processes share {'them' if count > 1 else 'it'}; nccl refuses two of a group on one GPU"
+    elif of_job is not None and of_job.devices:
+        count = len(of_job.devices)
+        why = "--cpu" if on_gpus is False else f"none is asked for; --gpus {count} asks for all of them"
+        yield f"{count} GPU(s) of {of_job.owner}: not used ({why})"
+    if of_job is not None and int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1:
+        yield (
+            f"the other nodes of {os.environ.get('SLURM_JOB_NODELIST', 'the job')} are not used: this runs on "
+            f"{os.environ['SLURMD_NODENAME']} alone; slurmgpu submit runs on several"
+        )

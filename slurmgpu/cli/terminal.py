@@ -1,0 +1,49 @@
+"""What is said to the person: notes beside a result, and the text of logs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import click
+
+from slurmgpu.printable import Harmless
+
+
+def note(text: str) -> None:
+    """Say something to the person, beside the result."""
+    from slurmgpu.printable import printable_lines
+
+    click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """The width of a terminal; None where a stream is not one."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+@contextmanager
+def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
+    """Yield a printer of logs: to a file the text as it is, to a terminal or a pipe without control sequences."""
+    harmless = None if _goes_to_a_file() else Harmless(redraws=redraws)
+
+    def write(piece: str) -> None:
+        click.echo(harmless.text(piece) if harmless is not None else piece, nl=False)
+
+    try:
+        yield write
+    finally:
+        if harmless is not None:
+            click.echo(harmless.end(), nl=False)
+
+
+def _goes_to_a_file() -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # no file at all: a program that collects it
+        return True

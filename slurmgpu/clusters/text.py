@@ -1,0 +1,262 @@
+"""Cluster profiles as lines for people: one in full, and the table of `slurmgpu cluster list`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
+from slurmgpu.models.site import Source
+
+
+def age(source: Source | None, today: datetime.date) -> str:
+    """Return how old the figures are."""
+    if source is None:
+        return "no source given"
+    days = source.days_old(today)
+    if days is None:
+        own = "which states no date"
+    elif days < 0:
+        own = f"of {source.date}, in future"
+    elif days == 0:
+        own = f"of {source.date}"
+    else:
+        least = "at least " if isinstance(source.date, str) else ""
+        own = f"of {source.date}, {least}{days} day{'s' * (days != 1)} old"
+    return f"{own}; read {source.read}" if source.read else own
+
+
+def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
+    """The profile; a question mark follows what was guessed."""
+    if cluster.source:
+        yield f"  source: {cluster.source.text}, {age(cluster.source, today)}"
+    if cluster.covers:
+        yield f"  covers: {cluster.covers}"
+    if cluster.farewell:
+        yield f"  {cluster.farewell}"
+    if cluster.based_on:
+        yield f"  based on: {cluster.based_on}"
+    for name, partition in cluster.partitions.items():
+        yield from _partition(name, partition, cluster)
+    if cluster.gpu_types:
+        yield f"  GPU types: {', '.join(_gpu_types(cluster))}"
+    for name, qos in cluster.qos.items():
+        said = [*_limits(qos.limits)]
+        said += (
+            [f"lifts {' and '.join(_spaced(one) for one in qos.lifts)} of the partition"] if qos.lifts else []
+        )
+        said += ["preemptible"] if qos.preemptible else []
+        said += [f"charged {qos.usage_factor:g} times"] if qos.usage_factor is not None else []
+        yield f"  QOS {name}: {', '.join(said) or 'no limits stated'}"
+    for one in cluster.associations:
+        where = f" in {one.partition}" if one.partition else ""
+        default = " (default)" if one.account == cluster.default_account and not where else ""
+        said = [f"QOS {', '.join(one.qos)}"] if one.qos else []
+        said += _limits(one.limits)
+        yield f"  account {one.account}{where}{default}: {', '.join(said) or 'no limits stated'}"
+    for field in ("licenses", "reservations"):
+        for name, value in getattr(cluster, field).items():
+            yield f"  {field[:-1]} {name}: {_in_words(_stated(value))}"
+    for field in ("slurm", "software"):
+        yield from _keys(field, _stated(getattr(cluster, field)), cluster)
+    for name, environment in cluster.environments.items():
+        default = " (default)" if name == cluster.default_environment else ""
+        yield f"  environment {name}{default}: {environment.description or ''}"
+    yield from (
+        _keys("dialect", _dialect(cluster), cluster) if _dialect(cluster) else ["  dialect: the usual one"]
+    )
+    for key, why in cluster.guessed.items():
+        yield f"  guessed? {key}: {why}"
+    for key, why in cluster.hidden.items():
+        yield f"  hidden {key}: {why}"
+
+
+def _dialect(cluster: Cluster) -> dict[str, object]:
+    """Return what differs from the defaults, and what was guessed though it does not."""
+    unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
+    return {
+        key: value
+        for key, value in _stated(cluster.dialect).items()
+        if key in unusual or f"dialect.{key}" in cluster.guessed
+    }
+
+
+def _stated(value: object) -> Any:
+    """Return what the profile says, as JSON has it."""
+    return (
+        value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        if hasattr(value, "model_dump")
+        else value
+    )
+
+
+def _partition(name: str, partition: Partition, cluster: Cluster) -> Iterator[str]:
+    said = [*_limits(partition.limits)]
+    said += ["the default"] if name == cluster.default_partition else []
+    said += [f"state {partition.state}"] if partition.state != "up" else []
+    said += ["preemptible"] if partition.preemptible else []
+    said += ["whole nodes"] if partition.whole_nodes else []
+    said += ["only jobs with GPUs"] if partition.requires_gpu else []
+    for word, names in (
+        ("accounts", partition.accounts), ("not accounts", partition.denied_accounts), ("QOS", partition.qos),
+        ("not QOS", partition.denied_qos), ("groups", partition.groups),
+    ):  # fmt: skip
+        said += [f"{word} {' '.join(names)}"] if names else []
+    said += [f"limits of QOS {partition.own_qos}"] if partition.own_qos else []
+    yield f"  partition {name}: {', '.join(said) or 'no limits stated'}"
+    for index, group in enumerate(partition.nodes):
+        place = f"partitions.{name}.nodes.{index}"
+        mark = "?" if any(_about(key, place) for key in cluster.guessed) else ""
+        yield f"    {_group(group)}{mark}"
+
+
+def _about(guessed: str, place: str) -> bool:
+    """Return whether a guess is about a place, what is in it, or all around it."""
+    return f"{guessed}.".startswith(f"{place}.") or f"{place}.".startswith(f"{guessed}.")
+
+
+def _group(group: NodeGroup) -> str:
+    count = "? nodes" if group.count is None else "1 node" if group.count == 1 else f"{group.count} nodes"
+    if isinstance(group.gpus, dict):
+        gpus = " and ".join(f"{number} GPUs {kind}" for kind, number in group.gpus.items())
+    else:
+        gpus = "? GPUs" if group.gpus is None else f"{group.gpus} GPUs"
+    rest = [gpus + (f" {group.gpu_type}" if group.gpu_type else "")]
+    rest += [f"{group.shards} shards"] if group.shards else []
+    rest += [f"{group.cpus} CPUs"] if group.cpus else []
+    rest += [group.memory.readable] if group.memory else []
+    rest += [f"{name} {number}" for name, number in group.gres.items()]
+    return f"{count} with {', '.join(rest)}"
+
+
+def _gpu_types(cluster: Cluster) -> Iterator[str]:
+    for name, one in cluster.gpu_types.items():
+        mark = "?" if any(key.startswith(f"gpu_types.{name}") for key in cluster.guessed) else ""
+        yield f"{name} {one.memory.readable}{mark}" if one.memory else name
+
+
+def _limits(limits: Limits) -> list[str]:
+    stated = limits.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    found = []
+    for key, value in stated.items():
+        if isinstance(value, dict):
+            value = " ".join(
+                f"{_spaced(inner)} {_in_words(one)}" for inner, one in value.items() if one not in ({}, [])
+            )
+        if value not in ("", [], {}):
+            found.append(f"{_spaced(key)} {_in_words(value)}")
+    return found
+
+
+def _spaced(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _keys(field: str, stated: dict[str, object], cluster: Cluster) -> Iterator[str]:
+    shown = {key: value for key, value in stated.items() if value not in ([], {}, None)}
+    if shown:
+        marks = {key: "?" if f"{field}.{key}" in cluster.guessed else "" for key in shown}
+        text = ", ".join(f"{key} {_in_words(value)}{marks[key]}" for key, value in shown.items())
+        yield f"  {field}: {text}"
+
+
+def _in_words(value: object) -> str:
+    """A setting as the profile writes it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_in_words(inner)}' for key, inner in value.items())}}}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_WIDTH = 80
+# A slice of a GPU (MIG), which is not a type of its own to whoever looks for a cluster.
+_SLICE = re.compile(r"(?:\A|[_-])\d+g\.\d+gb")
+
+
+class ProfileRow(NamedTuple):
+    """A profile in the list."""
+
+    name: str
+    cluster: Cluster
+    path: Path
+    whose: str | None
+    """Whose it is, when it does not ship with slurmgpu: yours, the lab's, ..."""
+    chosen: bool
+
+    @property
+    def site(self) -> str:
+        """The site, shortly: what the description says before the machine's name; and whether the machine is no more."""
+        retired = self.cluster.retired
+        text = (self.cluster.description or "").partition(", ")[0]
+        return ": ".join(filter(None, [self.whose, f"ended {retired.date}" if retired else None, text]))
+
+    @property
+    def gpus(self) -> list[str]:
+        """The types of GPU, slices left out."""
+        groups = [group for partition in self.cluster.partitions.values() for group in partition.nodes]
+        stated = [list(one.gpus) if isinstance(one.gpus, dict) else [one.gpu_type] for one in groups]
+        names = [*self.cluster.gpu_types, *(name for names in stated for name in names if name)]
+        return [name for name in dict.fromkeys(names) if not _SLICE.search(name)]
+
+    @property
+    def date(self) -> str:
+        """Its source's own date."""
+        return str(self.cluster.source.date) if self.cluster.source else "no source"
+
+    def data(self) -> dict[str, object]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "description": self.cluster.description,
+            "slurm_name": self.cluster.slurm_name,
+            "based_on": self.cluster.based_on,
+            "gpus": self.gpus,
+            "source": self.cluster.source.model_dump(mode="json") if self.cluster.source else None,
+            "covers": self.cluster.covers,
+            "retired": self.cluster.retired.model_dump(mode="json") if self.cluster.retired else None,
+            "path": str(self.path),
+            "shipped": self.whose is None,
+            "chosen": self.chosen,
+        }
+
+
+def matches(row: ProfileRow, words: Sequence[str]) -> bool:
+    """Return whether each word is in the name, the description or a type of GPU; case does not count."""
+    text = " ".join([row.name, row.site, row.cluster.description or "", *row.gpus]).lower()
+    return all(word.lower() in text for word in words)
+
+
+def profile_table(rows: Sequence[ProfileRow]) -> Iterator[str]:
+    """The table's lines; what does not fit is cut off, the name never."""
+    name = max((len(row.name) for row in rows), default=0)
+    date = max((len(row.date) for row in rows), default=0)
+    left = max(_WIDTH - len("* ") - name - date - 3 * len("  "), 20)
+    gpus = left * 2 // 5
+    site = left - gpus
+    yield click.style(f"  {'NAME':<{name}}  {'SITE':<{site}}  {'GPUS':<{gpus}}  SOURCE", bold=True)
+    for row in rows:
+        star = click.style("*", fg="green", bold=True) if row.chosen else " "
+        shown = click.style(f"{row.name:<{name}}", fg="green" if row.chosen else "cyan")
+        types = _fitting(row.gpus, gpus)
+        dated = click.style(row.date, dim=True)
+        yield f"{star} {shown}  {_cut(row.site, site):<{site}}  {types:<{gpus}}  {dated}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
+def _fitting(names: Sequence[str], width: int) -> str:
+    """As many names as fit, and how many more there are."""
+    text = ", ".join(names)
+    shown = len(names)
+    while len(text) > width and shown > 1:
+        shown -= 1
+        text = f"{', '.join(names[:shown])}, +{len(names) - shown}"
+    return _cut(text or "?", width)

@@ -1,1 +1,0 @@
-"""What Slurm says of its cluster, read into a Cluster."""
