@@ -163,7 +163,7 @@ def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
     manifest = newest.manifest if newest is not None else None
     if manifest is None or settings.get("resume") is False:
         return False
-    return is_finished(manifest.model_dump(), settings, settings.get("max_steps"))
+    return is_finished(manifest.model_dump(exclude={"parts"}), settings, settings.get("max_steps"))
 
 
 def best_of(found: list[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:

@@ -39,10 +39,15 @@ _HOME, _FOLDER, _CODE = "/home/you", "/home/you/project", "code"
 _LIBRARIES = (
     "annotated-types", "jinja2", "markupsafe", "pydantic", "ruamel.yaml", "typing-extensions", "typing-inspection",
 )  # fmt: skip
-# What the planner and the renderer never import; of the training, what is read of its tasks.
+# What the planner and the renderer never import; of the training, its settings and what is read of its tasks.
 _LEFT_OUT = ("mcp", "cli", "diagnosis", "clusters", "doctor", "shell", "jobs", "sampling", "sandbox",
              "top", "training", "without_gpus")  # fmt: skip
-_ALL_THE_SAME = ("training/tasks/options.json", "training/__init__.py", "training/methods.py")
+_ALL_THE_SAME = (
+    "training/__init__.py",
+    "training/formats/",
+    "training/methods.py",
+    "training/tasks/options.json",
+)
 _OF_WEB = (
     "__init__.py",
     "drawing.py",
@@ -266,7 +271,7 @@ def _code(core: bytes) -> dict[str, bytes]:
 def _is_needed(name: str, first: str, rest: str) -> bool:
     if first == "web":
         return rest in _OF_WEB
-    return (first not in _LEFT_OUT and first != "_data") or name in _ALL_THE_SAME
+    return (first not in _LEFT_OUT and first != "_data") or name.startswith(_ALL_THE_SAME)
 
 
 def _python_of(library: str) -> dict[str, bytes]:

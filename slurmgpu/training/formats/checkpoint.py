@@ -19,7 +19,6 @@ __all__ = [
     "CHECKPOINT_SCHEMA",
     "INDEX",
     "MANIFEST",
-    "UNSEALED_SCHEMA",
     "index_of",
     "is_finished",
     "is_of_metric",
@@ -40,7 +39,7 @@ CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 INDEX = "index.json"
 CHECKPOINT_SCHEMA = "slurmgpu.checkpoint/2"
-UNSEALED_SCHEMA = "slurmgpu.checkpoint/1"
+_UNSEALED_SCHEMA = "slurmgpu.checkpoint/1"
 """Of earlier versions: without a checksum of the manifest."""
 INDEX_SCHEMA = "slurmgpu.checkpoint-index/1"
 _SEAL = ',\n "sha256": '
@@ -81,7 +80,7 @@ def read_manifest(text: bytes, step: Optional[int]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{MANIFEST} cannot be read: {error}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema not in (CHECKPOINT_SCHEMA, UNSEALED_SCHEMA):
+    if schema not in (CHECKPOINT_SCHEMA, _UNSEALED_SCHEMA):
         raise ValueError(f"{MANIFEST} is not of schema {CHECKPOINT_SCHEMA}")
     if schema == CHECKPOINT_SCHEMA and text != _with_seal(text.rpartition(_SEAL.encode())[0]):
         raise ValueError(f"{MANIFEST} differs from its SHA-256")
