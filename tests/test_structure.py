@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parents[1] / "slurmgpu"
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
-    graph = grimp.build_graph("slurmgpu", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph("slurmgpu", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # CycleError names the files
 
