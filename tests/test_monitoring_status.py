@@ -22,8 +22,7 @@ from slurmgpu.files.run_record import read_run
 from slurmgpu.jobs import logs
 from slurmgpu.jobs.log_files import logs_of
 from slurmgpu.jobs.logs import find_logs
-from slurmgpu.jobs.look import StatusReport, status
-from slurmgpu.jobs.merge import merge
+from slurmgpu.jobs.look import StatusReport, merge, status
 from slurmgpu.jobs.runs import find_run, run_of_job
 from slurmgpu.jobs.select import select, since_moment
 from slurmgpu.jobs.table import plain, table

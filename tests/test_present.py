@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.slurm.limits_now import parse_book
 from slurmgpu.slurm.nodes_now import nodes_of
+from slurmgpu.slurm.now import parse_book
 from slurmgpu.slurm.queue import parse_asked, parse_queue
 from tests.present import Recorded, asked_row, jobs_of, queue_row
 from tests.recorded import RELEASES, recorded

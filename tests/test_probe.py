@@ -340,12 +340,12 @@ def of_accounting(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: Any
 ) -> tuple[JobReport, list[float]]:
     """The report on a probe where sacct gives these answers, one after another, and how long was waited for them."""
-    from slurmgpu.cli import probing as probe_once
+    from slurmgpu.cli import probing
     from slurmgpu.models.cluster import GENERIC
     from tests.test_report import slurm
 
     waited: list[float] = []
-    monkeypatch.setattr(probe_once.time, "sleep", waited.append)
+    monkeypatch.setattr(probing.time, "sleep", waited.append)
     left = list(answers)
 
     def answer(argv: Any) -> Any:
@@ -364,7 +364,7 @@ def of_accounting(
         submitted_at=BEGIN,
     )
     asked = slurm(sacct=answer)
-    return probe_once.report_of(asked, run, stopped().job, GENERIC), waited
+    return probing.report_of(asked, run, stopped().job, GENERIC), waited
 
 
 def test_accounting_that_lags_behind_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -464,8 +464,8 @@ def test_the_fastest_micro_batch_that_fits_is_taken_if_it_is_worth_a_change() ->
 def test_ctrl_c_in_the_moment_in_which_it_is_offered_cancels_the_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
-    from slurmgpu.cli import waiting as probe_waiting
-    from slurmgpu.doctor import on_nodes as doctor_on_nodes
+    from slurmgpu.cli import waiting
+    from slurmgpu.doctor import on_nodes
     from slurmgpu.slurm import Slurm
 
     cancelled: list[str] = []
@@ -478,14 +478,14 @@ def test_ctrl_c_in_the_moment_in_which_it_is_offered_cancels_the_job(
         cancelled.extend(str(one.run.job_id) for one in selections)
         return []
 
-    monkeypatch.setattr(probe_waiting, "note", note)
-    monkeypatch.setattr(probe_waiting, "cancel", cancel)
+    monkeypatch.setattr(waiting, "note", note)
+    monkeypatch.setattr(waiting, "cancel", cancel)
     monkeypatch.setattr(Slurm, "cancel", lambda _, jobs: cancelled.extend(jobs))
     slurm = Slurm(env={})
     run = Run.model_construct(run_dir=str(tmp_path), job_id=7, cluster=None)
     waits = {
-        "probe": probe_waiting.Wait(slurm, run, None).until_its_end,
-        "doctor": lambda: doctor_on_nodes._wait(slurm, run, "", 60, note),
+        "probe": waiting.Wait(slurm, run, None).until_its_end,
+        "doctor": lambda: on_nodes._wait(slurm, run, "", 60, note),
     }
     with pytest.raises(KeyboardInterrupt):
         waits[command]()

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.models.run import JobState
-from slurmgpu.slurm.ids import JobId, expand_pattern, first_host
 from slurmgpu.slurm.text import (
     SEPARATOR,
+    JobId,
+    expand_pattern,
+    first_host,
     gpus_of_job,
     known,
     moment,

@@ -20,7 +20,7 @@ from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.waits import about, waits, word_of
 from slurmgpu.jobs.why.answer import Why, listed
 from slurmgpu.jobs.why.explain import explain
-from slurmgpu.jobs.why.queue_position import MOST_JOBS, remembered
+from slurmgpu.jobs.why.room import MOST_JOBS, remembered
 from slurmgpu.jobs.why.sizes import shapes_of
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Progress, SampleSummary
 from slurmgpu.slurm import Slurm

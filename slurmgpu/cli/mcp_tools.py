@@ -20,7 +20,7 @@ from slurmgpu.files.trust import staying_below
 from slurmgpu.jobs.cancel import cancel as cancel_jobs
 from slurmgpu.jobs.look import status as look_up
 from slurmgpu.jobs.select import current_user, select
-from slurmgpu.mcp import fields as mcp_fields
+from slurmgpu.mcp import fields
 from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require_allowed
 from slurmgpu.mcp.permitted import (
     check_is_script,
@@ -44,7 +44,7 @@ _SEARCHED = 5000  # lines of a log
 _SUFFIXES = {".yaml", ".yml"}
 
 
-def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
+def job_of(asked: fields.JobFields) -> dict[str, Any]:
     """Return the job's options as the command line has them; InvalidInput for files that may not be read."""
     given, file = asked.given(), asked.file
     own = asked.set.get("command")
@@ -72,14 +72,14 @@ def job_of(asked: mcp_fields.JobFields) -> dict[str, Any]:
     return given
 
 
-def show_plan(asked: mcp_fields.PlanFields) -> ToolOutput:
+def show_plan(asked: fields.PlanFields) -> ToolOutput:
     """Show the plan of a job with its reasons."""
     with captured() as told, staying_below(Path.cwd()):
         plan.print_plan(job_of(asked), when=False, as_json=False)
     return told.said()
 
 
-def show_script(asked: mcp_fields.PlanFields) -> ToolOutput:
+def show_script(asked: fields.PlanFields) -> ToolOutput:
     """Show the batch script of a job."""
     from slurmgpu.cli.preparing import prepare, tell_of_image
 
@@ -90,7 +90,7 @@ def show_script(asked: mcp_fields.PlanFields) -> ToolOutput:
     return told.said()
 
 
-def show_findings(asked: mcp_fields.CheckFields) -> ToolOutput:
+def show_findings(asked: fields.CheckFields) -> ToolOutput:
     """Show the findings in a batch script."""
     from slurmgpu.cli.check import findings, print_findings
     from slurmgpu.files.yaml import refuse_too_many_lines
@@ -105,7 +105,7 @@ def show_findings(asked: mcp_fields.CheckFields) -> ToolOutput:
     return told.said()
 
 
-def show_why(asked: mcp_fields.WhyFields) -> ToolOutput:
+def show_why(asked: fields.WhyFields) -> ToolOutput:
     """Show why jobs wait, or why they failed."""
     own_jobs(asked.jobs, shared())
     with captured(ends=True) as told:
@@ -113,18 +113,18 @@ def show_why(asked: mcp_fields.WhyFields) -> ToolOutput:
     return told.said()
 
 
-def show_status(asked: mcp_fields.StatusFields) -> ToolOutput:
+def show_status(asked: fields.StatusFields) -> ToolOutput:
     """Show the user's jobs."""
     return _show_some(status.command, asked)
 
 
-def show_report(asked: mcp_fields.ReportFields) -> ToolOutput:
+def show_report(asked: fields.ReportFields) -> ToolOutput:
     """Show what jobs used of what they asked for."""
     return _show_some(report.command, asked, each=asked.each)
 
 
 def _show_some(
-    command: click.Command, asked: mcp_fields.StatusFields | mcp_fields.ReportFields, **more: object
+    command: click.Command, asked: fields.StatusFields | fields.ReportFields, **more: object
 ) -> ToolOutput:
     check_since(asked.since)
     if asked.jobs:
@@ -142,14 +142,14 @@ def _show_some(
     return told.said()
 
 
-def show_gpus(_: mcp_fields.Nothing) -> ToolOutput:
+def show_gpus(_: fields.Nothing) -> ToolOutput:
     """Show which GPUs are free."""
     with captured() as told:
         _invoke(cluster.cluster_gpus)
     return told.said()
 
 
-def show_logs(asked: mcp_fields.LogsFields) -> ToolOutput:
+def show_logs(asked: fields.LogsFields) -> ToolOutput:
     """Show the last lines of a job's logs."""
     own_jobs([asked.job], shared())
     with captured(ends=True) as told:
@@ -164,7 +164,7 @@ def show_logs(asked: mcp_fields.LogsFields) -> ToolOutput:
     return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
 
 
-def _with_text(text: str, find: str, asked: mcp_fields.LogsFields) -> str:
+def _with_text(text: str, find: str, asked: fields.LogsFields) -> str:
     """Return the last of the lines with a text in them, and those around each."""
     lines = text.split("\n")
     found = [at for at, line in enumerate(lines) if find in line][-asked.lines :]
@@ -178,7 +178,7 @@ def _invoke(command: click.Command, **options: object) -> None:
     click.Context(command, info_name=command.name).invoke(command, **options)
 
 
-def submit_job(asked: mcp_fields.SubmitFields) -> ToolOutput:
+def submit_job(asked: fields.SubmitFields) -> ToolOutput:
     """Submit a job once, within the budget."""
     limit = limit_of(require_allowed("submit"))
     book = Budget(os.environ)
@@ -195,13 +195,13 @@ def submit_job(asked: mcp_fields.SubmitFields) -> ToolOutput:
     return told.said()
 
 
-def _hash(asked: mcp_fields.SubmitFields) -> str:
+def _hash(asked: fields.SubmitFields) -> str:
     """Return a hash of the request and its folder, without the name that was made up for it."""
     text = json.dumps([str(Path.cwd()), asked.model_dump(exclude={"once"})], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
-def _submitted(asked: mcp_fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
+def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
     """Reserve, and submit; the entry of the job."""
     with staying_below(Path.cwd()):
         prepared = prepare(job_of(asked), starts="submit")
@@ -265,7 +265,7 @@ def _check_nothing_to_make(prepared: Prepared) -> None:
         )
 
 
-def cancel_own_jobs(asked: mcp_fields.CancelFields) -> ToolOutput:
+def cancel_own_jobs(asked: fields.CancelFields) -> ToolOutput:
     """End jobs of the user's own."""
     require_allowed("cancel")
     for word in asked.jobs:
@@ -297,38 +297,38 @@ def cancel_own_jobs(asked: mcp_fields.CancelFields) -> ToolOutput:
 TOOLS: dict[str, OfferedTool] = {
     "plan": OfferedTool(
         "The plan of a job: every sbatch option with its reason, GPU-hours, warnings; where it does not fit, what would.",
-        mcp_fields.PlanFields, show_plan,
+        fields.PlanFields, show_plan,
     ),
-    "render": OfferedTool("The batch script of a job.", mcp_fields.PlanFields, show_script),
+    "render": OfferedTool("The batch script of a job.", fields.PlanFields, show_script),
     "check": OfferedTool(
-        "What is wrong with a batch script, each finding with its fix.", mcp_fields.CheckFields, show_findings, codes=False,
+        "What is wrong with a batch script, each finding with its fix.", fields.CheckFields, show_findings, codes=False,
     ),
     "why": OfferedTool(
         "Why a job waits and what would let it start, or which rank failed first, its error and the fix.",
-        mcp_fields.WhyFields, show_why,
+        fields.WhyFields, show_why,
     ),
     "report": OfferedTool(
-        "What jobs used of what they asked for, and what to ask for next time.", mcp_fields.ReportFields, show_report,
+        "What jobs used of what they asked for, and what to ask for next time.", fields.ReportFields, show_report,
     ),
     "status": OfferedTool(
         "The user's jobs: waiting, running, and finished since a day.",
-        mcp_fields.StatusFields,
+        fields.StatusFields,
         show_status,
     ),
     "gpus": OfferedTool(
         "Which GPUs are free at this moment, by type and partition.",
-        mcp_fields.Nothing,
+        fields.Nothing,
         show_gpus,
     ),
-    "logs": OfferedTool("The last lines of a job's logs.", mcp_fields.LogsFields, show_logs, keeps_end=True),
+    "logs": OfferedTool("The last lines of a job's logs.", fields.LogsFields, show_logs, keeps_end=True),
     "submit": OfferedTool(
         "Submit a job, once for each name in `once`, within the user's budget: GPUs x time limit x starts are reserved. It "
         "runs as the user, and costs them; ask them first.",
-        mcp_fields.SubmitFields, submit_job, needs="submit",
+        fields.SubmitFields, submit_job, needs="submit",
     ),
     "cancel": OfferedTool(
         "End jobs of the user's own. Ask them first.",
-        mcp_fields.CancelFields, cancel_own_jobs,
+        fields.CancelFields, cancel_own_jobs,
         needs="cancel",
     ),
 }  # fmt: skip

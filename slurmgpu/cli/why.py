@@ -142,8 +142,7 @@ def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, ob
 
 
 def _print_answers(report: StatusReport, told: list[Why], age: float) -> None:
-    from slurmgpu.jobs.why.answer import listed
-    from slurmgpu.jobs.why.text import verdict_of, why_lines
+    from slurmgpu.jobs.why.answer import listed, verdict_of, why_lines
     from slurmgpu.models.run import JobState
 
     for note in report.notes:

@@ -25,19 +25,17 @@ from slurmgpu.slurm.commands import (
 from slurmgpu.slurm.control import Said, Verb, check_signal
 from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Sampling, Start, read_histories, read_sampling
-from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
 from slurmgpu.slurm.squeue import StepUse
-from slurmgpu.slurm.text import MORE_UNREAD
+from slurmgpu.slurm.text import MORE_UNREAD, JobId, expand_pattern
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Discovered, LoginNode
-    from slurmgpu.slurm.limits_now import Book, Holder, Limit
     from slurmgpu.slurm.nodes_now import NodeNow, PartitionNow
-    from slurmgpu.slurm.now import Present
+    from slurmgpu.slurm.now import Book, Holder, Limit, Present
     from slurmgpu.slurm.queue import Asked, QueuedJob
 
 __all__ = [

@@ -16,7 +16,6 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Commands
-from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.sacct import (
     FIELDS,
     USE,
@@ -30,7 +29,7 @@ from slurmgpu.slurm.sacct import (
     read_step,
     whose,
 )
-from slurmgpu.slurm.text import each_row, moment, size, unread, whole
+from slurmgpu.slurm.text import JobId, each_row, moment, size, unread, whole
 
 __all__ = [
     "HISTORY",

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.commands import Answer, Commands
-from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.text import (
     SEPARATOR,
+    JobId,
     each_row,
     known,
     meaning_of,

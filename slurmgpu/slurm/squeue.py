@@ -10,10 +10,11 @@ from sys import intern
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.commands import READ_TIMEOUT, Commands, unreachable
-from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import (
     SEPARATOR,
+    JobId,
     each_row,
+    expand_pattern,
     gpus_of_job,
     known,
     meaning_of,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slurmgpu.slurm.ids import JobId, expand_pattern
+from slurmgpu.slurm.text import JobId, expand_pattern
 from tests.hostile import VALUES
 from tests.slurm.round_trip import RECORD, Sending, Sent, expanded
 

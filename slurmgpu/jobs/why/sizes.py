@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from slurmgpu.amounts import count, memory_text, span, time_of_day
 from slurmgpu.jobs.why.answer import Case, Fact, Mend, Shape, Told, as_asked, gpu_option, listed
-from slurmgpu.jobs.why.queue_position import ahead_of
-from slurmgpu.jobs.why.room import elsewhere, room_for
+from slurmgpu.jobs.why.room import ahead_of, elsewhere, room_for
 from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import reading_env
-from slurmgpu.slurm.limits_now import book_command
+from slurmgpu.slurm.now import book_command
 from slurmgpu.slurm.queue import asked_command, queue_command
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH
