@@ -18,7 +18,7 @@ from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_
 from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.runs.directory import _pack_diagnosis
-from tests.test_monitoring_status import job
+from tests.test_jobs_status import job
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts" / "generic-two-gpus.sbatch"
 TRACE = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    x()\nKeyError: 'labels'\n"

@@ -26,7 +26,7 @@ from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.shelf import changes, note_change, own_folder, shelf_here
 from slurmgpu.slurm.text import Answer
 from tests.recorded import Replay, recorded, said
-from tests.test_monitoring_cancel import SEEN, queue
+from tests.test_jobs_cancel import SEEN, queue
 
 USER = "root"
 AWAY = recorded("squeue_no_controller")

@@ -27,7 +27,7 @@ from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.text import Answer
 from tests.recorded import Replay, recorded, said
-from tests.test_monitoring_status import NOW, job
+from tests.test_jobs_status import NOW, job
 
 AWAY = {"squeue": recorded("squeue_no_controller"), "sacct": recorded("sacct_no_slurmdbd")}
 

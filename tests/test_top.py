@@ -27,7 +27,7 @@ from slurmgpu.top.app import Top
 from slurmgpu.top.jobs import JobsScreen
 from slurmgpu.top.text import chart
 from tests.recorded import said
-from tests.test_monitoring_status import NOW, job
+from tests.test_jobs_status import NOW, job
 
 SILENT = said("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", 1)
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/]\u202e\u4f60\u597d"

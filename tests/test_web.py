@@ -58,7 +58,7 @@ from slurmgpu.web.server import (
 )
 from tests.recorded import said
 from tests.tables import TABLES
-from tests.test_monitoring_status import NOW, job
+from tests.test_jobs_status import NOW, job
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "a-token-that-nobody-knows"

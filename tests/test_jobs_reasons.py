@@ -13,7 +13,7 @@ from slurmgpu.jobs.waits import word_of
 from slurmgpu.models.run import JobState, JobUse
 from slurmgpu.slurm import sacct
 from tests.tables import TABLES
-from tests.test_monitoring_status import NOW, job
+from tests.test_jobs_status import NOW, job
 
 # Every word of job_state_reason.c, 22.05 to 25.11, that a waiting job can have.
 WORDS = (Path(__file__).parent / "data" / "waiting_reasons.txt").read_text().split()

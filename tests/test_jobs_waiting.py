@@ -16,7 +16,7 @@ from slurmgpu.jobs.wait import SILENT, Ended, Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer, call
 from tests.recorded import Replay, recorded, said
-from tests.test_monitoring_cancel import SEEN, queue
+from tests.test_jobs_cancel import SEEN, queue
 
 # What a real squeue has said where its reply, or its request, was lost, or nobody was there to answer.
 NO_ANSWERS = [
