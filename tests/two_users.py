@@ -34,7 +34,8 @@ import importlib, json, os, pkgutil, sys
 import slurmgpu
 from slurmgpu.cli import main
 for one in pkgutil.walk_packages(slurmgpu.__path__, "slurmgpu."):
-    if not any(word in one.name for word in ("training", "without_gpus", "screen", "mcp_server", "slurmgpu.web", "__main__")):
+    apart = ("training", "without_gpus", "slurmgpu.top", "slurmgpu.mcp", "mcp_tools", "slurmgpu.web", "__main__")
+    if not any(word in one.name for word in apart):
         importlib.import_module(one.name)
 
 def stop_at(word, number, tell, hear):
