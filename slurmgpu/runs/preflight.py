@@ -262,9 +262,8 @@ def doubts_about_task(plan: Plan, folder: Path | None) -> Iterator[str]:
         if plan.train.get("strategy") == "pipeline" and "stages" not in methods:
             yield f"warning: train.strategy: pipeline needs the method stages(model, count) of {name}, and {file} has none"
         for required in (one for one in ("model", "dataset", "loss") if one not in methods):
-            near = next(
-                (one for one, meant in others.items() if meant == required), near_word(required, methods)
-            )
+            alike = (one for one, other in others.items() if other == required)
+            near = next(alike, None) or near_word(required, methods)
             if near is not None:
                 others.pop(near, None)
                 said = (

@@ -6,10 +6,10 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.errors import PlanError, nearest
@@ -240,9 +240,9 @@ def slips(command: Command) -> list[Slip]:
     folder = command.folder
     if folder is not None and (gone := missing_folder(folder)):
         return [gone._replace(sure=not command.blind)]
-    missing = (
-        [] if folder is None else [*missing_environment(command, folder), *missing_data(command, folder)]
-    )
+    missing: Iterable[Slip] = ()
+    if folder is not None:
+        missing = chain(missing_environment(command, folder), missing_data(command, folder))
     in_sight = [
         *secrets_in_sight(command.words, command.plan),
         *unset_here(command.plan, command.environ),

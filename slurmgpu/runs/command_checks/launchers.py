@@ -80,10 +80,8 @@ def _unknown(command: Command, program: str, options: Table, line: Line) -> Iter
             dashed = plain.replace("_", "-")
             near = near_word(dashed, options.options)
             spelled = "--" + (near or "").replace("-", "_" if "_" in name else "-")
-            words = [
-                spelled + word[len(name) :] if word.partition("=")[0] == name else word
-                for word in command.words
-            ]
+            given = [(word, word.partition("=")[0] == name) for word in command.words]
+            words = [spelled + word[len(name) :] if same else word for word, same in given]
             yield Slip(
                 f"command: {program} has no option {name}, as far as slurmgpu knows it",
                 f"did you mean {spelled}? {command.instead(*words)}"
@@ -110,9 +108,8 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
         if option.name in {"ntasks", "cpus-per-task", "ntasks-per-node"} and re.match(
             r"[A-Za-z]", option.value or ""
         ):
-            rest = (
-                words[option.at + 1 :] if option.spelling + (option.value or "") == words[option.at] else ()
-            )
+            glued = option.spelling + (option.value or "") == words[option.at]
+            rest = words[option.at + 1 :] if glued else ()
             number = rest[0] if rest and rest[0].isdecimal() else "N"
             yield Slip(
                 f"command: srun takes {words[option.at]!r} for {option.spelling} with the value {option.value!r}, which is no "
@@ -179,9 +176,8 @@ def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
             f"write --nnodes={command.plan.nodes}, the number of the job's nodes; or leave it out on one node",
         )
     elif (port := given.get("master-port") or "") and not re.fullmatch(r"\d+|.*[$`].*", port):
-        yield Slip(
-            f"command: torchrun --master-port={port}: a number is expected there", "leave it out on one node"
-        )
+        said = f"command: torchrun --master-port={port}: a number is expected there"
+        yield Slip(said, "leave it out on one node")
     elif (backend := given.get("rdzv-backend") or "$") not in backends and "$" not in backend:
         near = near_word(backend, backends)
         said = f"command: torchrun has no --rdzv-backend {backend}"
@@ -256,9 +252,8 @@ def _of_python(command: Command, python: int) -> Iterator[Slip]:
         if re.fullmatch(rf"-[{re.escape(_PYTHON_LETTERS)}]*[cm]", word):
             if at + 1 == len(words):
                 what = "a module's name" if word.endswith("m") else "the code"
-                yield Slip(
-                    f"command: python {word} is given nothing: {what} comes behind it", f"python {word} NAME"
-                )
+                said = f"command: python {word} is given nothing: {what} comes behind it"
+                yield Slip(said, f"python {word} NAME")
             return
         if re.fullmatch(r"-[A-Za-z?]*[WX]", word) or word == "--check-hash-based-pycs":
             at += 1

@@ -64,9 +64,8 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
         inner = command._replace(words=words[at:], before=words[:at])
         yield from _script_of(inner, folder, _INTERPRETERS.get(name))
     elif launcher_of(words) is not None and (python is None or python.launcher):
-        script = next(
-            (n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.(?:py|sh)", word)), 0
-        )
+        files = (n for n, one in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.(?:py|sh)", one))
+        script = next(files, 0)
         if script:
             yield from _python_file(command, folder, words[script], words[:script], words[script + 1 :])
     elif python is not None:

@@ -232,9 +232,8 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
             yield Slip(said, f"mkdir -p {into[1]} before it", sure)
     elif program == "unzip":
         read += [("", word) for word in plain[:1]]
-    editable = (
-        after for before, after in pairwise(rest) if before in {"-e", "--editable"} and "pip" in program
-    )
+    options = ("-e", "--editable") if "pip" in program else ()
+    editable = (after for before, after in pairwise(rest) if before in options)
     read += [("", word) for word in editable if word.startswith((".", "/")) and ":" not in word]
     for number, word in enumerate(rest):
         option, has_value, value = word.partition("=")

@@ -66,9 +66,8 @@ def shell_word_slip(
         or ("$SLURM_" in word.replace("{", "") and not expands_itself(words, folder))
         for word in found
     )
-    globs = [
-        word for word in found if re.fullmatch(r"[\w./-]*\*[\w./*-]*", word) and not word.startswith("/")
-    ]
+    glob = r"(?!/)[\w./-]*\*[\w./*-]*"
+    globs = [word for word in found if re.fullmatch(glob, word)]
     if folder is not None and globs == found and not any(one for word in globs for one in folder.glob(word)):
         return (
             f"command: no file matches {globs[0]!r} in {folder}",
@@ -225,9 +224,8 @@ def unset_variables(
             said = f"${name} is set in the tasks of an array alone: here {so}"
             yield Slip(said, "ask for one: --array 0-9", sure=False)
         elif name.startswith("SLURM_"):
-            same = next(
-                (one for one in SET_BY_SLURM if sorted(one.split("_")) == sorted(name.split("_"))), None
-            )
+            parts = sorted(name.split("_"))
+            same = next((one for one in SET_BY_SLURM if sorted(one.split("_")) == parts), None)
             index = "SLURM_ARRAY_TASK_ID" if name in {"SLURM_ARRAYID", "SLURM_ARRAY_ID"} else same
             near = None if name in SET_BY_SLURM else index or near_word(name, SET_BY_SLURM)
             if near is not None:
