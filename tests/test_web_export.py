@@ -247,6 +247,14 @@ def real(away: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_the_page_plans_without_click_and_without_the_folders_that_it_leaves_out() -> None:
+    left_out = [f"slurmgpu.{one}" for one in exporting._LEFT_OUT if one != "training"]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({['click', *left_out]})); import slurmgpu.web.inside"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.long
 @pytest.mark.chosen
 def test_opened_from_a_disk_the_page_shows_what_render_prints(

@@ -1,4 +1,4 @@
-"""What can be seen from here before Slurm is asked: folders, image, secrets."""
+"""What this machine sees of a job before Slurm is asked: its folders, image, secrets and training task."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import stat
-import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from slurmgpu.models.environment import Container
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.command_checks.command import Command, is_there, meant, near_file, near_word
 from slurmgpu.runs.command_checks.judge import missing_folder
+from slurmgpu.runs.command_checks.python import OWN_PYTHON, parse_python, syntax_fault
 from slurmgpu.runs.images import image_format
 from slurmgpu.training.methods import misnamed
 
@@ -35,23 +34,20 @@ __all__ = [
 ]
 
 
-_MADE_UNSEEN = r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"  # names that the text does not show
-
-
 def secrets_folder() -> Path:
-    """Where a secret may lie in a file of its own, readable by its owner only."""
+    """Return where a secret may lie in a file of its own, readable by its owner only."""
     return Path.home() / ".config" / "slurmgpu" / "secrets"
 
 
 def is_folder(path: Path) -> bool:
-    """Whether the folder is there; one with a name too long for the disk is not."""
+    """Return whether the folder is there; one with a name too long for the disk is not."""
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir() raises for such a name
 
 
 def check_before_submission(
     plan: Plan, folder: Path | None, environ: Mapping[str, str], *, image: bool = True
 ) -> None:
-    """PlanError for what would make the job die at its first line: a folder, an image, a secret that is not there.
+    """Raise PlanError for what would make the job die at its first line: a folder, an image, a secret that is not there.
 
     ``folder`` is the work folder on this machine, None when only the job knows it. ``image``: whether the image must
     be there by now.
@@ -67,15 +63,44 @@ def check_before_submission(
     for name in plan.secrets:
         _check_secret("secrets", name, exported, environ)
     if plan.notify is not None:
-        _check_secret("notify", plan.notify.webhook, exported, environ)
-        _check_address(plan.notify.webhook, environ)
+        name = plan.notify.webhook
+        _check_secret("notify", name, exported, environ)
+        # It imports ssl: only jobs with notify wait for that.
+        from slurmgpu.diagnosis.webhooks import address_of
+
+        file = secrets_folder() / name
+        try:
+            address_of(environ.get(name) or file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise PlanError(f"notify: {name}: {file} cannot be read: {error.strerror}") from None
+        except ValueError as error:  # the address itself is not to be repeated
+            why = "it is not text" if isinstance(error, UnicodeError) else error
+            raise PlanError(
+                f"notify: the address in {name} cannot be used: {why}",
+                hint="copy the webhook's address whole, as the service shows it; it begins with https://",
+            ) from None
 
 
 def _check_secret(field: str, name: str, exported: list[str], environ: Mapping[str, str]) -> None:
-    """PlanError for a secret that the job would not find."""
+    """Raise PlanError for a secret that the job would not find, or whose file others may read or have written."""
     file = secrets_folder() / name
     if file.is_file():
-        _check_secret_file(f"{field}: {name}", file)
+        there, folder = file.stat(), file.parent.stat()
+        if there.st_mode & 0o077:
+            raise PlanError(
+                f"{field}: {name}: {file} is open to others (mode {there.st_mode & 0o777:o})",
+                hint=f"chmod 600 {shlex.quote(str(file))}; if others can get to it, replace the secret",
+            )
+        if there.st_uid not in {0, os.geteuid()}:
+            raise PlanError(
+                f"{field}: {name}: {file} belongs to somebody else (user {there.st_uid})",
+                hint="write the secret into a file of your own",
+            )
+        if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+            raise PlanError(
+                f"{field}: {name}: others may put files into {file.parent} (mode {folder.st_mode & 0o777:o})",
+                hint=f"chmod 700 {shlex.quote(str(file.parent))}, and see that the secret is still yours",
+            )
         return
     if not environ.get(name):
         empty = "empty" if name in environ else "not set"
@@ -90,48 +115,8 @@ def _check_secret(field: str, name: str, exported: list[str], environ: Mapping[s
         )
 
 
-def _check_address(name: str, environ: Mapping[str, str]) -> None:
-    """PlanError for a webhook's address that nothing would be sent to; it does not repeat the address."""
-    # It imports ssl: only jobs with notify wait for that.
-    from slurmgpu.diagnosis.webhooks import address_of
-
-    file = secrets_folder() / name
-    try:
-        text = environ.get(name) or file.read_text(encoding="utf-8")
-        address_of(text)
-    except OSError as error:
-        raise PlanError(f"notify: {name}: {file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        why = "it is not text" if isinstance(error, UnicodeError) else error
-        raise PlanError(
-            f"notify: the address in {name} cannot be used: {why}",
-            hint="copy the webhook's address whole, as the service shows it; it begins with https://",
-        ) from None
-
-
-def _check_secret_file(what: str, file: Path) -> None:
-    """PlanError for a secret's file that others may read, or that somebody else wrote; ``what`` names field and secret."""
-    there = file.stat()
-    if there.st_mode & 0o077:
-        raise PlanError(
-            f"{what}: {file} is open to others (mode {there.st_mode & 0o777:o})",
-            hint=f"chmod 600 {shlex.quote(str(file))}; if others can get to it, replace the secret",
-        )
-    if there.st_uid not in {0, os.geteuid()}:
-        raise PlanError(
-            f"{what}: {file} belongs to somebody else (user {there.st_uid})",
-            hint="write the secret into a file of your own",
-        )
-    folder = file.parent.stat()
-    if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
-        raise PlanError(
-            f"{what}: others may put files into {file.parent} (mode {folder.st_mode & 0o777:o})",
-            hint=f"chmod 700 {shlex.quote(str(file.parent))}, and see that the secret is still yours",
-        )
-
-
 def command_of(plan: Plan, work_dir: str, cwd: Path, environ: Mapping[str, str], *, in_file: bool) -> Command:
-    """The job's command and what this machine can see of its folder, to be judged.
+    """Return the job's command and what this machine can see of its folder, to be judged.
 
     ``in_file``: it is written in a job file, not after ``--``.
     """
@@ -144,11 +129,14 @@ def command_of(plan: Plan, work_dir: str, cwd: Path, environ: Mapping[str, str],
 
 
 def check_image(container: Container | None, folder: Path | None) -> None:
-    """PlanError for an image's file that is not there, or is none; ``folder`` is what its path is against."""
+    """Raise PlanError for an image's file that is not there, or that the runtime cannot take for one.
+
+    ``folder`` is what its path is against.
+    """
     if container is None or "$" in container.image or not runtime(container.runtime).is_file(container.image):
         return
-    home = container.image.startswith("~/")
-    image = Path(container.image).expanduser() if home else Path(container.image)
+    image = Path(container.image)
+    image = image.expanduser() if container.image.startswith("~/") else image
     if not image.is_absolute() and folder is None:
         return
     image = folder / image if folder else image
@@ -160,70 +148,62 @@ def check_image(container: Container | None, folder: Path | None) -> None:
             else meant(container.image, image)
             + "give the image's path, or a docker:// address; $NAME in it expands when the job runs",
         )
-    _check_format(container, image)
-
-
-def _check_format(container: Container, image: Path) -> None:
-    """PlanError for a file that the runtime cannot take for an image: a script, a page of text, one cut off at once."""
-    reads = runtime(container.runtime).formats
-    found = image_format(image)
-    if not reads or found is None or found in (*reads, "folder"):
-        return
-    raise PlanError(
-        f"environment.container.image: {container.image!r} is no image that {container.runtime} can enter: {image} is "
-        f"{f'a file of the kind {found}' if found else 'a file of another kind'}, and it takes {', '.join(reads)} "
-        "or a folder",
-        hint="give the image's file, or a docker:// address; one that was cut off or built wrongly must be made again",
-    )
+    reads, found = runtime(container.runtime).formats, image_format(image)
+    if reads and found is not None and found not in (*reads, "folder"):
+        raise PlanError(
+            f"environment.container.image: {container.image!r} is no image that {container.runtime} can enter: {image} is "
+            f"{f'a file of the kind {found}' if found else 'a file of another kind'}, and it takes {', '.join(reads)} "
+            "or a folder",
+            hint="give the image's file, or a docker:// address; one that was cut off or built wrongly must be made again",
+        )
 
 
 def _check_binds(plan: Plan, folder: Path | None) -> None:
-    """PlanError for a folder or overlay below the work folder that is not there; elsewhere the nodes may have their own."""
+    """Raise PlanError for a folder or overlay below the work folder that is not there; elsewhere the nodes may have their own."""
     container = plan.environment.container
     if container is None or folder is None or plan.option("dependency"):
         return
-    named = [
-        ("binds", one, "make the folder, or correct its path: HOST or HOST:INSIDE[:ro]")
-        for one in container.binds
-    ]
-    if container.overlay:
-        named.append(
-            (
-                "overlay",
-                container.overlay,
-                "make it (apptainer overlay create), or correct its path: FILE or FILE:ro",
-            )
-        )
-    for field, bind, hint in named:
+    mend_bind = "make the folder, or correct its path: HOST or HOST:INSIDE[:ro]"
+    mend_overlay = "make it (apptainer overlay create), or correct its path: FILE or FILE:ro"
+    named = [("binds", one, mend_bind) for one in container.binds]
+    for field, bind, hint in [
+        *named,
+        *([("overlay", container.overlay, mend_overlay)] if container.overlay else []),
+    ]:
         host = folder / Path(bind.partition(":")[0]).expanduser()
-        below = host.is_relative_to(folder) and "$" not in bind
-        if not below or is_there(host):
-            continue
-        raise PlanError(
-            f"environment.container.{field}: {bind!r}: {host} is not there",
-            hint=meant(host.name, host, folders=field == "binds") + hint,
-        )
+        if host.is_relative_to(folder) and "$" not in bind and not is_there(host):
+            raise PlanError(
+                f"environment.container.{field}: {bind!r}: {host} is not there",
+                hint=meant(host.name, host, folders=field == "binds") + hint,
+            )
 
 
 def doubts(plan: Plan, folder: Path | None) -> list[str]:
-    """What the user should know before the job waits in the queue, and no reason to refuse it."""
-    found = doubt_about_pretrained(plan, folder), doubt_about_binds(plan)
-    return [*doubts_about_task(plan, folder), *(each for each in found if each is not None)]
-
-
-def doubt_about_binds(plan: Plan) -> str | None:
-    """What the user should know: folders to bind that this machine does not have, though the nodes may."""
+    """Return what the user should know before the job waits in the queue, and no reason to refuse it."""
+    found = list(doubts_about_task(plan, folder))
+    pretrained = plan.train.get("pretrained") if plan.train is not None else None
+    if pretrained and folder is not None:
+        path = folder / Path(str(pretrained)).expanduser()
+        if not is_there(path):
+            near = near_file(path)
+            guess = f" (did you mean {path.with_name(near)}?)" if near else ""
+            found.append(
+                f"warning: train.pretrained: {path}: not on this machine{guess}; unless the nodes have it, or the task's prepare "
+                "makes it, the job fails at its start"
+            )
     container = plan.environment.container
     hosts = [bind.partition(":")[0] for bind in container.binds] if container else []
-    absent = [host for host in hosts if host.startswith(("/", "~")) and "$" not in host]
-    absent = [host for host in absent if not is_there(Path(host).expanduser())]
-    if not absent:
-        return None
-    return f"warning: environment.container.binds: {', '.join(absent)}: not on this machine; if nodes lack it too, the job fails"
+    absent = [one for one in hosts if one.startswith(("/", "~")) and "$" not in one]
+    absent = [one for one in absent if not is_there(Path(one).expanduser())]
+    if absent:
+        found.append(
+            f"warning: environment.container.binds: {', '.join(absent)}: not on this machine; if nodes lack it too, the job fails"
+        )
+    return found
 
 
 def check_task(plan: Plan, folder: Path | None) -> None:
-    """PlanError when the training task's file is not in the work folder, or nowhere names the class."""
+    """Raise PlanError when the training task's file is not in the work folder, or nowhere names the class."""
     if plan.train is None:
         return
     if str(plan.train["task"]).startswith(PREFIX):
@@ -243,7 +223,8 @@ def check_task(plan: Plan, folder: Path | None) -> None:
     # It is read, not parsed: the job's Python may be a newer one.
     word = rf"\b{re.escape(name)}\b"
     bound = rf"(?m)^\s*(?:class|(?:async )?def)\s+{word}|{word}\s*(?::[^=\n]*)?=(?!=)|\bimport\b.*{word}|^\s+{word},?\s*$"
-    if not (re.search(bound, text) or re.search(_MADE_UNSEEN, text)):
+    made_unseen = r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"
+    if not (re.search(bound, text) or re.search(made_unseen, text)):
         there = re.findall(r"^class\s+(\w+)", text, re.MULTILINE)
         raise PlanError(
             f"train.task: {plan.train['task']!r}: {file} has no class {name!r}; it has {', '.join(there) or 'none'}",
@@ -252,49 +233,23 @@ def check_task(plan: Plan, folder: Path | None) -> None:
         )
 
 
-def doubt_about_pretrained(plan: Plan, folder: Path | None) -> str | None:
-    """What the user should know: weights to begin with that this machine does not have.
-
-    No error, for the nodes may have them, and the task's ``prepare`` may fetch them.
-    """
-    if plan.train is None or folder is None or not plan.train.get("pretrained"):
-        return None
-    path = folder / Path(str(plan.train["pretrained"])).expanduser()
-    if is_there(path):
-        return None
-    near = near_file(path)
-    guess = f" (did you mean {path.with_name(near)}?)" if near else ""
-    return (
-        f"warning: train.pretrained: {path}: not on this machine{guess}; unless the nodes have it, or the task's prepare "
-        "makes it, the job fails at its start"
-    )
-
-
 def doubts_about_task(plan: Plan, folder: Path | None) -> Iterator[str]:
-    """Yield what the user should know of the task's file: this Python cannot read it, or a method is misspelled.
-
-    No error, for the job's Python may be a newer one. The file must be there (`check_task`).
-    """
+    """Yield what is odd in the task's file, which must be there (`check_task`): unreadable, or a method misspelled."""
     if plan.train is None or folder is None or str(plan.train["task"]).startswith(PREFIX):
         return
-    file = str(plan.train["task"]).rpartition(":")[0]
+    file, _, name = str(plan.train["task"]).rpartition(":")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
-            tree = ast.parse(read_regular(folder / file))
+        tree = parse_python(read_regular(folder / file))
     except (OSError, RecursionError, MemoryError):
         # Gone by now, or nested too deeply for the parser, which says nothing of the job's Python.
         return
     except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        version = ".".join(map(str, sys.version_info[:2]))
+        line, why = syntax_fault(error)
         yield (
-            f"warning: train.task: {file}{line}: Python {version} cannot read it ({said}); "
+            f"warning: train.task: {file}{line and f', line {line}'}: Python {OWN_PYTHON} cannot read it ({why}); "
             "unless the job's Python is a newer one that can, the job will fail at its start"
         )
         return
-    name = str(plan.train["task"]).rpartition(":")[2]
     for node in tree.body:
         if not isinstance(node, ast.ClassDef) or node.name != name or node.decorator_list:
             continue
@@ -307,9 +262,8 @@ def doubts_about_task(plan: Plan, folder: Path | None) -> Iterator[str]:
         if plan.train.get("strategy") == "pipeline" and "stages" not in methods:
             yield f"warning: train.strategy: pipeline needs the method stages(model, count) of {name}, and {file} has none"
         for required in (one for one in ("model", "dataset", "loss") if one not in methods):
-            near = next(
-                (one for one, meant in others.items() if meant == required), near_word(required, methods)
-            )
+            alike = (one for one, other in others.items() if other == required)
+            near = next(alike, None) or near_word(required, methods)
             if near is not None:
                 others.pop(near, None)
                 said = (

@@ -53,7 +53,7 @@ class Prepared(NamedTuple):
     """Whether its script has an error for which ``submit`` refuses the job."""
 
     def render(self, script_name: str | None = None) -> str:
-        """The script's text."""
+        """Return the script's text."""
         from slurmgpu.script.render import render_script
         from slurmgpu.script.variables import SCRIPT_NAME
 
@@ -65,20 +65,20 @@ class Prepared(NamedTuple):
         )
 
     def render_shell(self, values: ShellValues) -> dict[str, str]:
-        """The files of an interactive session by name; the plan is `shell_plan`'s."""
+        """Return the files of an interactive session by name; the plan is `shell_plan`'s."""
         from slurmgpu.script.render import render_shell
 
         templates = self.templates()
         return render_shell(self.plan, templates, values, place=templates.place)
 
     def outline(self) -> str | None:
-        """The lines of the script that the job decides; None where only the templates tell."""
+        """Return the lines of the script that the job decides; None where only the templates tell."""
         from slurmgpu.script.variables import outline
 
         return None if self.template or self.loaded.settings.templates else outline(self.plan)
 
     def templates(self) -> Templates:
-        """The shipped templates, with those of the settings laid over them, and the command line's on top."""
+        """Return the shipped templates, with those of the settings laid over them, and the command line's on top."""
         sources = self.loaded.settings.template_sources(os.environ)
         if self.template:
             named = expand_here(self.template, os.environ, "--template")
@@ -87,20 +87,20 @@ class Prepared(NamedTuple):
 
     @property
     def folder(self) -> Path | None:
-        """The work folder, where it is known on this machine."""
+        """Return the work folder, where it is known on this machine."""
         return folder_here(self.loaded.work_dir, Path.cwd())
 
     @property
     def runs(self) -> Path:
-        """The folder of run directories: as set, else runs/ in the work folder."""
+        """Return the folder of run directories: as set, else runs/ in the work folder."""
         return runs_folder(self.loaded.settings.settings.runs, self.folder or Path.cwd(), os.environ)
 
     def fitting(self) -> list[str]:
-        """The partitions that would start the job, the best first: the one asked for, or any."""
+        """Return the partitions that would start the job, the best first: the one asked for, or any."""
         return partitions_that_fit(self.loaded.job, self.cluster, self.around)
 
     def on_partition(self, name: str | None) -> Prepared:
-        """The same job on another partition."""
+        """Return the same job on another partition."""
         if name is None or name == self.plan.partition:
             return self
         resources = self.loaded.job.resources.model_copy(update={"partition": name})
@@ -109,7 +109,7 @@ class Prepared(NamedTuple):
         return self._replace(plan=plan, packing=packing)
 
     def image_to_make(self, told: Callable[[str], None]) -> Making | None:
-        """What has to be pulled or built before the job; None where nothing has."""
+        """Return what has to be pulled or built before the job; None where nothing has."""
         return image_to_make(self.plan, images_of(self.loaded), self.folder, told)
 
     def with_image(self, making: Making, told: Callable[[str], None]) -> Prepared:
@@ -124,7 +124,7 @@ class Prepared(NamedTuple):
         return self._replace(plan=with_pulled_image(self.plan, images_of(self.loaded)))
 
     def environment_to_pack(self) -> Packing | None:
-        """What has to be packed before the job; None where nothing has."""
+        """Return what has to be packed before the job; None where nothing has."""
         return None if self.packing is None or self.packing.is_there else self.packing
 
     def pack(self, told: Callable[[str], None]) -> None:
@@ -138,7 +138,7 @@ class Prepared(NamedTuple):
             pack_environment(packing, told)
 
     def check_test_only(self, asker: str) -> None:
-        """InvalidInput when the site wants no estimates asked for."""
+        """Raise InvalidInput when the site wants no estimates asked for."""
         if not self.loaded.settings.settings.policy.test_only:
             raise InvalidInput(
                 f"{asker}: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
@@ -154,7 +154,7 @@ def prepare_here(
     force: bool = False,
     change: Callable[[Job, Cluster], Job] | None = None,
 ) -> Prepared:
-    """`prepare`, with what the job's Python scripts show that are on this machine."""
+    """Do `prepare_job`, with what the job's Python scripts show that are on this machine."""
     script = read_user_script(loaded.job, loaded.work_dir, cwd)
     scripts = read_scripts_of_steps(loaded.job, loaded.work_dir, cwd)
     return prepare_job(loaded, cluster, script, scripts=scripts, force=force, change=change)
@@ -196,28 +196,23 @@ def prepare_job(
 
 
 def _with_files(plan: Plan, loaded: LoadedJob) -> tuple[Plan, Packing | None]:
-    """The plan with the files that are made once for many jobs: an image, a packed environment."""
+    """Return the plan with the files that are made once for many jobs: an image, a packed environment."""
     plan = with_pulled_image(plan, images_of(loaded))
     if plan.environment.python.stage is None:
         return plan, None
     from slurmgpu.runs.packing import with_packed_environment  # only such a job pays for it
 
-    folder = folder_here(loaded.work_dir, Path.cwd())
-    return with_packed_environment(plan, _packed_of(loaded), folder, os.environ)
-
-
-def _packed_of(loaded: LoadedJob) -> Path:
-    """The folder of packed environments."""
     named = loaded.settings.settings.packed
-    return (
+    packed = (
         expand_here(named, os.environ, "packed").absolute()
         if named
         else images_of(loaded).parent / "environments"
     )
+    return with_packed_environment(plan, packed, folder_here(loaded.work_dir, Path.cwd()), os.environ)
 
 
 def images_of(loaded: LoadedJob) -> Path:
-    """The folder of pulled images."""
+    """Return the folder of pulled images."""
     named = loaded.settings.settings.images
     return image_folder(expand_here(named, os.environ, "images") if named else None)
 

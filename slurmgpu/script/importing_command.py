@@ -17,7 +17,7 @@ from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.planning.planner import ExactSize, component_options, exact_options
-from slurmgpu.script.shell import pieces, unquoted
+from slurmgpu.script.shell import BUILTINS, pieces, unquoted
 
 __all__ = [
     "PLACEHOLDER",
@@ -83,12 +83,9 @@ def _read(word: str, *, variables: bool) -> str:
 
 
 # The shell's own words are not programs: `command:` starts none of them.
-_BUILTINS = """
-    . : [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
-    exec exit export false fg getopts hash help history jobs kill let local logout mapfile ml module popd printf pushd
-    pwd read readarray readonly return set shift shopt sleep source suspend test time times trap true type typeset
-    ulimit umask unalias unset wait conda mamba micromamba spack sbatch scancel
-"""
+_OWN_WORDS = BUILTINS | frozenset({
+    "command", "echo", "conda", "mamba", "micromamba", "ml", "module", "sbatch", "scancel", "sleep", "spack", "time",
+})  # fmt: skip
 # Of srun's options those that change nothing about how many tasks there are, and where.
 _SRUN_OPTIONS = {"cpu-bind", "gpu-bind", "mem-bind", "mpi", "hint", "distribution", "unbuffered", "label"}
 # Options by which Slurm counts tasks in ways that a launcher's line does not say.
@@ -119,7 +116,7 @@ def read_command(
         words = _torchrun(words, job, size)
         launch["launcher"] = "torchrun"
     command = [literal(word) for word in words]
-    if command[0] in _BUILTINS.split() or "=" in command[0] or not command[0]:
+    if command[0] in _OWN_WORDS or "=" in command[0] or not command[0]:
         raise Unsure(f"{command[0] or 'an empty word'} is the shell's own, no program")
     if launch["launcher"] == "srun" and mode == "run":
         raise Unsure("srun starts an image's own runscript, which gets no ranks")

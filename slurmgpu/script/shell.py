@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 __all__ = [
+    "BUILTINS",
+    "SETS_UP",
     "Command",
     "HereDocument",
     "Simple",
@@ -24,6 +26,16 @@ __all__ = [
 ]
 
 
+BUILTINS = frozenset({
+    ".", ":", "[", "alias", "bg", "bind", "break", "builtin", "caller", "cd", "compgen", "complete", "continue",
+    "declare", "dirs", "disown", "enable", "eval", "exec", "exit", "export", "false", "fg", "getopts", "hash", "help",
+    "history", "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read",
+    "readarray", "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true",
+    "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait",
+})  # fmt: skip
+"""Words that bash runs itself."""
+SETS_UP = frozenset({"source", ".", "module", "ml", "eval", "spack"})
+"""What they run is not read, and may set anything: variables, functions, the folder."""
 _OPERATORS = (
     *("<<<", "<<-", "&>>", ";;&", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", ">|", "<>"),
     *(";", "&", "|", "<", ">", "(", ")"),

@@ -13,7 +13,7 @@ from slurmgpu.files.trust import read_regular
 from slurmgpu.lines.command import changes_folder, python_command, python_files
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.runs.command_checks.command import Command, Slip, near_word
-from slurmgpu.runs.command_checks.frameworks import hydra_slip
+from slurmgpu.runs.command_checks.hydra_overrides import hydra_slip
 from slurmgpu.runs.command_checks.python import parse_python
 from slurmgpu.runs.command_checks.python_source import OF_SHELL, is_conditional, literals, name_of, parents_of
 from slurmgpu.runs.command_checks.script import code_of
@@ -67,11 +67,11 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         if "hydra.main" in text:
             return None if changes_folder(before) else hydra_slip(command, folder, script, text)
         if re.search(r"\bclick\b", text) and "argparse" not in text:
-            moved = command.blind or bool(command.plan.steps) or changes_folder(before)
-            from slurmgpu.runs.command_checks.frameworks import (
-                click_command,  # the page in a browser has no click
+            from slurmgpu.runs.command_checks.click_options import (
+                click_command,  # a browser's page has no click
             )
 
+            moved = command.blind or bool(command.plan.steps) or changes_folder(before)
             main = click_command(text, None if moved else folder)
             refusal = _click_refusal(main, given, open_words=open_words) if main else None
         else:
@@ -90,10 +90,8 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
         said,
     )
     if unknown:
-        hint = (
-            _way_out(command, before, given, unknown, options)
-            or f"it has {', '.join(options[:20]) or 'no options'}"
-        )
+        hint = _way_out(command, before, given, unknown, options) or ""
+        hint = hint or f"it has {', '.join(options[:20]) or 'no options'}"
     elif commands:
         hint = f"it has {', '.join(commands[:20])}: {command.instead(*command.words, commands[0])}"
     elif value and value[4]:
@@ -159,11 +157,8 @@ def _lacking(script: str, text: str, parser: argparse.ArgumentParser) -> Slip | 
     taken = [above[one] for one in given if isinstance(above[one], ast.Attribute)]
     stored = {one.attr for one in taken if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
     for one in taken:
-        if (
-            isinstance(one, ast.Attribute)
-            and one.attr not in {*has, *stored}
-            and not hasattr(argparse.Namespace, one.attr)
-        ):
+        known = not isinstance(one, ast.Attribute) or one.attr in {*has, *stored}
+        if isinstance(one, ast.Attribute) and not (known or hasattr(argparse.Namespace, one.attr)):
             near = near_word(one.attr, has)
             said = f"command: {script} line {one.lineno}: {ast.unparse(one)}: its parser has no such argument"
             hint = f"did you mean {near}?" if near else f"it has {', '.join(sorted(has - {'help'})[:20])}"
@@ -175,9 +170,8 @@ def _options_of(
     parser: argparse.ArgumentParser, given: tuple[str, ...]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Return the options of a parser and of its commands that are given, and the commands by their ``dest``."""
-    options = [
-        flag for action in parser._actions for flag in action.option_strings if flag not in {"-h", "--help"}
-    ]
+    flags = (flag for action in parser._actions for flag in action.option_strings)
+    options = [flag for flag in flags if flag not in {"-h", "--help"}]
     commands: dict[str, list[str]] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

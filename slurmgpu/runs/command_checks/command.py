@@ -1,7 +1,4 @@
-"""What a misspelled word was meant to be: files, folders and names nearby.
-
-A command, what this machine can see of its files, and what is said of one that is not there.
-"""
+"""A command, the files of it that this machine sees, and what a misspelled word was meant to be."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ __all__ = [
     "elsewhere",
     "first_line",
     "is_batch_script",
+    "is_python",
     "is_there",
     "meant",
     "missing_script",
@@ -47,14 +45,14 @@ def is_there(path: Path) -> bool:
 
 
 def near_word(word: str, words: Iterable[str]) -> str | None:
-    """The word that was meant, if one is near."""
+    """Return the word that was meant, if one is near."""
     known = [one for one in words if one != word]  # a link to nowhere has the name itself
     slipped = [one for one in known if one_slip_apart(word, one)]
     return next(iter(slipped), None) or nearest(word, known, cutoff=0.7)
 
 
 def near_file(path: Path, *, folders: bool = False) -> str | None:
-    """The name in the same folder that was meant; with ``folders`` only those."""
+    """Return the name in the same folder that was meant; with ``folders`` only those."""
     if is_confined(path.parent):
         return None
     try:
@@ -83,7 +81,7 @@ def meant(word: str, path: Path, *, folders: bool = False) -> str:
 
 
 def one_slip_apart(word: str, other: str) -> bool:
-    """Whether one slip of the fingers lies between two words: a letter more, less, other, or two that changed places.
+    """Return whether two words differ by one slip: a letter more, less, another, or two that changed places.
 
     In words of up to four letters only places may change, or upper case: too many of them are words of their own.
     """
@@ -103,34 +101,26 @@ def one_slip_apart(word: str, other: str) -> bool:
 
 
 def elsewhere(folder: Path, cwd: Path, name: str) -> Path | None:
-    """The folder against which ``name`` would be there: where the user is, above the work folder, or below it."""
+    """Return the folder against which ``name`` would be there: where the user is, above the work folder, or below it."""
     if is_confined():
         return None
     for other in (cwd, *list(folder.parents)[:_DEEPEST]):
-        if _is_file(other / name):
+        if os.path.isfile(other / name):  # noqa: PTH113 - Path.is_file() raises in a folder that is closed to the user
             return other
     if folder == folder.parent:
         return None  # the whole machine lies below it
-    return next((other for other in _below(folder) if _is_file(other / name)), None)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # in a folder that is closed to the user
-        return False
-
-
-def _below(folder: Path) -> Iterable[Path]:
-    seen = 0
+    looked_at = 0
     for place, names, _ in os.walk(folder):
-        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _LEFT_OUT)
+        names[:] = sorted(one for one in names if not one.startswith(".") and one not in _LEFT_OUT)
         if len(Path(place).relative_to(folder).parts) >= _DEEPEST:
             names.clear()
-        yield from (Path(place) / name for name in names)
-        seen += len(names)
-        if seen > _MOST_FILES:
-            return
+        for below in names:
+            if os.path.isfile(Path(place) / below / name):  # noqa: PTH113
+                return Path(place) / below
+        looked_at += len(names)
+        if looked_at > _MOST_FILES:
+            break
+    return None
 
 
 _OF_A_NODE = ("/tmp/", "/var/tmp/", "/dev/shm/", "/local")
@@ -170,28 +160,31 @@ class Command(NamedTuple):
     """Written in a shell's script, whose lines are the user's own."""
 
     def instead(self, *words: str) -> str:
-        """How to write other words in its place."""
-        if self.in_script:
-            return " ".join(map(_quoted, (*self.before, *words)))
-        line = shlex.join((*self.before, *words))
-        return f"command: {line}" if self.in_file else f"-- {line}"
+        """Return how to write other words in its place."""
+        words = (*self.before, *words)
+        if self.in_script:  # where a variable within a word goes on being one
+            live = re.compile(r"(?s)(?=.*\$[\w{])[^\"`\\!]*\Z")
+            return " ".join(f'"{word}"' if live.match(word) else shlex.quote(word) for word in words)
+        return f"command: {shlex.join(words)}" if self.in_file else f"-- {shlex.join(words)}"
+
+    def lacks(self, path: Path) -> bool:
+        """Return whether a path that is not there is surely not there for the job either."""
+        return not self.blind and seen_from_here(path, self.folder or path)
 
 
-def _quoted(word: str) -> str:
-    """Return a word as a script has it: a variable within it goes on being one."""
-    return (
-        f'"{word}"' if re.search(r"\$[\w{]", word) and not re.search(r"[\"`\\!]", word) else shlex.quote(word)
-    )
+def is_python(word: str) -> bool:
+    """Return whether a word is a Python's name or path: ``python3.11``."""
+    return re.fullmatch(r"python[\d.]*", PurePosixPath(word).name) is not None
 
 
 def read_by(path: Path) -> str | None:
-    """The program that reads a file, by the end of its name."""
+    """Return the program that reads a file, by the end of its name."""
     readers = {".py": "python", ".pyz": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}
     return readers.get(path.suffix)
 
 
 def first_line(path: Path) -> bytes:
-    """The first line of a file, without its end; nothing of one that cannot be read."""
+    """Return the first line of a file, without its end; nothing of one that cannot be read."""
     try:
         with open_regular(path) as file:
             return file.readline(300).rstrip(b"\n")
@@ -207,7 +200,7 @@ def is_batch_script(path: Path) -> bool:
 def missing_script(
     command: Command, folder: Path, script: str, before: tuple[str, ...], after: tuple[str, ...]
 ) -> Slip:
-    """The slip of a script that is not there; ``before`` and ``after`` are the command's words around it."""
+    """Return the slip of a script that is not there; ``before`` and ``after`` are the command's words around it."""
     path = folder / script
     near = near_file(path)
     first = script.partition(" ")[0]
@@ -218,8 +211,7 @@ def missing_script(
         hint = f"did you mean {there}? {command.instead(*before, there, *after)}"
     else:
         hint = other_folder(command, script, before, after)
-    sure = not command.blind and seen_from_here(path, folder)
-    return Slip(f"command: {script} is not in the work folder {folder}", hint, sure)
+    return Slip(f"command: {script} is not in the work folder {folder}", hint, command.lacks(path))
 
 
 def _found_elsewhere(command: Command, name: str) -> Path | None:
@@ -230,7 +222,7 @@ def _found_elsewhere(command: Command, name: str) -> Path | None:
 def other_folder(
     command: Command, name: str, before: tuple[str, ...] = (), after: tuple[str, ...] = ()
 ) -> str:
-    """Where else the file is: below the work folder, above it, or where the user is."""
+    """Return where else the file is: below the work folder, above it, or where the user is."""
     assert command.folder is not None
     found = _found_elsewhere(command, name)
     if found is None:
@@ -247,7 +239,7 @@ def other_folder(
 
 
 def what_it_has(folder: Path) -> str:
-    """The Python files of a folder, in words."""
+    """Return the Python files of a folder, in words."""
     try:
         scripts = sorted(one.name for one in folder.glob("*.py"))
     except OSError:
@@ -256,7 +248,7 @@ def what_it_has(folder: Path) -> str:
 
 
 def seen_from_here(path: Path, folder: Path) -> bool:
-    """Whether what is not there is not there for the job either: other folders may be the nodes' own."""
+    """Return whether what is not there is not there for the job either: other folders may be the nodes' own."""
     if os.path.islink(path):  # noqa: PTH114 - a link to nowhere here may lead somewhere on a node
         return False
     if path.is_relative_to(folder):

@@ -1,7 +1,4 @@
-"""What is wrong with the environment of a job: a folder that is none, or not the one that the person works in.
-
-Modules that do not load on this machine: the script's own lines for them, tried in a shell of their own.
-"""
+"""The environment of a job: its Python, its conda, its variables and its modules, held against this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.trust import is_confined, text_of
@@ -27,7 +23,6 @@ from slurmgpu.runs.command_checks.command import (
     near_file,
     near_word,
     one_slip_apart,
-    seen_from_here,
 )
 from slurmgpu.runs.command_checks.words import SITE_VARIABLES
 from slurmgpu.slurm import Runner, call, submission_env
@@ -44,151 +39,116 @@ __all__ = [
 
 
 def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
-    """A Python environment that is not where the job looks for it, or not what it was."""
+    """Yield what is wrong with a Python environment: it is not where the job looks for it, or not what it was."""
     python = command.plan.environment.python
     found = python.activated
     if found is None:
         yield from _missing_interpreter(command, folder)
         return
-    if python.conda and python.conda.root and (lost := _missing_root(command, folder, python.conda.root)):
-        yield lost
+    root = python.conda.root if python.conda else None
+    home = _here(root, folder, command.environ) if root else None
+    if root and home and not is_there(home / "etc" / "profile.d" / "conda.sh"):
+        near = near_file(home, folders=True)
+        yield Slip(
+            f"environment.python.conda.root: {root!r} is no installation of conda: {home} "
+            + ("has no etc/profile.d/conda.sh" if is_there(home) else "is not there"),
+            (f"did you mean {str(PurePosixPath(root).parent / near)!r}? " if near else "")
+            + "give the folder that `conda info --base` prints, or leave root out",
+            command.lacks(home) and not re.search(r"[$~]", root),
+        )
         return
     if found.kind == "conda" and "/" not in found.where:
         yield from _unknown_to_conda(command, found.where)
         return
     path, slip = environment_here(python, folder, command.environ)
     if path is not None and slip is not None:
-        certain = not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", found.where)
+        certain = command.lacks(path) and not re.search(r"[$~]", found.where)
         yield slip._replace(sure=slip.sure and certain)
 
 
 def environment_here(
     python: PythonEnvironment, folder: Path, environ: Mapping[str, str]
 ) -> tuple[Path | None, Slip | None]:
-    """The folder of an environment on this machine, against the work folder, and what is wrong with it.
+    """Return the folder of an environment on this machine, against the work folder, and what is wrong with it.
 
     None where this machine does not know it: by a variable that is not set, or a name that conda does not have.
     """
     found = python.activated
     if found is None:
         return None, None
-    project = python.uv or python.pixi
     if python.conda and "/" not in found.where and not found.where.startswith(("$", "~")):
-        return _by_name(found.where, python.conda.root, environ), None
+        name, roots = found.where, _conda_roots(python.conda.root, environ)
+        if name in ("base", "root"):
+            return (Path(roots[0]) if roots else None), None
+        folders = [Path(folder).expanduser() / name for folder in _conda_folders(roots, environ)]
+        folders += _conda_listed(environ, name)
+        return next((folder for folder in folders if is_there(folder / "conda-meta")), None), None
+    project = python.uv or python.pixi
     path = _here(found.where, folder, environ)
     home = path if project is None else _here(project.project, folder, environ)
     if path is None or home is None:
         return None, None
-    written = (
-        python.conda.env
-        if python.conda
-        else python.venv.path
-        if python.venv
-        else str(project and project.project)
-    )
-    return path, _Judged(found.kind, written, path, home).slip()
-
-
-def _by_name(name: str, root: str | None, environ: Mapping[str, str]) -> Path | None:
-    """The folder of an environment that conda knows by its name."""
-    roots = _conda_roots(root, environ)
-    if name in ("base", "root"):
-        return Path(roots[0]) if roots else None
-    folders = [Path(folder).expanduser() / name for folder in _conda_folders(roots, environ)]
-    return next(
-        (folder for folder in (*folders, *_conda_listed(environ, name)) if is_there(folder / "conda-meta")),
-        None,
-    )
+    written = python.conda.env if python.conda else python.venv.path if python.venv else None
+    return path, _flaw_of(found.kind, written or str(project and project.project), path, home)
 
 
 def _here(text: str, folder: Path, environ: Mapping[str, str]) -> Path | None:
-    """The path on this machine; None where a variable in it has no value here."""
+    """Return the path on this machine; None where a variable in it has no value here."""
     text = _expanded(text, environ)
     return None if "$" in text else folder / Path(text).expanduser()
 
 
-class _Judged(NamedTuple):
-    """An environment of a job, as it lies on this machine."""
-
-    kind: str
-    written: str
-    """What the job says: its folder, or that of its project."""
-    path: Path
-    """Its folder."""
-    home: Path
-    """The folder that ``written`` names."""
-
-    def slip(self) -> Slip | None:
-        """What is wrong with it, if anything."""
-        if self.kind in _MANIFESTS and not any(map(is_there, map(self.home.joinpath, _MANIFESTS[self.kind]))):
-            has = " and no ".join(_MANIFESTS[self.kind])
-            return self._slip(
-                f"is not a {self.kind} project: {self.home} has no {has}", "give the project's folder"
-            )
-        made = self.path / ("bin/activate" if self.kind in ("venv", "uv") else "conda-meta")
-        if not is_there(made):
-            return self._not_made(made)
-        return self._lost_python() or self._older_than_lock()
-
-    def _slip(self, message: str, hint: str, *, sure: bool = True) -> Slip:
-        key = {"conda": "conda.env", "venv": "venv.path"}.get(self.kind, f"{self.kind}.project")
-        near = None if is_there(self.home) else near_file(self.home, folders=True)
-        guess = f"did you mean {str(PurePosixPath(self.written).parent / near)!r}? " if near else ""
-        return Slip(f"environment.python.{key}: {self.written!r} {message}", guess + hint, sure)
-
-    def _not_made(self, made: Path) -> Slip:
-        if self.kind == "uv":
-            hint = (
-                f"run `uv sync --project {shlex.quote(self.written)}` first: nothing is installed on a node"
-            )
-            return self._slip(f"has no environment: {made} is not there", hint)
-        if self.kind == "pixi":
-            there = _names_in(self.path.parent)
-            has = f"it has {', '.join(there)}" if there else "it has none"
-            hint = f"run `pixi install --environment {self.path.name}` in it first: nothing is installed on a node"
-            return self._slip(f"has no installed environment {self.path.name!r}; {has}", hint)
-        what, maker = _MADE_BY[self.kind]
-        return self._slip(
-            f"is not a {what} environment: {made} is not there",
-            f"give the folder that `{maker}` made, against the work folder",
-        )
-
-    def _lost_python(self) -> Slip | None:
-        """A virtual environment whose interpreter is gone, or that was moved: then it activates the old place."""
-        if self.kind not in ("venv", "uv"):
-            return None
-        again = "make it again" if self.kind == "venv" else "run `uv sync` in the project again"
-        python = self.path / "bin" / "python3"
-        if not is_there(python):
-            return self._slip(
-                f"has no interpreter: {os.path.realpath(python)} is not there", again, sure=False
-            )
-        text = text_of(self.path / "bin" / "activate")
-        made = re.search(r"^\s*(?:export )?VIRTUAL_ENV=([\"']?)(/[^$\"'\n]+)\1\s*$", text, re.MULTILINE)
-        if made and os.path.realpath(made[2]) != os.path.realpath(self.path):
-            said = f"was made as {made[2]}, and that is what it activates, wherever it was moved or copied to"
-            return self._slip(said, again, sure=not is_there(Path(made[2])))
-        return None
-
-    def _older_than_lock(self) -> Slip | None:
-        """A project whose lock file was written after its environment was last changed."""
-        if self.kind not in _MANIFESTS:
-            return None
-        lock = self.home / f"{self.kind}.lock"
-        folders = [*self.path.glob("lib/python3*/site-packages"), self.path / "conda-meta", self.path]
-        changed = max((one.stat().st_mtime for one in folders if is_there(one)), default=0.0)
-        if not is_there(lock) or lock.stat().st_mtime <= changed + 1:
-            return None
-        does = "uv sync" if self.kind == "uv" else "pixi install"
-        return self._slip(
-            f"has a {lock.name} that is newer than its environment, which the job uses as it is",
-            f"run `{does}` in it, unless it is up to date",
-            sure=False,
-        )
-
-
 _MANIFESTS = {"uv": ("pyproject.toml",), "pixi": ("pixi.toml", "pyproject.toml")}
 _MADE_BY = {"venv": ("virtual", "python -m venv"), "conda": ("conda", "conda create --prefix")}
+
+
+def _flaw_of(kind: str, written: str, path: Path, home: Path) -> Slip | None:
+    """Return what is wrong with an environment in the folder ``path``; ``written`` is what names ``home`` in the job."""
+
+    def slip(message: str, hint: str, *, sure: bool = True) -> Slip:
+        key = {"conda": "conda.env", "venv": "venv.path"}.get(kind, f"{kind}.project")
+        near = None if is_there(home) else near_file(home, folders=True)
+        guess = f"did you mean {str(PurePosixPath(written).parent / near)!r}? " if near else ""
+        return Slip(f"environment.python.{key}: {written!r} {message}", guess + hint, sure)
+
+    if kind in _MANIFESTS and not any(is_there(home / one) for one in _MANIFESTS[kind]):
+        has = " and no ".join(_MANIFESTS[kind])
+        return slip(f"is not a {kind} project: {home} has no {has}", "give the project's folder")
+    made = path / ("bin/activate" if kind in ("venv", "uv") else "conda-meta")
+    if not is_there(made) and kind == "uv":
+        hint = f"run `uv sync --project {shlex.quote(written)}` first: nothing is installed on a node"
+        return slip(f"has no environment: {made} is not there", hint)
+    if not is_there(made) and kind == "pixi":
+        there = _names_in(path.parent)
+        has = f"it has {', '.join(there)}" if there else "it has none"
+        hint = f"run `pixi install --environment {path.name}` in it first: nothing is installed on a node"
+        return slip(f"has no installed environment {path.name!r}; {has}", hint)
+    if not is_there(made):
+        what, maker = _MADE_BY[kind]
+        hint = f"give the folder that `{maker}` made, against the work folder"
+        return slip(f"is not a {what} environment: {made} is not there", hint)
+    if kind in ("venv", "uv"):
+        again = "make it again" if kind == "venv" else "run `uv sync` in the project again"
+        interpreter = path / "bin" / "python3"
+        if not is_there(interpreter):
+            said = f"has no interpreter: {os.path.realpath(interpreter)} is not there"
+            return slip(said, again, sure=False)
+        text = text_of(path / "bin" / "activate")
+        moved = re.search(r"^\s*(?:export )?VIRTUAL_ENV=([\"']?)(/[^$\"'\n]+)\1\s*$", text, re.MULTILINE)
+        if moved and os.path.realpath(moved[2]) != os.path.realpath(path):
+            said = (
+                f"was made as {moved[2]}, and that is what it activates, wherever it was moved or copied to"
+            )
+            return slip(said, again, sure=not is_there(Path(moved[2])))
+    if kind in _MANIFESTS:
+        lock = home / f"{kind}.lock"
+        folders = [*path.glob("lib/python3*/site-packages"), path / "conda-meta", path]
+        changed = max((one.stat().st_mtime for one in folders if is_there(one)), default=0.0)
+        if is_there(lock) and lock.stat().st_mtime > changed + 1:
+            does = "uv sync" if kind == "uv" else "pixi install"
+            said = f"has a {lock.name} that is newer than its environment, which the job uses as it is"
+            return slip(said, f"run `{does}` in it, unless it is up to date", sure=False)
+    return None
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -199,11 +159,22 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
-    """A name that is in none of the folders where conda looks; a guess, for a .condarc may name others."""
+    """Yield the slip of a name that is in none of the folders where conda looks; a guess, for a .condarc may name others."""
     environment, environ = command.plan.environment, command.environ
     root = environment.python.conda.root if environment.python.conda else None
     roots = _conda_roots(root, environ)
-    if not (roots or environment.modules or command.plan.login_shell or _usual_conda(environ)):
+    # The other programs and the folders in which the job's script looks for conda.
+    home, path = environ.get("HOME", "/"), environ.get("PATH")
+    usual = [f"{home}/{one}" for one in ("miniforge3", "mambaforge", "miniconda3", "anaconda3")]
+    usual += [f"/opt/{one}" for one in ("conda", "miniforge3", "miniconda3", "anaconda3")]
+    places = ["/etc/profile.d/conda.sh", *(f"{one}/etc/profile.d/conda.sh" for one in usual)]
+    places += [f"{home}/{where}/micromamba" for where in (".local/bin", "bin", "micromamba/bin")]
+    brought = roots or environment.modules or command.plan.login_shell
+    if not (
+        brought
+        or any(shutil.which(one, path=path) for one in ("mamba", "micromamba"))
+        or any(is_there(Path(one)) for one in places)
+    ):
         yield Slip(
             f"environment.python.conda.env: {name!r}: no conda, mamba or micromamba is here, on PATH or in the usual folders, "
             "and the job ends where its node has none either",
@@ -224,34 +195,8 @@ def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
         )
 
 
-def _usual_conda(environ: Mapping[str, str]) -> bool:
-    """Whether one of the other programs, or one of the folders, is here in which the job's script looks for conda."""
-    home, path = environ.get("HOME", "/"), environ.get("PATH")
-    usual = [f"{home}/{name}" for name in ("miniforge3", "mambaforge", "miniconda3", "anaconda3")]
-    usual += [f"/opt/{name}" for name in ("conda", "miniforge3", "miniconda3", "anaconda3")]
-    scripts = ["/etc/profile.d/conda.sh", *(f"{one}/etc/profile.d/conda.sh" for one in usual)]
-    programs = [f"{home}/{where}/micromamba" for where in (".local/bin", "bin", "micromamba/bin")]
-    on_path = any(shutil.which(name, path=path) for name in ("mamba", "micromamba"))
-    return on_path or any(map(is_there, map(Path, (*scripts, *programs))))
-
-
-def _missing_root(command: Command, folder: Path, root: str) -> Slip | None:
-    """The folder in which conda is said to be installed, where this machine has none."""
-    path = _here(root, folder, command.environ)
-    if path is None or is_there(path / "etc" / "profile.d" / "conda.sh"):
-        return None
-    near = near_file(path, folders=True)
-    return Slip(
-        f"environment.python.conda.root: {root!r} is no installation of conda: {path} "
-        + ("has no etc/profile.d/conda.sh" if is_there(path) else "is not there"),
-        (f"did you mean {str(PurePosixPath(root).parent / near)!r}? " if near else "")
-        + "give the folder that `conda info --base` prints, or leave root out",
-        not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", root),
-    )
-
-
 def _conda_roots(root: str | None, environ: Mapping[str, str]) -> list[str]:
-    """Where conda is installed, as far as this machine knows."""
+    """Return where conda is installed, as far as this machine knows."""
     program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH"))
     roots = [_expanded(root, environ)] if root else [environ.get("MAMBA_ROOT_PREFIX", "")]
     if program and not root:
@@ -260,26 +205,36 @@ def _conda_roots(root: str | None, environ: Mapping[str, str]) -> list[str]:
 
 
 def _conda_folders(roots: list[str], environ: Mapping[str, str]) -> list[str]:
-    """The folders in which conda looks for names."""
+    """Return the folders in which conda looks for names."""
     folders = [*(f"{one}/envs" for one in roots), f"{environ.get('HOME', '/')}/.conda/envs"]
     folders += environ.get("CONDA_ENVS_PATH", environ.get("CONDA_ENVS_DIRS", "")).split(os.pathsep)
     return [folder for folder in folders if folder]
 
 
 def _conda_listed(environ: Mapping[str, str], name: str | None = None) -> list[Path]:
-    """The environments that conda has written down, or those of a name."""
+    """Return the environments that conda has written down, or those of a name."""
     listed = Path(environ.get("HOME", "/")) / ".conda" / "environments.txt"
     lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else []
     return [Path(line) for line in lines if line and name in (None, PurePosixPath(line).name)]
 
 
 def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:
-    """The interpreter of a training that is not there."""
+    """Yield the slip of an interpreter that is not there, or that runs nothing."""
     plan = command.plan
     written = plan.environment.python.interpreter
     environment = plan.environment
     if plan.train is None and written != "python3" and command.words:
-        yield _unused_interpreter(command, written)
+        own = python_command(command.words)
+        runner = own.runner if own else ()
+        hint = "write it in the command, or leave it out"
+        if own and not own.by_runner:
+            hint = f"write it there: {command.instead(*runner, written, *command.words[len(runner) + 1 :])}"
+        yield Slip(
+            f"environment.python.interpreter: {written!r} runs training tasks (train:), and the command of this job names "
+            "its own program",
+            hint,
+            sure=plan.environment_name is None,  # one of a named environment may be for other jobs
+        )
         return
     if plan.train is None or environment.container or environment.sbatch or environment.srun_options:
         return
@@ -287,36 +242,25 @@ def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:
     on_path = "/" in written or shutil.which(written, path=command.environ.get("PATH"))
     known = bool(on_path or plan.environment.modules) and (path is None or is_there(path))
     if not known:
-        yield Slip(
-            f"environment.python.interpreter: {written!r} is not {'there' if path else 'on PATH here'}",
-            "give the path of an interpreter, or name what brings it: environment.python.venv, conda, uv or pixi",
-            path is not None and not command.blind and seen_from_here(path, folder) and "$" not in written,
-        )
-
-
-def _unused_interpreter(command: Command, written: str) -> Slip:
-    """An interpreter beside a command, which names its own; one of a named environment may be for other jobs."""
-    python = python_command(command.words)
-    words = (written, *command.words[len(python.runner) + 1 :]) if python and not python.by_runner else ()
-    runner = python.runner if python else ()
-    return Slip(
-        f"environment.python.interpreter: {written!r} runs training tasks (train:), and the command of this job names "
-        "its own program",
-        f"write it there: {command.instead(*runner, *words)}"
-        if words
-        else "write it in the command, or leave it out",
-        sure=command.plan.environment_name is None,
-    )
+        said = f"environment.python.interpreter: {written!r} is not {'there' if path else 'on PATH here'}"
+        hint = "give the path of an interpreter, or name what brings it: environment.python.venv, conda, uv or pixi"
+        yield Slip(said, hint, path is not None and command.lacks(path) and "$" not in written)
 
 
 def active_elsewhere(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
-    """The cluster's default environment replaces the one that is active in this shell, and nobody asked for that."""
+    """Yield a warning where the cluster's default environment replaces the one that is active in this shell."""
     if plan.environment_name is None or not any(reason.what == "environment" for reason in plan.reasons):
         return
-    active = _active(environ)
-    if active is None or _is(plan.environment.python, Path(active[1]), environ):
+    # Conda's base is active in every shell.
+    base = environ.get("CONDA_DEFAULT_ENV") == "base"
+    kind = "venv" if environ.get("VIRTUAL_ENV") else "conda"
+    prefix = environ.get("VIRTUAL_ENV") or (None if base else environ.get("CONDA_PREFIX"))
+    if not prefix or os.path.realpath(prefix) == os.path.realpath(sys.prefix):
+        return  # nothing, or slurmgpu's own
+    used = plan.environment.python.activated
+    named = _expanded(used.where, environ) if used else ""
+    if used and (named == Path(prefix).name or os.path.realpath(named) == os.path.realpath(prefix)):
         return
-    kind, prefix = active
     yield Slip(
         f"{prefix} is active here, and the job does not use it: it runs in environment "
         f"{plan.environment_name}, the default of cluster {plan.cluster}",
@@ -338,11 +282,8 @@ def unset_here(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
             said = f"variables.{name}: {value} takes the place of all folders that were there"
             yield Slip(said, f'write {name}: "{value}:${name}"', sure=False)
         if name == "CUDA_VISIBLE_DEVICES" and not value.strip() and plan.gpus:
-            yield Slip(
-                f"variables.{name}: it is empty: programs see no GPU",
-                "leave it out: Slurm sets it",
-                sure=False,
-            )
+            said = f"variables.{name}: it is empty: programs see no GPU"
+            yield Slip(said, "leave it out: Slurm sets it", sure=False)
         if re.fullmatch(rf"\$(?:{name}|\{{{name}\}})", value) and name not in environ:
             yield Slip(
                 f"variables.{name}: {value} is not set here, and the script ends where it is not set in the job either",
@@ -351,25 +292,8 @@ def unset_here(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
             )
 
 
-def _active(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Its kind and folder; not slurmgpu's own environment, nor conda's base, which is active in every shell."""
-    for kind, variable in (("venv", "VIRTUAL_ENV"), ("conda", "CONDA_PREFIX")):
-        prefix = environ.get(variable)
-        if prefix and not (kind == "conda" and environ.get("CONDA_DEFAULT_ENV") == "base"):
-            return None if os.path.realpath(prefix) == os.path.realpath(sys.prefix) else (kind, prefix)
-    return None
-
-
-def _is(python: PythonEnvironment, active: Path, environ: Mapping[str, str]) -> bool:
-    """Whether the job's Python is the active one, as far as names and folders show."""
-    if python.activated is None:
-        return False
-    named = _expanded(python.activated.where, environ)
-    return named == active.name or os.path.realpath(named) == os.path.realpath(active)
-
-
 def _expanded(text: str, environ: Mapping[str, str]) -> str:
-    """What a path of the job's is here; a variable that is not set stays as it is."""
+    """Return what a path of the job's is here; a variable that is not set stays as it is."""
     text = re.sub(r"^~(?=/)", "$HOME", text)
     return re.sub(r"\$\{?(\w+)\}?", lambda found: environ.get(found[1], found[0]), text)
 
@@ -391,7 +315,7 @@ def missing_module(
     environ: Mapping[str, str],
     run: Runner = call,
 ) -> Slip | None:
-    """The first module of the job that does not load here, which is a guess: a compute node may have others."""
+    """Return the slip of the first module that does not load here, which is a guess: a compute node may have others."""
     modules = plan.environment.modules
     if modules is None or not (modules.load or modules.swap) or is_confined():  # what they load, runs
         return None
@@ -434,7 +358,7 @@ _ASK = 'if [ -n "$LMOD_CMD" ]; then module -t spider; else module -t avail; fi 2
 
 
 def known_modules(environ: Mapping[str, str], run: Runner = call) -> frozenset[str]:
-    """The modules of this machine, as `intel/2024.1` and as `intel`; none where they cannot be asked for in time."""
+    """Return the modules of this machine, as `intel/2024.1` and as `intel`; none where they cannot be asked for in time."""
     if not any(name in environ for name in _SIGNS_OF_MODULES):
         return frozenset()
     # Without the function of the shell that called, a login shell has it.

@@ -24,9 +24,9 @@ from slurmgpu.runs.command_checks.command import (
     Command,
     Slip,
     is_batch_script,
+    is_python,
     near_word,
     one_slip_apart,
-    seen_from_here,
 )
 
 __all__ = ["launcher_slips", "srun_slips"]
@@ -51,16 +51,16 @@ def launcher_slips(command: Command, folder: Path) -> Iterator[Slip]:
     if name == "srun":
         if command.plan.launcher == "srun" and not command.in_script:
             inner = words[SRUN.read_unexpanded(words, at + 1)[0].end :]
-            yield Slip(
-                "command: srun is in the command, and the job's launcher is srun, too: a step within a step waits for ever",
-                f"leave one of them out: {command.instead(*words[:at], *inner)}",
-            )
+            said = "command: srun is in the command, and the job's launcher is srun, too: a step within a step waits for ever"
+            yield Slip(said, f"leave one of them out: {command.instead(*words[:at], *inner)}")
         yield from srun_slips(command, folder)
     if (start := torchrun_at(words)) is not None:
         yield from _of_torchrun(command, folder, start)
     elif (line := read_launch_line(words)) is not None and line.name == "accelerate":
         yield from _unknown(command, "accelerate launch", ACCELERATE, line.line)
-    elif (python := _python_at(words, at)) is not None:
+    elif (python := next((n for n in range(at, len(words)) if is_python(words[n])), None)) is not None and (
+        python == at or name in LAUNCHERS
+    ):
         misused = list(_of_python(command, python))
         yield from misused or _without_rank(command, folder, python)
 
@@ -72,20 +72,16 @@ def _unknown(command: Command, program: str, options: Table, line: Line) -> Iter
         plain = name.lstrip("-")
         if fault.why == "ambiguous-option":
             several = options.meanings(plain)
-            yield Slip(
-                f"command: {program} refuses {name}: it may be {', '.join(f'--{one}' for one in several)}",
-                f"write the one that is meant, such as --{min(several, key=len)}",
-            )
+            said = f"command: {program} refuses {name}: it may be {', '.join(f'--{one}' for one in several)}"
+            yield Slip(said, f"write the one that is meant, such as --{min(several, key=len)}")
         elif fault.why == "missing-value":
             yield Slip(f"command: {program} {name} is given no value", f"write one behind it: {name} VALUE")
         elif fault.why == "unknown-option":
             dashed = plain.replace("_", "-")
             near = near_word(dashed, options.options)
             spelled = "--" + (near or "").replace("-", "_" if "_" in name else "-")
-            words = [
-                spelled + word[len(name) :] if word.partition("=")[0] == name else word
-                for word in command.words
-            ]
+            given = [(word, word.partition("=")[0] == name) for word in command.words]
+            words = [spelled + word[len(name) :] if same else word for word, same in given]
             yield Slip(
                 f"command: {program} has no option {name}, as far as slurmgpu knows it",
                 f"did you mean {spelled}? {command.instead(*words)}"
@@ -112,9 +108,8 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
         if option.name in {"ntasks", "cpus-per-task", "ntasks-per-node"} and re.match(
             r"[A-Za-z]", option.value or ""
         ):
-            rest = (
-                words[option.at + 1 :] if option.spelling + (option.value or "") == words[option.at] else ()
-            )
+            glued = option.spelling + (option.value or "") == words[option.at]
+            rest = words[option.at + 1 :] if glued else ()
             number = rest[0] if rest and rest[0].isdecimal() else "N"
             yield Slip(
                 f"command: srun takes {words[option.at]!r} for {option.spelling} with the value {option.value!r}, which is no "
@@ -125,18 +120,16 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
             return
     mpi = line.given.get("mpi") or ""
     if not _MPI_TYPES.match(mpi):
-        yield Slip(
-            f"command: srun --mpi={mpi}: Slurm has no such type",
-            "write --mpi=pmix or --mpi=pmi2; `srun --mpi=list` says which the cluster has",
-            sure=not hidden,
-        )
+        said = f"command: srun --mpi={mpi}: Slurm has no such type"
+        hint = "write --mpi=pmix or --mpi=pmi2; `srun --mpi=list` says which the cluster has"
+        yield Slip(said, hint, sure=not hidden)
     logs = [one for one in line.options if one.name in {"output", "error"} and "/" in (one.value or "")]
-    for option in logs if folder is not None else ():
+    for option in logs:
         path = Path(option.value or "").parent
         if folder is not None and not re.search(r"[$~%]", str(path)) and not (folder / path).is_dir():
             said = f"command: srun --{option.name}={option.value}: its folder is not there, and Slurm up to 22.05 makes none"
-            sure = not command.blind and seen_from_here(folder / path, folder)
-            yield Slip(said, f"mkdir -p {shlex.quote(str(path))} before it", sure)
+            hint = f"mkdir -p {shlex.quote(str(path))} before it"
+            yield Slip(said, hint, command.lacks(folder / path))
     tasks = command.plan.nodes * command.plan.tasks_per_node
     if line.given.get("ntasks") == "2" and tasks == 1 and command.before == () and not command.in_script:
         said = "command: srun starts 2 tasks in a job of 1, which works only where a core has two CPUs (hyper-threads)"
@@ -148,10 +141,8 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
         yield from _unknown(command, "srun", SRUN, line)
     program = words[line.end] if line.end < len(words) else ""
     if not program and not hidden and not {"help", "usage", "version"} & set(line.given):
-        yield Slip(
-            "command: srun is given no program",
-            f"name it last: {command.instead(*words, 'python', 'train.py')}",
-        )
+        said = "command: srun is given no program"
+        yield Slip(said, f"name it last: {command.instead(*words, 'python', 'train.py')}")
     elif folder is not None and is_batch_script(folder / program):
         yield Slip(
             f"command: {program} is a batch script, and srun starts it as a program in each task: its #SBATCH lines are "
@@ -161,15 +152,13 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
         )
 
 
-_BACKENDS = ("c10d", "etcd", "etcd-v2", "static")
-
-
 def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
     words = command.words
     line = TORCHRUN.read_unexpanded(words, at)[0]
     given = line.given
     script = words[line.end] if line.end < len(words) else ""
     each, nodes = given.get("nproc-per-node") or "", given.get("nnodes") or ""
+    backends = ("c10d", "etcd", "etcd-v2", "static")
     unknown = list(_unknown(command, "torchrun", TORCHRUN, line))
     if unknown:
         yield from unknown
@@ -179,66 +168,46 @@ def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
             f"name it last: {command.instead(*words[: at - 1], 'torchrun', '--nproc-per-node=2', 'train.py')}",
         )
     elif "nproc-per-node" in given and not re.fullmatch(r"\d+|auto|gpu|cpu|xpu|.*[$`].*", each):
-        yield Slip(
-            f"command: torchrun --nproc-per-node={each}: a number is expected there, or gpu, cpu, auto",
-            "write --nproc-per-node=gpu for one process on each GPU",
-        )
+        said = f"command: torchrun --nproc-per-node={each}: a number is expected there, or gpu, cpu, auto"
+        yield Slip(said, "write --nproc-per-node=gpu for one process on each GPU")
     elif nodes and not re.fullmatch(r"\d+(?::\d+)?|.*[$`].*", nodes):
         yield Slip(
             f"command: torchrun --nnodes={nodes}: a number is expected there, or a range such as 1:4",
             f"write --nnodes={command.plan.nodes}, the number of the job's nodes; or leave it out on one node",
         )
     elif (port := given.get("master-port") or "") and not re.fullmatch(r"\d+|.*[$`].*", port):
-        yield Slip(
-            f"command: torchrun --master-port={port}: a number is expected there", "leave it out on one node"
-        )
-    elif (backend := given.get("rdzv-backend") or "") and backend not in _BACKENDS and "$" not in backend:
-        near = near_word(backend, _BACKENDS)
-        yield Slip(
-            f"command: torchrun has no --rdzv-backend {backend}",
-            f"did you mean {near}?" if near else "write --rdzv-backend=c10d",
-            sure=near is not None,
-        )
+        said = f"command: torchrun --master-port={port}: a number is expected there"
+        yield Slip(said, "leave it out on one node")
+    elif (backend := given.get("rdzv-backend") or "$") not in backends and "$" not in backend:
+        near = near_word(backend, backends)
+        said = f"command: torchrun has no --rdzv-backend {backend}"
+        hint = f"did you mean {near}?" if near else "write --rdzv-backend=c10d"
+        yield Slip(said, hint, sure=near is not None)
     elif "standalone" in given and re.search(r"(?:\A|:)(?!1\Z)\d+\Z", nodes):
-        yield Slip(
-            f"command: torchrun --standalone is for one node, and --nnodes={nodes} lets it wait for others that never come",
-            "leave --nnodes out; for several nodes: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT in place of --standalone",
-        )
+        said = f"command: torchrun --standalone is for one node, and --nnodes={nodes} lets it wait for others that never come"
+        hint = "leave --nnodes out; for several nodes: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT in place of --standalone"
+        yield Slip(said, hint)
     elif PurePosixPath(script).name.startswith("python") and "no-python" not in given:
-        yield Slip(
-            f"command: torchrun starts Python itself, and would read {script!r} as its script",
-            f"write {command.instead(*words[: line.end], *words[line.end + 1 :])}",
-        )
+        said = f"command: torchrun starts Python itself, and would read {script!r} as its script"
+        yield Slip(said, f"write {command.instead(*words[: line.end], *words[line.end + 1 :])}")
     elif late := [
         word for word in words[line.end + 1 :] if re.match(r"--(?:nproc|nnodes|rdzv|standalone)", word)
     ]:
-        yield Slip(
-            f"command: {late[0]} behind the script is the script's own option, and torchrun does not see it",
-            f"options of torchrun come before {script}",
-            sure=False,
+        said = (
+            f"command: {late[0]} behind the script is the script's own option, and torchrun does not see it"
         )
+        yield Slip(said, f"options of torchrun come before {script}", sure=False)
     elif "module" in given and script.endswith(".py"):
         options = (word for word in words[at : line.end] if word not in {"-m", "--module"})
-        yield Slip(
-            f"command: torchrun -m takes a module's name, and {script!r} is a file's",
-            f"write {command.instead(*words[:at], *options, *words[line.end :])}",
-        )
+        said = f"command: torchrun -m takes a module's name, and {script!r} is a file's"
+        yield Slip(said, f"write {command.instead(*words[:at], *options, *words[line.end :])}")
     elif "torch.distributed.launch" in words and "use-env" not in given and (folder / script).is_file():
         text = text_of(folder / script)
         if "parse_args(" in text and not re.search(r"local[-_]rank", text):
             before = words[: runner_length(words)]
-            yield Slip(
-                f"command: torch.distributed.launch hands --local-rank to the script, and {script} has no such option",
-                f"torchrun sets LOCAL_RANK instead: {command.instead(*before, 'torchrun', *words[at:])}",
-                sure=False,
-            )
-
-
-def _python_at(words: tuple[str, ...], at: int) -> int | None:
-    """Return where a Python is started: by the first word, or by a launcher that is."""
-    found = (n for n in range(at, len(words)) if re.fullmatch(r"python[\d.]*", PurePosixPath(words[n]).name))
-    first = next(found, None)
-    return first if first == at or PurePosixPath(words[at]).name in LAUNCHERS else None
+            said = f"command: torch.distributed.launch hands --local-rank to the script, and {script} has no such option"
+            hint = f"torchrun sets LOCAL_RANK instead: {command.instead(*before, 'torchrun', *words[at:])}"
+            yield Slip(said, hint, sure=False)
 
 
 def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]:
@@ -264,11 +233,8 @@ def _without_rank(command: Command, folder: Path, python: int) -> Iterator[Slip]
                 "start torchrun on each node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 torchrun "
                 f"--nnodes=$SLURM_NNODES --nproc-per-node=gpu {RENDEZVOUS} {shlex.join(command.words[at:])}"
             )
-        yield Slip(
-            f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it",
-            start,
-            sure=False,
-        )
+        said = f"command: {script} joins a process group (init_process_group), and nothing sets RANK and MASTER_ADDR for it"
+        yield Slip(said, start, sure=False)
 
 
 def _of_python(command: Command, python: int) -> Iterator[Slip]:
@@ -280,17 +246,14 @@ def _of_python(command: Command, python: int) -> Iterator[Slip]:
             return
         if word == "-":
             if not command.in_script:
-                yield Slip(
-                    "command: python - reads its standard input, and a job has an empty one",
-                    f"name the script: {command.instead(*words[:at], 'train.py')}",
-                )
+                said = "command: python - reads its standard input, and a job has an empty one"
+                yield Slip(said, f"name the script: {command.instead(*words[:at], 'train.py')}")
             return
         if re.fullmatch(rf"-[{re.escape(_PYTHON_LETTERS)}]*[cm]", word):
             if at + 1 == len(words):
                 what = "a module's name" if word.endswith("m") else "the code"
-                yield Slip(
-                    f"command: python {word} is given nothing: {what} comes behind it", f"python {word} NAME"
-                )
+                said = f"command: python {word} is given nothing: {what} comes behind it"
+                yield Slip(said, f"python {word} NAME")
             return
         if re.fullmatch(r"-[A-Za-z?]*[WX]", word) or word == "--check-hash-based-pycs":
             at += 1

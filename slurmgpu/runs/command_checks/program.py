@@ -24,10 +24,9 @@ from slurmgpu.runs.command_checks.command import (
     one_slip_apart,
     other_folder,
     read_by,
-    seen_from_here,
 )
 
-__all__ = ["missing_interpreter", "program_slips"]
+__all__ = ["SRUN_ELSEWHERE", "missing_interpreter", "program_slips"]
 
 
 # Programs that people mean when they miss a letter.
@@ -64,24 +63,24 @@ _WRAPPED = {
     "timeout": r"\A(?:-[kfsv]\0[^\0]*\0|--?\w[^\0]*\0)*[\d.]+[smhd]?\0",
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun"), _MPI),
 }
+SRUN_ELSEWHERE = frozenset({"chdir", "multi-prog", "container", "container-image"})
+"""Options of srun with which its program is looked for in another place."""
 _KEYWORDS = frozenset({"case", "for", "function", "if", "select", "until", "while", "{"})
 
 
 def program_slips(command: Command) -> Iterator[Slip]:
-    """The first word: a program that is there, or can be."""
+    """Yield why the first word is no program that is there, or can be."""
     words = command.words
     program = words[0]
     container = command.plan.environment.container
     if container is not None and container.mode == "run":
         return  # the image's own program gets these words
     rest = words[1:]
-    if " " in program.strip() and not _is_there(command, program):
+    if " " in program.strip() and not (command.folder and is_there(command.folder / program)):
         yield from _one_word(command, program)
     elif program.startswith("-") and command.in_script:
-        yield Slip(
-            f"command: {program!r} would be the program here: the line above it ends without \\",
-            "end that line with a backslash, and nothing behind it",
-        )
+        said = f"command: {program!r} would be the program here: the line above it ends without \\"
+        yield Slip(said, "end that line with a backslash, and nothing behind it")
     elif program.startswith("-"):
         yield Slip(
             f"command: {program!r} would be the program: an option comes after --",
@@ -92,13 +91,20 @@ def program_slips(command: Command) -> Iterator[Slip]:
         said = f"command: {program!r}: ! and % before a command are a notebook's"
         yield Slip(said, f"take it out: {command.instead(program[1:], *rest)}")
     elif program in _KEYWORDS:
-        yield Slip(
-            f"command: {program!r} is a word of the shell's language, and no shell reads a command",
-            "write the lines under script: | in a job file, or put them into a file: -- bash FILE.sh",
-        )
+        said = f"command: {program!r} is a word of the shell's language, and no shell reads a command"
+        hint = "write the lines under script: | in a job file, or put them into a file: -- bash FILE.sh"
+        yield Slip(said, hint)
     elif program in _SETS_UP and (program != "conda" or rest[:1] == ("activate",)):
         said = f"command: {' '.join(words)!r} sets up a shell, and nothing would run in it"
-        yield Slip(said, _set_up(command, program))
+        hint, shell = (
+            _SETS_UP[program],
+            program not in {"conda", "module", "ml"},
+        )  # whose functions bash -c does not have
+        if program == "cd" and len(words) > 3 and words[2] in {"&&", ";"} and not command.in_file:
+            hint = f"give the folder by -D: -D {shlex.quote(words[1])} {command.instead(*words[3:])}"
+        elif shell and any(re.match(OPERATOR, word) or word.endswith(";") for word in words):
+            hint += f"; or let a shell read it all: {command.instead('bash', '-c', ' '.join(words))}"
+        yield Slip(said, hint)
     elif "$" in program or program.startswith("~"):
         yield Slip(
             f"command: {program!r} would be the program's name as it is: nothing expands in a command",
@@ -122,15 +128,14 @@ def program_slips(command: Command) -> Iterator[Slip]:
 
 
 def _behind_another(command: Command) -> Iterator[Slip]:
-    """The program that ``nice``, ``uv run`` or ``srun`` is to start; what brings it is not known, so only slips count."""
+    """Yield the sure slips of the program that ``nice``, ``uv run`` or ``srun`` is to start; what brings it is not known."""
     at = runner_length(command.words)
     if at and changes_folder(command.words[:at]):
         return
     program = PurePosixPath(command.words[at]).name
     if program == "srun":
         line, hidden = SRUN.read_unexpanded(command.words, at + 1)
-        inside = {"chdir", "multi-prog", "container", "container-image"} & set(line.given)
-        if not (hidden or inside) and line.end < len(command.words):
+        if not (hidden or SRUN_ELSEWHERE & set(line.given)) and line.end < len(command.words):
             inner = command._replace(words=command.words[line.end :], before=command.words[: line.end])
             yield from (slip for slip in program_slips(inner) if slip.sure)
         return
@@ -140,16 +145,12 @@ def _behind_another(command: Command) -> Iterator[Slip]:
         spelled = re.fullmatch(r"([\d.]+)([smhd])\w+", given[0])
         last = given.pop() if given[1:] and given[-1].isdecimal() else None
         right = [f"{spelled[1]}{spelled[2]}", *given[1:]] if spelled else [last or "1h", *given]
-        yield Slip(
-            f"command: timeout {given[0]}: a time comes first, such as 30s, 10m or 2h",
-            f"write {command.instead(*command.words[: at + 1], *right)}",
-        )
+        said = f"command: timeout {given[0]}: a time comes first, such as 30s, 10m or 2h"
+        yield Slip(said, f"write {command.instead(*command.words[: at + 1], *right)}")
     elif command.words[0] == "nice" and command.words[1:2] and command.words[1].isdecimal():
         right = ["nice", "-n", *command.words[1:]]
-        yield Slip(
-            f"command: nice {command.words[1]}: -n comes before the number",
-            f"write {command.instead(*right)}",
-        )
+        said = f"command: nice {command.words[1]}: -n comes before the number"
+        yield Slip(said, f"write {command.instead(*right)}")
     elif command.words[:2] == ("env", "-i"):
         said = "command: env -i takes all variables away, PATH, CUDA_VISIBLE_DEVICES and those of Slurm among them"
         yield Slip(said, f"leave -i out: {command.instead(*command.words[2:])}", sure=False)
@@ -163,28 +164,12 @@ def _behind_another(command: Command) -> Iterator[Slip]:
         yield from (slip for slip in _program_by_name(inner, inner.words[0]) if slip.sure)
 
 
-def _set_up(command: Command, program: str) -> str:
-    """How to say to slurmgpu what the shell was told."""
-    words = command.words
-    if program == "cd" and len(words) > 3 and words[2] in {"&&", ";"} and not command.in_file:
-        return f"give the folder by -D: -D {shlex.quote(words[1])} {command.instead(*words[3:])}"
-    shell = program not in {"conda", "module", "ml"}  # whose functions bash -c does not have
-    if shell and any(re.match(OPERATOR, word) or word.endswith(";") for word in words):
-        return f"{_SETS_UP[program]}; or let a shell read it all: {command.instead('bash', '-c', ' '.join(words))}"
-    return _SETS_UP[program]
-
-
-def _is_there(command: Command, name: str) -> bool:
-    return command.folder is not None and is_there(command.folder / name)
-
-
 def _one_word(command: Command, program: str) -> Iterator[Slip]:
     message = f"command: {program!r} is one word, so it would be the name of the program"
     if command.in_file and any(re.match(r"\w\S* ", word) for word in command.words[1:]):
         lines = "\n".join(f"  {word}" for word in command.words)
-        yield Slip(
-            message, f"several lines go under script:, where a shell reads them: write\nscript: |\n{lines}"
-        )
+        hint = f"several lines go under script:, where a shell reads them: write\nscript: |\n{lines}"
+        yield Slip(message, hint)
         return
     if shell_syntax(program) is not None:
         yield Slip(message, f"run it by a shell: {command.instead('bash', '-c', *command.words)}")
@@ -200,14 +185,13 @@ def _one_word(command: Command, program: str) -> Iterator[Slip]:
 
 
 def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
+    """Yield why a file that is named by its path is not there, or cannot be started as it is."""
     if command.folder is None:
         return
-    path = command.folder / program
-    sure = not command.blind and seen_from_here(path, command.folder)
-    rest = command.words[1:]
-    container = command.plan.environment.container is not None
+    path, rest = command.folder / program, command.words[1:]
+    sure, by, first = command.lacks(path), read_by(path), first_line(path)
     if not is_there(path):
-        if container and path.is_absolute() and program.startswith("/"):
+        if command.plan.environment.container is not None and program.startswith("/"):
             return  # of the image, mostly
         if near := near_file(path):
             there = str(PurePosixPath(program).parent / near)
@@ -217,63 +201,43 @@ def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
         else:
             hint = other_folder(command, program)
         yield Slip(f"command: {program!r} is not there (looked for {path})", hint, sure)
-    elif path.is_dir():
-        yield _folder_as_program(command, program, sure)
-    else:
-        yield from _not_runnable(command, program, path, sure)
-
-
-def _folder_as_program(command: Command, program: str, sure: bool) -> Slip:
-    scripts = sorted((command.folder / program).glob("*.py")) if command.folder is not None else []
-    said = f"command: {program!r} is a folder, where a program is expected"
-    if not scripts:
-        return Slip(said, "name a script, and the program that reads it: -- python FILE.py", sure)
-    return Slip(
-        said,
-        f"give a file in it: {command.instead('python', str(PurePosixPath(program) / scripts[0].name))}",
-        sure,
-    )
-
-
-def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
-    """A file that is there, and cannot be started as it is."""
-    rest = command.words[1:]
-    by = read_by(path)
-    if path.suffix in {".yaml", ".yml"}:
-        said = f"command: {program!r} is a job file, and what comes after -- is a command"
-        yield Slip(said, f"give it before: slurmgpu submit {shlex.quote(program)}", sure)
-        return
-    if not os.access(path, os.X_OK):
+    elif path.is_dir() or path.suffix in {".yaml", ".yml"}:
+        yield _no_program(command, program, path, sure)
+    elif not os.access(path, os.X_OK):
         yield Slip(
             f"command: {program!r} may not be executed (its x bit is not set)",
             f"write {command.instead(by or 'bash', program, *rest)}"
-            + f"; or allow it: chmod +x {shlex.quote(program)}" * first_line(path).startswith(b"#!"),
+            + f"; or allow it: chmod +x {shlex.quote(program)}" * first.startswith(b"#!"),
             sure,
         )
-        return
-    first = first_line(path)
-    if first.startswith(b"#!") and first.endswith(b"\r"):
-        yield Slip(
-            f"command: {program!r} has line ends of Windows (CRLF), and no program of its first line's name is there",
-            f"take them out: sed -i 's/\\r$//' {shlex.quote(program)}",
-            sure,
-        )
+    elif first.startswith(b"#!") and first.endswith(b"\r"):
+        said = f"command: {program!r} has line ends of Windows (CRLF), and no program of its first line's name is there"
+        yield Slip(said, f"take them out: sed -i 's/\\r$//' {shlex.quote(program)}", sure)
     elif first.startswith(b"#!") and (lost := missing_interpreter(first, command.environ.get("PATH"))):
-        yield Slip(
-            f"command: {program!r} begins with {first.decode(errors='replace')}, and {lost} is not here",
-            "begin it with the interpreter's path, such as #!/bin/bash or #!/usr/bin/env python3",
-            sure and first[2:].strip().startswith((b"/bin/", b"/usr/bin/")) and b"env " not in first,
-        )
+        said = f"command: {program!r} begins with {first.decode(errors='replace')}, and {lost} is not here"
+        hint = "begin it with the interpreter's path, such as #!/bin/bash or #!/usr/bin/env python3"
+        of_system = first[2:].strip().startswith((b"/bin/", b"/usr/bin/")) and b"env " not in first
+        yield Slip(said, hint, sure and of_system)
     elif by == "python" and not first.startswith(b"#!"):
-        yield Slip(
-            f"command: {program!r} has no first line #!, so a shell would read it, not Python",
-            f"write {command.instead('python', program, *rest)}",
-            sure,
-        )
+        said = f"command: {program!r} has no first line #!, so a shell would read it, not Python"
+        yield Slip(said, f"write {command.instead('python', program, *rest)}", sure)
+
+
+def _no_program(command: Command, program: str, path: Path, sure: bool) -> Slip:
+    """Return the slip of a folder or a job file where a program is expected."""
+    if not path.is_dir():
+        said = f"command: {program!r} is a job file, and what comes after -- is a command"
+        return Slip(said, f"give it before: slurmgpu submit {shlex.quote(program)}", sure)
+    said = f"command: {program!r} is a folder, where a program is expected"
+    script = min(path.glob("*.py"), default=None)
+    if script is None:
+        return Slip(said, "name a script, and the program that reads it: -- python FILE.py", sure)
+    inside = str(PurePosixPath(program) / script.name)
+    return Slip(said, f"give a file in it: {command.instead('python', inside)}", sure)
 
 
 def missing_interpreter(first: bytes, path: str | None) -> str | None:
-    """The program of a first line #! that this machine lacks; None where it is here."""
+    """Return the program of a first line #! that this machine lacks; None where it is here."""
     words = first[2:].decode(errors="replace").split() or [""]
     if PurePosixPath(words[0]).name == "env":
         named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
@@ -282,16 +246,37 @@ def missing_interpreter(first: bytes, path: str | None) -> str | None:
 
 
 def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
-    """A name without a path: PATH of the job finds it, which may have more than this machine's."""
+    """Yield the slip of a name without a path; the job's PATH may have more than this machine's."""
     if program in _ALWAYS_THERE or shutil.which(program, path=command.environ.get("PATH")):
         return
-    rest, brought = command.words[1:], _brings_programs(command)
+    rest, environment = command.words[1:], command.plan.environment
+    # The job may find programs that this machine's PATH does not show.
+    brought = bool(
+        command.brought
+        or environment.container
+        or environment.modules
+        or environment.python.activated
+        or command.plan.login_shell
+        or {PurePosixPath(word).name for word in command.before} & _WITH_AN_ENVIRONMENT
+    )
     sure = not (command.blind or brought)
-    if _is_there(command, program):
-        assert command.folder is not None
-        if brought and not Path(program).suffix:
+    if command.folder is not None and is_there(path := command.folder / program):
+        if brought and not path.suffix:
             return  # a clone's folder is often named after the program that it is the source of
-        yield from _file_as_program(command, program, command.folder / program, sure)
+        if path.is_dir() or path.suffix in {".yaml", ".yml"}:
+            yield _no_program(command, program, path, sure)
+        elif is_batch_script(path):
+            own = command.in_file or command.in_script
+            place = "a command belongs here" if own else "what comes after -- is a command"
+            said = f"command: {program!r} is a batch script, and {place}"
+            yield Slip(said, f"submit it itself: slurmgpu submit {shlex.quote(program)}", sure)
+        else:
+            by = read_by(path) or ("bash" if not os.access(path, os.X_OK) else None)
+            words = (by, program, *rest) if by else (f"./{program}", *rest)
+            said = (
+                f"command: {program!r} is a file of the work folder, and no program of that name is on PATH"
+            )
+            yield Slip(said, f"write {command.instead(*words)}", sure)
         return
     known = next((name for name in _KNOWN if one_slip_apart(program, name)), None)
     words_here = (*_KNOWN, *(_OF_SHELL if command.in_script else ()))
@@ -310,11 +295,8 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
     near = near_file(command.folder / program) if command.folder is not None else None
     if near and Path(near).suffix and one_slip_apart(program, near):
         words = (by, near, *rest) if by else (near, *rest)
-        yield Slip(
-            f"command: {program!r} is neither a file of the work folder nor a program on PATH",
-            f"did you mean {near}? {command.instead(*words)}",
-            sure,
-        )
+        said = f"command: {program!r} is neither a file of the work folder nor a program on PATH"
+        yield Slip(said, f"did you mean {near}? {command.instead(*words)}", sure)
         return
     if by and command.folder is not None:  # a module may bring it
         yield missing_script(command, command.folder, program, (by,), rest)._replace(sure=False)
@@ -323,10 +305,8 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         return
     if command.in_script and rest[:1] and rest[0].startswith("=") and re.fullmatch(r"[A-Za-z_]\w*", program):
         value = rest[0][1:] or shlex.join(rest[1:2])
-        yield Slip(
-            f"command: {program!r} is run as a program here, for the shell allows no blanks around =",
-            f"write {program}={value}",
-        )
+        said = f"command: {program!r} is run as a program here, for the shell allows no blanks around ="
+        yield Slip(said, f"write {program}={value}")
         return
     has3 = program == "python" and shutil.which("python3", path=command.environ.get("PATH"))
     yield Slip(
@@ -336,40 +316,3 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         + (f", or {command.instead('python3', *rest)}" if has3 else ""),
         sure=False,
     )
-
-
-def _brings_programs(command: Command) -> bool:
-    """Whether the job finds programs that this machine's PATH does not show."""
-    environment, python = command.plan.environment, command.plan.environment.python
-    return bool(
-        command.brought
-        or environment.container
-        or environment.modules
-        or python.activated
-        or command.plan.login_shell
-        or {PurePosixPath(word).name for word in command.before} & _WITH_AN_ENVIRONMENT
-    )
-
-
-def _file_as_program(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
-    rest = command.words[1:]
-    if path.suffix in {".yaml", ".yml"}:
-        said = f"command: {program!r} is a job file, and what comes after -- is a command"
-        yield Slip(said, f"give it before: slurmgpu submit {shlex.quote(program)}", sure)
-        return
-    if path.is_dir():
-        yield _folder_as_program(command, program, sure)
-        return
-    if is_batch_script(path):
-        place = (
-            "a command belongs here"
-            if command.in_file or command.in_script
-            else "what comes after -- is a command"
-        )
-        said = f"command: {program!r} is a batch script, and {place}"
-        yield Slip(said, f"submit it itself: slurmgpu submit {shlex.quote(program)}", sure)
-        return
-    by = read_by(path) or ("bash" if not os.access(path, os.X_OK) else None)
-    words = (by, program, *rest) if by else (f"./{program}", *rest)
-    said = f"command: {program!r} is a file of the work folder, and no program of that name is on PATH"
-    yield Slip(said, f"write {command.instead(*words)}", sure)

@@ -15,14 +15,17 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.trust import is_confined, read_regular, text_of
 from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
-from slurmgpu.runs.command_checks.command import Command, Slip, near_word
+from slurmgpu.runs.command_checks.command import Command, Slip, is_python, near_word
 from slurmgpu.runs.command_checks.environment import environment_here
 from slurmgpu.runs.command_checks.script import code_of, modules_in
 from slurmgpu.script.shell import Command as Text
 from slurmgpu.script.shell import simple_commands
 from slurmgpu.slurm import Runner, call, submission_env
 
-__all__ = ["missing_imports", "parse_python", "unreadable_documents", "unreadable_python"]
+__all__ = [
+    "MOST_MODULES", "OWN_PYTHON", "missing_imports", "parse_python", "syntax_fault", "unreadable_documents",
+    "unreadable_python",
+]  # fmt: skip
 
 
 TIMEOUT = 5.0
@@ -69,6 +72,17 @@ def parse_python(code: str | bytes) -> ast.Module:
         return ast.parse(code)
 
 
+OWN_PYTHON = ".".join(map(str, sys.version_info[:2]))
+"""The release of Python that runs slurmgpu."""
+
+
+def syntax_fault(error: SyntaxError | ValueError) -> tuple[str, str]:
+    """Return the line at which Python cannot read a text, empty where it names none, and why."""
+    if isinstance(error, SyntaxError):
+        return str(error.lineno or ""), error.msg
+    return "", str(error)
+
+
 def unreadable_python(command: Command, code: str | Path, shown: str, run: Runner = call) -> Slip | None:
     """Return the slip of Python code, or of a file of it, whose syntax the job's Python does not take; None where it does.
 
@@ -88,8 +102,7 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
     except (RecursionError, MemoryError):
         return None  # nested too deeply for this parser, which says nothing of the job's Python
     except (SyntaxError, ValueError) as error:
-        line = f" line {error.lineno}:" if isinstance(error, SyntaxError) and error.lineno else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        line, why = syntax_fault(error)
     python = None if _unknown_python(command) else _python(command)
     if python is not None:
         try:
@@ -105,13 +118,10 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
                 return None
             judged = re.search(r"(?m)^(?:Syntax|Indentation|Tab|Value|UnicodeDecode)Error", answer.stderr)
             python = python if judged else None
-    version = ".".join(map(str, sys.version_info[:2]))
-    return Slip(
-        f"command: {shown}:{line} {'its Python' if python else f'Python {version}'} cannot read it ({said})",
-        "mend this line"
-        + ("" if python else "; only a newer Python may read it, and the job fails at once otherwise"),
-        sure=python is not None and not command.blind,
-    )
+    reader = "its Python" if python else f"Python {OWN_PYTHON}"
+    newer = "" if python else "; only a newer Python may read it, and the job fails at once otherwise"
+    said = f"command: {shown}:{line and f' line {line}:'} {reader} cannot read it ({why})"
+    return Slip(said, f"mend this line{newer}", sure=python is not None and not command.blind)
 
 
 def unreadable_documents(command: Command, commands: tuple[Text, ...]) -> Iterator[tuple[int, Slip]]:
@@ -143,11 +153,9 @@ def _fails_at_once(command: Command, tree: ast.Module, shown: str) -> Slip | Non
             below = package[:1] == ["src"]
             named = ".".join([*package[below:], stem])
             imports = f"from {'.' * node.level}{node.module or ''} import"
-            return Slip(
-                f"command: {shown} line {node.lineno}: {imports} ...: a file that is run by its path is in no package",
-                f"run it as a module: python -m {named}" + ", with --set variables.PYTHONPATH=src" * below,
-                sure=not command.blind,
-            )
+            said = f"command: {shown} line {node.lineno}: {imports} ...: a file that is run by its path is in no package"
+            hint = f"run it as a module: python -m {named}" + ", with --set variables.PYTHONPATH=src" * below
+            return Slip(said, hint, sure=not command.blind)
         for one in node.names if isinstance(node, ast.Import) else ():
             if one.name.endswith(".py"):
                 said = f"{shown} line {node.lineno}: import {one.name}: import takes a module's name, not a file's"
@@ -165,15 +173,13 @@ def _fails_at_once(command: Command, tree: ast.Module, shown: str) -> Slip | Non
     for statement in tree.body:
         for inner in ast.walk(statement) if isinstance(statement, (ast.Expr, ast.Assign)) else ():
             if isinstance(inner, ast.Name) and inner.id not in known:
-                return Slip(
-                    f"command: -c: nothing sets {inner.id!r} in this code",
-                    f"import it first: import {inner.id}; ...",
-                )
+                said = f"command: -c: nothing sets {inner.id!r} in this code"
+                return Slip(said, f"import it first: import {inner.id}; ...")
     return None
 
 
 def _unknown_python(command: Command) -> bool:
-    """Whether the job's Python is another one than can be found here: in a container, or brought by modules or a login shell.
+    """Return whether the job's Python cannot be found here: it is in a container, or modules or a login shell bring it.
 
     That of somebody else's request is not asked: it would be a program of their choice.
     """
@@ -223,10 +229,8 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
     what = f"{script} imports {lines}, and" if script else f"-m {missing[0]}:"
     full = f"{missing[0].rpartition('.')[0]}.{near[missing[0]]}"
     guess = f"did you mean {full}? else " if near[missing[0]] else ""
-    own = next(
-        (one for one in ("src", "lib") if (command.folder / one / missing[0].partition(".")[0]).is_dir()),
-        None,
-    )
+    top = missing[0].partition(".")[0]
+    own = next((one for one in ("src", "lib") if (command.folder / one / top).is_dir()), None)
     here = script.endswith(".py") and "/" in script and _local(missing[0].partition(".")[0], command.folder)
     if here:
         named = str(Path(script).with_suffix("")).replace("/", ".")
@@ -244,11 +248,11 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
 
 
 def _python(command: Command) -> str | None:
-    """The interpreter that would run the command here; None where this machine does not know it."""
+    """Return the interpreter that would run the command here; None where this machine does not know it."""
     words = command.words
     python = python_command(words)
     first = words[runner_length(words)] if words else ""
-    if python is None and re.match(r"(?:.*/)?python[\d.]*\Z", first):  # python -c CODE
+    if python is None and is_python(first):  # python -c CODE
         python = PythonCommand(first, (), None, None, (), words[: runner_length(words)])
     if python is not None and (python.by_runner or python.runner or "/" in python.interpreter):
         return python.interpreter if python.interpreter.startswith("/") and not python.runner else None
@@ -260,16 +264,15 @@ def _python(command: Command) -> str | None:
         path, slip = environment_here(command.plan.environment.python, command.folder, command.environ)
         inside = None if path is None or slip is not None else path / "bin" / "python"
         return str(inside) if inside is not None and inside.exists() else None
-    found = shutil.which(
-        python.interpreter if python is not None else "torchrun", path=command.environ.get("PATH")
-    )
+    program = python.interpreter if python is not None else "torchrun"
+    found = shutil.which(program, path=command.environ.get("PATH"))
     if python is None and found is not None:
         found = str(Path(found).with_name("python"))
     return found if found is not None and Path(found).exists() else None
 
 
 def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
-    """The script, and the libraries that it imports in any case, each with its place; of ``-m`` the module."""
+    """Return the script, and the libraries that it imports in any case, each with its place; of ``-m`` the module."""
     python = python_command(command.words)
     if python is not None and python.launcher not in {None, "torchrun"} and python.module is not None:
         return "", {python.module.partition(".")[0]: ""}
@@ -286,44 +289,37 @@ def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
     beside = (folder / script).parent if script is not None else folder
     by_path = beside != folder and launcher_of(command.words) in {None, "torchrun"}
     waiting, seen = [first], {first}
-    while waiting:
-        path = waiting.pop(0)
-        for name, line in _imported(path):
-            local = _local(name, beside, folder)
-            if local is not None and by_path and _local(name, beside) is None:
-                found.setdefault(name, f"line {line}")  # of the work folder, where Python does not look
-            if local is None and name not in sys.stdlib_module_names and name != "slurmgpu":
-                where = (
-                    f"line {line}"
-                    if not isinstance(path, Path) or path == first
-                    else f"{path.name} line {line}"
-                )
-                found.setdefault(name, where)  # slurmgpu: submission copies what a loop needs of it
-            elif local is not None and local not in seen and len(seen) < _MOST_MODULES:
-                seen.add(local)
-                waiting.append(local)
+    for path in waiting:  # grows by the project's own modules
+        try:
+            body = parse_python(read_regular(path) if isinstance(path, Path) else path).body
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        for node in body:  # what stands in try or if may be missing
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                names = [node.module]
+            for name in (one.partition(".")[0] for one in names):
+                local = _local(name, beside, folder)
+                if local is not None and by_path and _local(name, beside) is None:
+                    found.setdefault(
+                        name, f"line {node.lineno}"
+                    )  # of the work folder, where Python does not look
+                if local is None and name not in sys.stdlib_module_names and name != "slurmgpu":
+                    # slurmgpu: submission copies what a loop needs of it
+                    file = f"{path.name} " if isinstance(path, Path) and path != first else ""
+                    found.setdefault(name, f"{file}line {node.lineno}")
+                elif local is not None and local not in seen and len(seen) < MOST_MODULES:
+                    seen.add(local)
+                    waiting.append(local)
     return script or "-c", found
 
 
-_MOST_MODULES = 50
+MOST_MODULES = 50
 """A project's own modules; what is beyond is not looked at."""
 
 
-def _imported(path: Path | bytes) -> Iterator[tuple[str, int]]:
-    """The top modules that code imports in any case, with the lines; what stands in try or if may be missing."""
-    try:
-        tree = parse_python(read_regular(path) if isinstance(path, Path) else path)
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return
-    for node in tree.body:
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names = [node.module]
-        yield from ((name.partition(".")[0], node.lineno) for name in names)
-
-
 def _local(name: str, *folders: Path) -> Path | None:
-    """The file of a module in these folders, of a package its ``__init__.py``, which need not be there; None: it is in none."""
+    """Return a module's file in these folders, of a package its ``__init__.py``, which need not be there; None: it is in none."""
     for one in folders:
         if (one / f"{name}.py").is_file():
             return one / f"{name}.py"

@@ -1,7 +1,4 @@
-"""Why a Python script fails in a job, or does nothing, found in its text: names, modules, files, a terminal.
-
-What a script's syntax tree tells without running it.
-"""
+"""Why a Python script fails in a job, or does nothing, found in its text: names, modules, files, a terminal."""
 
 from __future__ import annotations
 
@@ -16,8 +13,16 @@ from pathlib import Path, PurePosixPath
 
 from slurmgpu.files.trust import read_regular
 from slurmgpu.lines.command import changes_folder, python_command, python_files, runner_length
-from slurmgpu.runs.command_checks.command import Command, Slip, is_there, meant, near_word, seen_from_here
-from slurmgpu.runs.command_checks.python import parse_python, unreadable_python
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_python,
+    is_there,
+    meant,
+    near_word,
+    seen_from_here,
+)
+from slurmgpu.runs.command_checks.python import MOST_MODULES, parse_python, unreadable_python
 from slurmgpu.runs.command_checks.script import code_of
 
 __all__ = [
@@ -33,7 +38,6 @@ __all__ = [
 ]
 
 
-_MOST_MODULES = 50
 # Python may have these before it looks into the script's folder, some by a .pth file.
 _AT_START = {
     *sys.builtin_module_names,
@@ -117,7 +121,7 @@ class Source:
 
     @cached_property
     def runs(self) -> set[str | None]:
-        """The functions that the script calls in any case, and "" for what stands in none."""
+        """Return the functions that the script calls in any case, and "" for what stands in none."""
         calls = [one for one in self.nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
         edges = {(self.place(call), ast.unparse(call.func)) for call in calls}
         found: list[str] = [""]
@@ -137,7 +141,7 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
         return
     by_module = python is not None and python.module is not None and python.launcher is None
     if script is not None:
-        inline = python is None and re.match(r"python[\d.]*\Z", PurePosixPath(words[at]).name) is not None
+        inline = python is None and is_python(words[at])
         if inline and re.fullmatch(r"[\w./-]+\.py", script) and is_there(folder / script):
             rest = (word for n, word in enumerate(words) if n != words.index("-c"))
             said = f"command: -c takes code, and {script!r} is a file"
@@ -188,13 +192,11 @@ def text_slips(command: Command, source: Source, shown: str, *, fed: bool = Fals
             handlers = getattr(outer, "handlers", ())
             caught = " ".join(ast.unparse(one.type) if one.type else "Exception" for one in handlers)
             test = ast.unparse(outer.test) if isinstance(outer, (ast.If, ast.IfExp)) else ""
-            doubt |= re.search(r"NameError|Exception", caught) is not None or inner is getattr(
-                outer, "type", None
-            )
+            unset = rf"\b{test}\s*=\s*(?:False|0|None)\b"
+            doubt |= inner is getattr(outer, "type", None)
+            doubt |= re.search(r"NameError|Exception", caught) is not None
             doubt |= re.search(r"version|platform|PY[23]|TYPE_CHECKING|\A(?:False|0)\Z", test) is not None
-            doubt |= (
-                test.isidentifier() and re.search(rf"\b{test}\s*=\s*(?:False|0|None)\b", text) is not None
-            )
+            doubt |= test.isidentifier() and re.search(unset, text) is not None
         if not doubt:
             unbound[node.id] = min(node.lineno, unbound.get(node.id, node.lineno))
     for name, line in sorted(unbound.items(), key=lambda one: one[1])[:1]:
@@ -208,11 +210,8 @@ def text_slips(command: Command, source: Source, shown: str, *, fed: bool = Fals
 
     wrong = re.search(r"(?m)^if\s+__name__\s*==\s*(['\"])(_*main_*)\1", text)
     work = [one for one in tree.body if not isinstance(getattr(one, "value", None), ast.Constant)]
-    named = {
-        getattr(source.above[one], "module", one.name) or "."
-        for one in source.nodes
-        if isinstance(one, ast.alias)
-    }
+    aliases = [one for one in source.nodes if isinstance(one, ast.alias)]
+    named = {getattr(source.above[one], "module", one.name) or "." for one in aliases}
     defined = [one.name for one in work if isinstance(one, _FUNCTIONS)]
     acts = re.search(r"(?m)^@|metaclass", text) or any(
         isinstance(one, (ast.Call, ast.Raise))
@@ -286,7 +285,7 @@ def _module_slips(
             if found is None and (not inside.is_dir() or top in _KNOWN):
                 gone = part if inside.parent != start and top not in _KNOWN else ""
                 break
-            if found is not None and found not in trees and len(trees) < _MOST_MODULES:
+            if found is not None and found not in trees and len(trees) < MOST_MODULES:
                 try:
                     data = read_regular(found)
                     texts[found], trees[found] = data.decode("utf-8", errors="replace"), parse_python(data)
@@ -311,11 +310,8 @@ def _module_slips(
             said = f"command: {shown(path)} line {node.lineno}: import {top} finds this file itself, and not {top}"
             yield Slip(said, "give the file another name", sure=False)
             return
-        if (
-            found not in trees
-            or found is None
-            or (isinstance(node, ast.Import) and not (hides and file == path))
-        ):
+        plain = isinstance(node, ast.Import) and not (hides and file == path)
+        if found not in trees or found is None or plain:
             continue
         wanted = {alias.name}
         if isinstance(node, ast.Import):
@@ -377,23 +373,13 @@ def _needed_slips(
             found = re.fullmatch(r"sys\.argv\[(\d+)\]", ast.unparse(one))
             if found and int(found[1]) > len(own) and source.place(one) in source.runs:
                 said = f"command: {shown} line {one.lineno} needs {found[0]}, the argument {found[1]}, and it is given {len(own)}"
-                yield Slip(
-                    said, f"give it: {command.instead(*command.words, 'VALUE')}", sure=not command.blind
-                )
+                hint = f"give it: {command.instead(*command.words, 'VALUE')}"
+                yield Slip(said, hint, sure=not command.blind)
                 break
-    python, modules = plan.environment.python.activated, plan.environment.modules
-    set_up = (
-        command.in_script
-        or command.brought
-        or plan.login_shell
-        or modules
-        or python
-        or runner_length(command.words)
-    )
-    sets = re.search(
-        r"environ\.(?:update|setdefault)|environ\[[^\]]{0,200}\]\s*=[^=]|putenv|dotenv|load_env", every
-    )
-    if not (set_up or sets or plan.option("export")) and "environ[" in source.text:
+    set_up = [command.in_script, command.brought, plan.login_shell, runner_length(command.words)]
+    in_job = [plan.environment.modules, plan.environment.python.activated, plan.option("export")]
+    setters = r"environ\.(?:update|setdefault)|environ\[[^\]]{0,200}\]\s*=[^=]|putenv|dotenv|load_env"
+    if not (any(set_up) or any(in_job) or re.search(setters, every)) and "environ[" in source.text:
         known = {*command.environ, *plan.variables, *plan.secrets}
         for one in (one for one in source.nodes if isinstance(one, ast.Subscript)):
             found = re.fullmatch(r"(?:os\.)?environ\['(\w+)'\]", ast.unparse(one))
@@ -408,9 +394,8 @@ def _needed_slips(
                 continue
             if every.count(found[1]) == 1 and source.place(one) in source.runs:
                 said = f"command: {shown} line {one.lineno}: the job has no variable {found[1]}: a KeyError"
-                yield Slip(
-                    said, f"export it before you submit, or --set variables.{found[1]}=VALUE", sure=False
-                )
+                hint = f"export it before you submit, or --set variables.{found[1]}=VALUE"
+                yield Slip(said, hint, sure=False)
                 break
     if plan.stage is not None or re.search(r"chdir|hydra|sacred|suppress", every):
         return

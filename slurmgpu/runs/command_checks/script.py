@@ -21,12 +21,12 @@ from slurmgpu.runs.command_checks.command import (
     Command,
     Slip,
     first_line,
+    is_python,
     is_there,
     missing_script,
     near_file,
     near_word,
     one_slip_apart,
-    seen_from_here,
     what_it_has,
 )
 from slurmgpu.script.batch_script import SHELLS
@@ -40,7 +40,7 @@ _INTERPRETERS = {"Rscript": ".R", "julia": ".jl"}
 
 
 def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
-    """The file or module that the program is to read."""
+    """Yield what is wrong with the file or module that the program is to read."""
     words = command.words
     python = python_command(words)
     at = runner_length(words)
@@ -64,9 +64,8 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
         inner = command._replace(words=words[at:], before=words[:at])
         yield from _script_of(inner, folder, _INTERPRETERS.get(name))
     elif launcher_of(words) is not None and (python is None or python.launcher):
-        script = next(
-            (n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.(?:py|sh)", word)), 0
-        )
+        files = (n for n, one in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.(?:py|sh)", one))
+        script = next(files, 0)
         if script:
             yield from _python_file(command, folder, words[script], words[:script], words[script + 1 :])
     elif python is not None:
@@ -84,7 +83,7 @@ def code_of(words: tuple[str, ...]) -> str | None:
         python = python_command(words[at:])
         if python is not None and python.launcher is None:
             return python.script if python.script and python.script.endswith(".py") else None
-    elif re.match(r"python[\d.]*\Z", PurePosixPath(words[runner_length(words)]).name) and "-c" in words[:-1]:
+    elif is_python(words[runner_length(words)]) and "-c" in words[:-1]:
         return words[words.index("-c") + 1]
     if launcher_of(words) is not None:
         return next((word for word in words[1:] if re.fullmatch(r"[^-=][^=]*\.py", word)), None)
@@ -114,24 +113,30 @@ def shell_file(words: tuple[str, ...], folder: Path) -> str | None:
 
 
 def _script_of(command: Command, folder: Path, suffix: str | None) -> Iterator[Slip]:
-    """The file that a shell is to read, or the one with this ``suffix`` that another interpreter is."""
+    """Yield the slip of the file that a shell is to read, or of the one with this ``suffix`` that another interpreter is."""
     words = command.words
-    number = _shell_operand(words) if suffix is None else _first_with(words, suffix)
+    if suffix is None:
+        number = _shell_operand(words)
+    else:
+        code = (n for n, one in enumerate(words) if n and re.match(r"-[eE]|--(?:eval|print)", one))
+        files = (
+            n
+            for n in range(1, next(code, len(words)))
+            if re.match(rf"(?s)(?!-).*{re.escape(suffix)}\Z", words[n])
+        )
+        number = next(files, 0)
     if not number or re.search(r"[$~*]", words[number]):
         return
     word = words[number]
     if word.endswith(".py") and is_there(folder / word):
-        yield Slip(
-            f"command: {words[0]} would read {word!r}, which is Python",
-            f"write {command.instead('python', *words[number:])}",
-            not command.blind,
-        )
+        said = f"command: {words[0]} would read {word!r}, which is Python"
+        yield Slip(said, f"write {command.instead('python', *words[number:])}", not command.blind)
     elif not is_there(folder / word):
         yield missing_script(command, folder, word, words[:number], words[number + 1 :])
 
 
 def _shell_operand(words: tuple[str, ...]) -> int:
-    """Where a shell's file is among its words; 0 where it reads code, or none is named."""
+    """Return where a shell's file is among its words; 0 where it reads code, or none is named."""
     at = 1
     while at < len(words):
         word = words[at]
@@ -146,20 +151,10 @@ def _shell_operand(words: tuple[str, ...]) -> int:
     return 0
 
 
-def _first_with(words: tuple[str, ...], suffix: str) -> int:
-    """The first word with this suffix, unless an option before it brings the code: -e, --eval."""
-    for number, word in enumerate(words[1:], start=1):
-        if re.match(r"-[eE]|--(?:eval|print)", word):
-            return 0
-        if word.endswith(suffix) and not word.startswith("-"):
-            return number
-    return 0
-
-
 def _python_file(
     command: Command, folder: Path, script: str, before: tuple[str, ...], after: tuple[str, ...]
 ) -> Iterator[Slip]:
-    """A file that Python is to run; ``before`` and ``after`` are the words around it."""
+    """Yield the slip of a file that Python is to run; ``before`` and ``after`` are the words around it."""
     path = folder / script
     container = command.plan.environment.container is not None
     if script in LAUNCHERS and not is_there(path):
@@ -168,7 +163,7 @@ def _python_file(
         return
     if re.search(r"[$~*]", script) or (container and script.startswith("/")):
         return  # its words are judged by themselves; or the file is the image's
-    sure = not command.blind and seen_from_here(path, folder)
+    sure = command.lacks(path)
     if not is_there(path):
         yield missing_script(command, folder, script, before, after)
     elif path.is_dir() and not (path / "__main__.py").exists():
@@ -180,11 +175,8 @@ def _python_file(
         said = f"command: {script!r} is a folder without __main__.py, and Python can run none"
         yield Slip(said, hint if inside else f"give a script; the work folder: {hint}", sure)
     elif path.suffix in {".yaml", ".yml"}:
-        yield Slip(
-            f"command: {script!r} is YAML, which Python cannot run",
-            f"give a job file before --: slurmgpu submit {shlex.quote(script)}",
-            sure,
-        )
+        said = f"command: {script!r} is YAML, which Python cannot run"
+        yield Slip(said, f"give a job file before --: slurmgpu submit {shlex.quote(script)}", sure)
     elif path.suffix in {".csv", ".json", ".md", ".pt", ".toml", ".txt"}:
         said = f"command: {script!r} is no script, and Python cannot run it"
         yield Slip(said, f"give a script: {what_it_has(folder)}", sure)
@@ -196,15 +188,12 @@ def _python_file(
             sure,
         )
     elif path.suffix in {".sh", ".sbatch", ".slurm"} and b"python" not in first_line(path):
-        yield Slip(
-            f"command: {script!r} is a script of a shell, which Python cannot run",
-            f"write {command.instead('bash', script, *after)}",
-            sure,
-        )
+        said = f"command: {script!r} is a script of a shell, which Python cannot run"
+        yield Slip(said, f"write {command.instead('bash', script, *after)}", sure)
 
 
 def _module(command: Command, folder: Path, python: PythonCommand, before: tuple[str, ...]) -> Iterator[Slip]:
-    """``python -m MODULE``: of the work folder, or installed, which the job's Python alone can tell."""
+    """Yield the slip of ``python -m MODULE``: of the work folder, or installed, which the job's Python alone can tell."""
     module = python.module or ""
 
     def instead(other: str) -> str:
@@ -217,8 +206,9 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
         yield Slip(
             f"command: -m takes a module's name, and {module!r} is a file's",
             f"write {instead(named)}"
+            # A file that imports from its own package can only be run as a module.
             + f", or {command.instead(*before, script, *python.arguments)}"
-            * (not _imports_relatively(folder / script)),
+            * (re.search(r"(?m)^from \.", text_of(folder / script)) is None),
         )
         return
     top, _, rest = module.partition(".")
@@ -230,11 +220,9 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
             near = near_file(inside.with_suffix(".py"))
             package = (folder / top / "__init__.py").is_file()
             good = ".".join([*module.split(".")[:-1], near.removesuffix(".py")]) if near else ""
-            yield Slip(
-                f"command: -m {module}: {folder / top} has no such module",
-                f"did you mean {good}? {instead(good)}" if near else what_it_has(inside.parent),
-                not command.blind and package,
-            )
+            said = f"command: -m {module}: {folder / top} has no such module"
+            hint = f"did you mean {good}? {instead(good)}" if near else what_it_has(inside.parent)
+            yield Slip(said, hint, not command.blind and package)
         elif (
             (inside / "__init__.py").is_file() and not list(inside.glob("__main__.*")) and not python.options
         ):
@@ -251,11 +239,6 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
             f"did you mean {good}? {instead(good)}",
             not command.blind and one_slip_apart(top, near_module) and not _importable(top),
         )
-
-
-def _imports_relatively(path: Path) -> bool:
-    """Whether a file can only be run as a module, for it imports from its own package."""
-    return re.search(r"(?m)^from \.", text_of(path)) is not None
 
 
 def modules_in(folder: Path) -> list[str]:

@@ -24,7 +24,7 @@ from slurmgpu.runs.command_checks.command import (
 )
 from slurmgpu.runs.command_checks.environment import environment_here, has_modules
 from slurmgpu.runs.command_checks.launchers import launcher_slips, srun_slips
-from slurmgpu.runs.command_checks.program import program_slips
+from slurmgpu.runs.command_checks.program import SRUN_ELSEWHERE, program_slips
 from slurmgpu.runs.command_checks.python import missing_imports, unreadable_documents
 from slurmgpu.runs.command_checks.python_source import code_slips
 from slurmgpu.runs.command_checks.script import script_slips
@@ -37,7 +37,7 @@ from slurmgpu.runs.command_checks.words import (
     unset_variables,
 )
 from slurmgpu.script.rules.calls import Call, Variables, calls_of
-from slurmgpu.script.shell import Simple, pieces, placed_commands, read_shell
+from slurmgpu.script.shell import BUILTINS, SETS_UP, Simple, pieces, placed_commands, read_shell
 from slurmgpu.slurm import Runner, call, submission_env
 
 __all__ = ["body_slips", "syntax_error"]
@@ -47,59 +47,27 @@ TIMEOUT = 10.0
 LONGEST = 100_000
 """Characters: an argument may have 128 KiB (MAX_ARG_STRLEN, execve(2)), and a longer script is not tried."""
 
-_BUILTINS = frozenset({
-    ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "compgen", "complete",
-    "compopt", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "elif", "else", "enable", "esac",
-    "eval", "exec", "exit", "export", "false", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help",
-    "history", "if", "in", "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd",
-    "read", "readarray", "readonly", "return", "select", "set", "shift", "shopt", "source", "suspend", "test",
-    "then", "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait",
-    "while",
+_OWN_WORDS = BUILTINS | frozenset({
+    "[[", "case", "compopt", "coproc", "do", "done", "elif", "else", "esac", "fc", "fi", "for", "function", "if",
+    "in", "select", "then", "until", "while",
 })  # fmt: skip
-# What they run may set anything: PATH, functions, the folder.
-_BRING = frozenset({"module", "ml", "conda", "mamba", "micromamba", "spack", "eval", "source", ".", "load"})
-_OF_CONDA = frozenset(
-    {
-        "activate",
-        "clean",
-        "config",
-        "create",
-        "deactivate",
-        "env",
-        "info",
-        "init",
-        "install",
-        "list",
-        "remove",
-        "run",
-        "shell",
-        "update",
-    }
-)
+_BRING = SETS_UP | {"conda", "mamba", "micromamba", "load"}
+_OF_CONDA = (
+    "activate", "clean", "config", "create", "deactivate", "env", "info", "init", "install", "list", "remove", "run",
+    "shell", "update",
+)  # fmt: skip
+_OF_MODULES = (
+    "load", "unload", "purge", "swap", "switch", "avail", "list", "use", "restore", "show", "spider", "add", "rm",
+)  # fmt: skip
 # Whose output one keeps in a variable.
 _PRINTS = "scontrol|hostname|date|nproc|basename|dirname|realpath|readlink|mktemp|squeue|sinfo|sacct|cat|seq|wc|id|uname"
 # They leave no file behind that a later command could read.
-_MAKE_NOTHING = _BUILTINS | _BRING | {
+_MAKE_NOTHING = _OWN_WORDS | _BRING | {
     "echo", "date", "hostname", "nvidia-smi", "rocm-smi", "env", "printenv", "id", "uname", "free", "df", "nproc",
     "lscpu", "sleep", "scontrol", "which", "whoami", "ls",
 }  # fmt: skip
 
 # An empty word does not harm these.
-_OF_MODULES = [
-    "load",
-    "unload",
-    "purge",
-    "swap",
-    "switch",
-    "avail",
-    "list",
-    "use",
-    "restore",
-    "show",
-    "spider",
-    "add",
-    "rm",
-]
 _HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 
@@ -148,7 +116,9 @@ def body_slips(
             defined.setdefault(name, one.line)
     own = set(defined)
     runs = any(
-        one.name not in _BUILTINS for one, around in placed if not any(each.endswith("()") for each in around)
+        one.name not in _OWN_WORDS
+        for one, around in placed
+        if not any(each.endswith("()") for each in around)
     )
     for name, line in defined.items() if not runs else ():
         if len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)) == 1:
@@ -195,7 +165,7 @@ def body_slips(
                 and len(simple.words) < 3
             ):
                 below = [one for one, where in placed if one.line > simple.line and not where]
-                if simple.name == "exit" and any(one.name not in _BUILTINS for one in below):
+                if simple.name == "exit" and any(one.name not in _OWN_WORDS for one in below):
                     said = f"the script ends here, and line {below[0].line} and what is below it never runs"
                     yield simple.line, Slip(said, "take exit out, if the lines below are to run", sure=False)
                 return
@@ -221,10 +191,8 @@ def body_slips(
             for each in calls if calls and calls[0].name in {"bash", "sh"} else calls[:1]:
                 if each.name.startswith("-") and lines[simple.line - first_line - 1].lstrip().startswith("#"):
                     said = f"the comment in line {simple.line - 1} ends the command above it: {each.name!r} would be a program"
-                    yield (
-                        each.line,
-                        Slip(said, "take the comment out: none can stand within a continued command"),
-                    )
+                    hint = "take the comment out: none can stand within a continued command"
+                    yield each.line, Slip(said, hint)
                     continue
                 yield from ((each.line, slip) for slip in state.judge(each, doubtful or each.nested))
             yield from ((simple.line, slip) for slip in state.lost_outputs(simple, doubtful))
@@ -309,7 +277,7 @@ class _State:
         if verb and words[1] not in _OF_MODULES:
             yield Slip(f"module has no {words[1]}", f"did you mean module {verb}?", sure=False)
             return
-        elsewhere = {"chdir", "multi-prog", "container", "container-image"} & set(each.srun or ())
+        elsewhere = SRUN_ELSEWHERE & set(each.srun or ())
         if words[:1] in {("$",), (">",), ("%",)}:
             said = f"{' '.join(words)}: {words[0]} is the sign of a prompt, and would be the program here"
             yield Slip(said, f"write {' '.join(words[1:])}", sure=not doubtful)
@@ -320,30 +288,22 @@ class _State:
             said = f"{words[0]}: a name that gets a value is written without $"
             yield Slip(said, f"write {glued[1]}={glued[2]}", sure=not doubtful)
             return
-        if (
-            empty
-            and self.folder is not None
-            and is_there(self.folder / words[0])
-            and not shutil.which(words[0])
-        ):
+        here = self.folder / words[0] if empty and self.folder is not None else None
+        if here is not None and is_there(here) and not shutil.which(words[0]):
             said = f"{empty} {words[0]}: a blank stands behind =, and {words[0]} would be the program"
             yield Slip(said, f"write {empty}{words[0]}", sure=not doubtful)
             return
-        for one in (*each.simple.assignments, *each.simple.raw[1:]):
-            for part in (
-                one[11:].strip("\"'").split(":") if one.startswith("PYTHONPATH=") and not self.made else ()
-            ):
-                path = (
-                    self._here(part)
-                    if re.fullmatch(r"(?:\$\{?(?:PWD|SLURM_SUBMIT_DIR)\}?/)?[\w./-]+", part)
-                    else None
-                )
-                guess = meant(part, path, folders=True) if path is not None and not is_there(path) else ""
-                # An absolute path may be one of a container's.
-                if path is not None and not is_there(path) and (guess or not part.startswith("/")):
-                    yield Slip(
-                        f"PYTHONPATH: {part} is not there", f"{guess}Python passes over it", sure=False
-                    )
+        changed = [
+            one for one in (*each.simple.assignments, *each.simple.raw[1:]) if one.startswith("PYTHONPATH=")
+        ]
+        for part in (part for one in changed if not self.made for part in one[11:].strip("\"'").split(":")):
+            plain = re.fullmatch(r"(?:\$\{?(?:PWD|SLURM_SUBMIT_DIR)\}?/)?[\w./-]+", part)
+            path = self._here(part) if plain else None
+            guess = meant(part, path, folders=True) if path is not None and not is_there(path) else ""
+            # An absolute path may be one of a container's.
+            if path is not None and not is_there(path) and (guess or not part.startswith("/")):
+                said = f"PYTHONPATH: {part} is not there"
+                yield Slip(said, f"{guess}Python passes over it", sure=False)
         if words and words[0].startswith("[$"):
             said = f"{' '.join(words)}: blanks are missing beside [ or ]"
             yield Slip(said, "write [ $A = B ], with blanks", sure=not doubtful)
@@ -351,16 +311,11 @@ class _State:
         if not words or "$" in words[0] or "`" in words[0] or each.open_options or elsewhere:
             return
         name = each.name
-        read = (
-            re.findall(r"-\S*(?:resume|load|from|pretrained)\S*?[ =](\S+)", " ".join(words))
-            if self.removed
-            else []
-        )
-        for value in read:
+        needed = re.findall(r"-\S*(?:resume|load|from|pretrained)\S*?[ =](\S+)", " ".join(words))
+        for value in needed if self.removed else ():
             path = self._here(value)
-            line = next(
-                (self.removed[one] for one in self.removed if path and path.is_relative_to(one)), None
-            )
+            lines = (line for one, line in self.removed.items() if path and path.is_relative_to(one))
+            line = next(lines, None)
             if line is not None and path is not None and path.is_file():
                 said = f"{value} is there now, and line {line} removes it"
                 yield Slip(said, "keep it, or leave out what reads it", sure=False)
@@ -370,16 +325,41 @@ class _State:
             yield from found
             return
         if name in {"source", "."}:
-            yield from self._sourced(words[1:2], blind)
+            word = words[1] if words[1:] else ""
+            path = self._here(word)
+            if path is None or path.exists() or "/" not in word or blind:
+                return  # it may be made, or asked for, before
+            work = self.command.folder or path
+            hint = meant(word, path)
+            if not hint and path.with_name("bin").is_dir():
+                hint = f"did you mean {Path(word).parent / 'bin/activate'}? "
+            elif not hint and word.endswith("/activate"):
+                others = [one.parent.parent.name for one in sorted(work.glob("*/bin/activate"))]
+                other = near_word(word.split("/")[0], others) or next(iter(others), None)
+                hint = f"did you mean {other}/bin/activate? " if other else ""
+            hint += "what it sets up is missing then"
+            yield Slip(f"{word} is not there", hint, path.is_relative_to(work))
         elif name in {"cd", "pushd"}:
-            yield from self._folder_missing(words[1:2], blind)
+            word = words[1] if words[1:] else "-"
+            path = self._here(word)
+            if path is not None and not (path.is_dir() or word.startswith("-") or self.made):
+                hint = f"{meant(word, path, folders=True)}the commands below it would run in another folder"
+                sure = not blind and seen_from_here(path, self.command.folder or path)
+                yield Slip(f"cd: {word} is no folder", hint, sure)
         elif name == "conda" and words[1:2] == ("activate",):
             if not (self.is_batch or self.brought):  # of a batch script check says so
                 said = (
                     "conda activate: this shell does not read ~/.bashrc, so that there is no `conda activate`"
                 )
                 yield Slip(said, "name it in the job file: environment: {python: {conda: NAME}}", sure=False)
-            yield from self._conda_missing(words[2:3])
+            word = words[2] if words[2:] else "$"
+            if self.folder is None or re.search(r"[$`~]", word) or not self.command.environ.get("CONDA_EXE"):
+                return
+            python = PythonEnvironment(conda=Conda(env=word))
+            path, flaw = environment_here(python, self.folder, self.command.environ)
+            if path is None or flaw is not None:
+                said = f"conda activate {word}: this machine's conda knows no such environment"
+                yield Slip(said, "conda env list has those that it knows", sure=False)
         elif (
             name in {"conda", "mamba"}
             and words[1:2]
@@ -399,25 +379,17 @@ class _State:
             paths = {one: self._here(one) for one in words[1:]}
             there = next((one for one, path in paths.items() if path is not None and is_there(path)), None)
             if there is not None:
-                yield Slip(
-                    f"mkdir: {there} is there already, and `set -e` ends the script",
-                    f"write mkdir -p {there}",
-                    sure=False,
-                )
+                said = f"mkdir: {there} is there already, and `set -e` ends the script"
+                yield Slip(said, f"write mkdir -p {there}", sure=False)
         elif name == "eval" and "conda shell" in " ".join(words) and not self.brought:
             if not shutil.which("conda", path=self.command.environ.get("PATH")):
                 said = "there is no conda on PATH here, and so none of its functions after this line"
-                yield Slip(
-                    said,
-                    "source its etc/profile.d/conda.sh by the whole path, or load its module",
-                    sure=False,
-                )
+                hint = "source its etc/profile.d/conda.sh by the whole path, or load its module"
+                yield Slip(said, hint, sure=False)
         elif name in {"module", "ml"} and not self.brought and not has_modules(self.command.environ):
             said = f"{' '.join(words)}: this shell has no module command, and a batch shell inherits it from here"
-            hint = (
-                "begin the script with #!/bin/bash -l, or leave the line out where the cluster has no modules"
-            )
-            yield Slip(said, hint, sure=False)
+            begin = "begin the script with #!/bin/bash -l"
+            yield Slip(said, f"{begin}, or leave the line out where the cluster has no modules", sure=False)
         elif re.match(r"\[[^\[ ]", words[0]) or (name == "[" and words[-1] != "]"):
             yield Slip(f"{' '.join(words)}: blanks are missing beside [ or ]", "write [ A = B ], with blanks")
         elif name == "set" and words[1:2] and (option := _unknown_option_of_set(words)):
@@ -425,19 +397,15 @@ class _State:
         elif name == "export" and any(one.startswith("PATH=") and "$" not in one for one in each.raw[1:]):
             said = f"{' '.join(words)}: the PATH that was there is gone, and with it /usr/bin"
             yield Slip(said, f"write {' '.join(words)}:$PATH", sure=False)
-        elif (name not in _BUILTINS | _BRING | self.own or words[1:2] == ("run",)) and not re.search(
+        elif (name not in _OWN_WORDS | _BRING | self.own or words[1:2] == ("run",)) and not re.search(
             r"[*{}()<>]|\A~|\A\[\[", words[0]
         ):
             # srun looks in the folder, too, where PATH does not have the program (srun(1)).
-            here = (
-                each.srun is not None
-                and self.folder is not None
-                and os.access(self.folder / words[0], os.X_OK)
-            )
+            in_folder = each.srun is not None and self.folder is not None
+            in_folder = in_folder and os.access((self.folder or Path()) / words[0], os.X_OK)
             typed = typographic_slip(inner)
-            found = (
-                [typed] if typed is not None and typed.sure else [] if here else list(program_slips(inner))
-            )
+            found = [typed] if typed is not None and typed.sure else []
+            found += [] if found or in_folder else program_slips(inner)
             if self.folder is not None and not found:
                 misused = [] if each.nested else list(launcher_slips(inner, self.folder))
                 if not any(slip.sure for slip in misused):
@@ -473,7 +441,7 @@ class _State:
 
     @cached_property
     def _known(self) -> set[str]:
-        """The names that the script, the job or this shell sets."""
+        """Return the names that the script, the job or this shell sets."""
         plan = self.command.plan
         known = {*self.names, *self.command.environ, *plan.variables, *plan.secrets}
         known |= {one.partition("=")[0] for one in (plan.option("export") or "").split(",")}
@@ -508,90 +476,35 @@ class _State:
             path = self._here(word.rpartition("/")[0]) if "/" in word else None
             if path is not None and not path.is_dir():
                 sure = not self.command.blind and path.is_relative_to(self.command.folder or path)
-                yield Slip(
-                    f"> {word}: its folder is not there, and nothing makes it",
-                    f"mkdir -p {Path(word).parent} before it",
-                    sure,
-                )
+                said = f"> {word}: its folder is not there, and nothing makes it"
+                yield Slip(said, f"mkdir -p {Path(word).parent} before it", sure)
 
     def after(self, simple: Simple, variables: Variables) -> None:
         """Take in what a command may have changed."""
         name = simple.name
         if name in {"cd", "pushd", "popd"}:
-            (where,) = [
-                *(word for raw in simple.raw[1:2] for word in variables.expand(raw, inherited=False)),
-                "",
-            ][:1]
+            paths = [word for raw in simple.raw[1:2] for word in variables.expand(raw, inherited=False)]
+            where = paths[0] if paths else ""
             there = None if where.startswith("-") else self._here(where)
             self.folder = there if there is not None and there.is_dir() else None
         gone = (self._here(word.removesuffix("*")) for word in simple.words[1:] if name == "rm")
         self.removed |= {path: simple.line for path in gone if path is not None and path != self.folder}
-        activates = (
-            name in {"source", "."}
-            and simple.words[1:]
-            and simple.words[1].endswith(("activate", "conda.sh"))
-        )
+        activates = name != "eval" and "".join(simple.words[1:2]).endswith(("activate", "conda.sh"))
         if name in {"source", ".", "eval"} and not activates:
             self.made = self.sets_variables = True
         if name == "set":
             self.strict |= re.search(r" -\w*u| nounset", " ".join(simple.words)) is not None
             self.ends_at_failure |= re.search(r" -\w*e| errexit", " ".join(simple.words)) is not None
         self.sets_variables |= name in _BRING - {"source", "."}
-        self.brought |= name in _BRING or any(
-            one.startswith(("PATH=", "PYTHONPATH=")) for one in (*simple.assignments, *simple.raw[1:])
-        )
-        self.assigned |= {
-            one.partition("=")[0] for one in (*simple.assignments, *simple.raw[1:]) if "=" in one
-        }
+        changed = (*simple.assignments, *simple.raw[1:])
+        self.brought |= name in _BRING or any(one.startswith(("PATH=", "PYTHONPATH=")) for one in changed)
+        self.assigned |= {one.partition("=")[0] for one in changed if "=" in one}
         # A command under a condition may have made something, too; a file that is written has its name.
         self.made |= bool(simple.outputs) or bool(name and name not in _MAKE_NOTHING)
         self.written |= {one.rsplit("/", 1)[-1] for one in simple.outputs}
 
-    def _sourced(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
-        for word in words:
-            path = self._here(word)
-            if path is None or path.exists() or "/" not in word or blind:
-                continue  # it may be made, or asked for, before
-            inside = (
-                f"did you mean {Path(word).parent / 'bin/activate'}? "
-                if path.with_name("bin").is_dir()
-                else ""
-            )
-            folders = (
-                sorted((self.command.folder or path).glob("*/bin/activate"))
-                if word.endswith("/activate")
-                else []
-            )
-            others = [one.parent.parent.name for one in folders]
-            other = near_word(word.split("/")[0], others) or next(iter(others), None)
-            instead = f"did you mean {other}/bin/activate? " if other else ""
-            hint = f"{meant(word, path) or inside or instead}what it sets up is missing then"
-            yield Slip(f"{word} is not there", hint, path.is_relative_to(self.command.folder or path))
-
-    def _folder_missing(self, words: tuple[str, ...], blind: bool) -> Iterator[Slip]:
-        for word in words:
-            path = self._here(word)
-            if path is None or path.is_dir() or word.startswith("-") or self.made:
-                continue
-            hint = f"{meant(word, path, folders=True)}the commands below it would run in another folder"
-            sure = not blind and seen_from_here(path, self.command.folder or path)
-            yield Slip(f"cd: {word} is no folder", hint, sure)
-
-    def _conda_missing(self, words: tuple[str, ...]) -> Iterator[Slip]:
-        for word in words:
-            if self.folder is None or re.search(r"[$`~]", word) or not self.command.environ.get("CONDA_EXE"):
-                continue
-            python = PythonEnvironment(conda=Conda(env=word))
-            path, slip = environment_here(python, self.folder, self.command.environ)
-            if path is None or slip is not None:
-                yield Slip(
-                    f"conda activate {word}: this machine's conda knows no such environment",
-                    "conda env list has those that it knows",
-                    sure=False,
-                )
-
     def _here(self, word: str) -> Path | None:
-        """The path of a word on this machine; None where a shell or the node alone knows it."""
+        """Return the path of a word on this machine; None where a shell or the node alone knows it."""
         if self.folder is None:
             return None
         known = {

@@ -25,19 +25,18 @@ __all__ = ["usage_slips"]
 
 
 _FILES = {
-    "pip": ("-r", "--requirement", "-c", "--constraint"),
+    **dict.fromkeys(("pip", "pip3"), ("-r", "--requirement", "-c", "--constraint")),
     "accelerate": ("--config_file", "--config-file"),
     "deepspeed": ("-H", "--hostfile"),
-    "mpirun": ("--hostfile", "-hostfile", "--machinefile", "-machinefile"),
-    "conda": ("-f", "--file"),
+    **dict.fromkeys(("mpirun", "mpiexec"), ("--hostfile", "-hostfile", "--machinefile", "-machinefile")),
+    **dict.fromkeys(("conda", "mamba"), ("-f", "--file")),
     "make": ("-f", "--file", "--makefile"),
 }
 """Options by which a program reads a file."""
-_FILES |= {"pip3": _FILES["pip"], "mamba": _FILES["conda"], "mpiexec": _FILES["mpirun"]}
 
-_TERMINAL = frozenset(
-    {"emacs", "htop", "less", "salloc", "man", "more", "nano", "screen", "tmux", "top", "vi", "vim", "watch"}
-)
+_TERMINAL = frozenset({
+    "emacs", "htop", "less", "salloc", "man", "more", "nano", "screen", "tmux", "top", "vi", "vim", "watch",
+})  # fmt: skip
 _PYTHONS = frozenset({"python", "python3"})
 _READERS = _PYTHONS | {"bash", "ipython", "ksh", "sh", "zsh"}
 _DEBUGGERS = frozenset({"bpdb", "ipdb", "pdb", "pudb"})
@@ -53,8 +52,8 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     def instead(*other: str) -> str:
         return command.instead(*before, *other)
 
-    if any(word.startswith("CUDA_VISIBLE_DEVICES=") for word in before) and not command.in_script:
-        kept = [word for word in before if not word.startswith("CUDA_VISIBLE_DEVICES=")]
+    kept = [word for word in before if not word.startswith("CUDA_VISIBLE_DEVICES=")]
+    if kept != [*before] and not command.in_script:
         line = words if kept == ["env"] else (*kept, *words)
         said = "command: CUDA_VISIBLE_DEVICES is Slurm's to set: another number may be no GPU of this job"
         yield Slip(said, f"leave it out: {command.instead(*line)}", sure=False)
@@ -68,17 +67,13 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     pattern = next((word for word in rest if re.fullmatch(r"%[aAjJ]", word)), None)
     if pattern and not command.in_script:
         variable = "$SLURM_ARRAY_TASK_ID" if pattern == "%a" else "$SLURM_JOB_ID"
-        yield Slip(
-            f"command: {pattern} reaches the program as written: Slurm reads it in the names of logs alone",
-            f"let a shell read the variable: {instead('bash', '-c', ' '.join(words).replace(pattern, variable))}",
-            sure=False,
-        )
+        said = f"command: {pattern} reaches the program as written: Slurm reads it in the names of logs alone"
+        hint = f"let a shell read the variable: {instead('bash', '-c', ' '.join(words).replace(pattern, variable))}"
+        yield Slip(said, hint, sure=False)
     switches = {word for word in rest if program in _PYTHONS and re.fullmatch(r"-[bBdEIOPqsSuv]+", word)}
     if rest[:1] == ("=",):
-        yield Slip(
-            f"command: {' '.join(words[:3])!r}: blanks stand beside =, and so {program!r} is taken for a program",
-            f"write {instead(''.join(words[:3]), *words[3:])}",
-        )
+        said = f"command: {' '.join(words[:3])!r}: blanks stand beside =, and so {program!r} is taken for a program"
+        yield Slip(said, f"write {instead(''.join(words[:3]), *words[3:])}")
     elif program in _TERMINAL or (
         program in _READERS and not (set(rest) - switches) and not command.in_script
     ):
@@ -92,34 +87,20 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     elif python is not None and python.module in _DEBUGGERS and not {"-c"} & set(python.arguments):
         said = f"command: {python.module} asks at a terminal, and a job has none"
         yield Slip(said, f"write {instead(words[0], *python.arguments)}", sure=False)
-    elif (
-        program in {"bash", "sh"}
-        and rest[:1] == ("-c",)
-        and len(rest) > 2
-        and re.fullmatch(r"[\w./-]+", rest[1])
-    ):
-        yield Slip(
-            f"command: {program} -c runs {rest[1]!r} alone, and the words behind it are no part of that",
-            f"put all of it into quotes: {instead(program, '-c', ' '.join(rest[1:]))}",
-            sure=False,
-        )
+    elif program in {"bash", "sh"} and rest[2:] and rest[0] == "-c" and re.fullmatch(r"[\w./-]+", rest[1]):
+        said = f"command: {program} -c runs {rest[1]!r} alone, and the words behind it are no part of that"
+        hint = f"put all of it into quotes: {instead(program, '-c', ' '.join(rest[1:]))}"
+        yield Slip(said, hint, sure=False)
     elif program in {"sbatch", "slurmgpu"} and not command.in_script and rest[:1] != ("train",):
-        file = next(
-            (word for word in rest if not word.startswith("-") and word not in {"submit", "run"}), "FILE"
-        )
-        yield Slip(
-            f"command: {program} would submit another job from within this one, whose GPUs that one does not get",
-            f"submit it itself: slurmgpu submit {shlex.quote(file)}",
-            sure=False,
-        )
+        files = (word for word in rest if not word.startswith("-") and word not in {"submit", "run"})
+        file = next(files, "FILE")
+        said = f"command: {program} would submit another job from within this one, whose GPUs that one does not get"
+        yield Slip(said, f"submit it itself: slurmgpu submit {shlex.quote(file)}", sure=False)
     elif program in PROGRAMS:
         yield from _missing_image(command, folder, before, words)
     elif program in {"bash", "sh"} and not command.in_script and rest and is_batch_script(folder / rest[0]):
-        yield Slip(
-            f"command: {program} takes the #SBATCH lines of {rest[0]} for comments: the job gets none of what they ask for",
-            f"submit it itself: slurmgpu submit {shlex.quote(rest[0])}",
-            sure=False,
-        )
+        said = f"command: {program} takes the #SBATCH lines of {rest[0]} for comments: the job gets none of what they ask for"
+        yield Slip(said, f"submit it itself: slurmgpu submit {shlex.quote(rest[0])}", sure=False)
     elif program == "make" and not any(
         re.match(r"-[fC]|--(?:file|makefile|directory)", word) for word in rest
     ):
@@ -127,32 +108,28 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
             said = f"command: make has no Makefile in the work folder {folder}"
             yield Slip(said, "give its folder: make -C FOLDER", sure=not command.blind)
     elif program == "sudo":
-        yield Slip(
-            "command: sudo asks for a password, and a job has no terminal; users of a cluster rarely have the right",
-            f"write {instead(*(word for word in rest if not word.startswith('-')))}",
-            sure=False,
-        )
+        said = "command: sudo asks for a password, and a job has no terminal; users of a cluster rarely have the right"
+        yield Slip(said, f"write {instead(*(word for word in rest if not word.startswith('-')))}", sure=False)
     elif program in {"docker", "podman"}:
-        yield Slip(
-            f"command: {program} needs a daemon or rights that the nodes of a cluster rarely give",
-            "name the image in the job file, and the command without docker: environment: {container: docker://IMAGE}",
-            sure=False,
-        )
+        said = f"command: {program} needs a daemon or rights that the nodes of a cluster rarely give"
+        hint = "name the image in the job file, and the command without docker: environment: {container: docker://IMAGE}"
+        yield Slip(said, hint, sure=False)
     elif program == "accelerate" and rest[:1] and one_slip_apart(rest[0], "launch"):
-        yield Slip(
-            f"command: accelerate has no command {rest[0]!r}",
-            f"did you mean launch? {instead('accelerate', 'launch', *rest[1:])}",
-        )
+        said = f"command: accelerate has no command {rest[0]!r}"
+        yield Slip(said, f"did you mean launch? {instead('accelerate', 'launch', *rest[1:])}")
     elif program == "accelerate" and rest[:1] and rest[0].endswith(".py"):
-        yield Slip(
-            f"command: accelerate has no command {rest[0]!r}: it starts a script by accelerate launch",
-            f"write {instead('accelerate', 'launch', *rest)}",
-        )
+        said = f"command: accelerate has no command {rest[0]!r}: it starts a script by accelerate launch"
+        yield Slip(said, f"write {instead('accelerate', 'launch', *rest)}")
     elif program in {"mpirun", "mpiexec", "orterun", "prterun"}:
         yield from _too_many_processes(command, rest)
     name = python.module if python is not None and python.module == "pip" else program
     yield from _missing_files(command, folder, name, rest)
-    yield from _missing_paths(folder, before)
+    paths = (word.partition("=")[2] for word in before if word.startswith("PYTHONPATH="))
+    for value in (one for each in paths for one in each.split(":") if one and "$" not in one):
+        near = near_file(folder / value, folders=True)
+        if near and not is_there(folder / value):
+            said = f"command: PYTHONPATH={value}: there is no such folder in the work folder {folder}"
+            yield Slip(said, f"did you mean {PurePosixPath(value).with_name(near)}?", sure=False)
     if python is None or python.script is not None:
         script = PurePosixPath(python.script or "").name if python is not None else program
         yield from _misspelled_files(folder, script, rest if python is None else python.arguments)
@@ -161,7 +138,7 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
 def _missing_image(
     command: Command, folder: Path, before: tuple[str, ...], words: tuple[str, ...]
 ) -> Iterator[Slip]:
-    """The image's file of a container that the command itself starts."""
+    """Yield the slip of the image of a container that the command itself starts."""
     line = read_container(words[1:])
     image = line.image
     if line.action.endswith((".sif", ".img")) and is_there(folder / line.action):
@@ -170,16 +147,13 @@ def _missing_image(
     if line.action not in {"exec", "run", "shell"}:
         return
     if not image:
-        yield Slip(
-            f"command: {words[0]} {line.action} is given no image",
-            f"name it before the command: {command.instead(*before, *words[:2], 'IMAGE.sif', 'python', 'train.py')}",
-        )
+        said = f"command: {words[0]} {line.action} is given no image"
+        hint = f"name it before the command: {command.instead(*before, *words[:2], 'IMAGE.sif', 'python', 'train.py')}"
+        yield Slip(said, hint)
     elif not re.search(r"[$~*`]|://|\A-", image) and not is_there(folder / image):
-        yield Slip(
-            f"command: {words[0]} {line.action}: there is no image {image!r} (looked for {folder / image})",
-            f"{meant(image, folder / image)}give the path of its file, or its address: docker://NAME",
-            sure=not command.blind and seen_from_here(folder / image, folder),
-        )
+        said = f"command: {words[0]} {line.action}: there is no image {image!r} (looked for {folder / image})"
+        hint = f"{meant(image, folder / image)}give the path of its file, or its address: docker://NAME"
+        yield Slip(said, hint, sure=command.lacks(folder / image))
 
 
 def _too_many_processes(command: Command, rest: tuple[str, ...]) -> Iterator[Slip]:
@@ -209,16 +183,14 @@ _READ_BY = r"-[-\w]*(?:conf|cfg|resume|load|pretrained|weights|checkpoint|ckpt)"
 
 
 def _misspelled_files(folder: Path, script: str, words: tuple[str, ...]) -> Iterator[Slip]:
-    """Files that a script is given and that are not there, where one of nearly the same name is, or it is to be read."""
+    """Yield files that a script is given and lacks, where one of nearly the same name is there, or it is to be read."""
     makes = r"out|save|log|dir|dest|export|result|name"
     if not re.search(r"eval|test|infer|predict|sampl|generat", script):
         makes += "|ckpt|checkpoint"
     for before, word in pairwise(("", *words)):
         name = word.partition("=")[2] if word.startswith("-") else word
         option = word.partition("=")[0] if word.startswith("-") else before if before[:1] == "-" else word
-        is_folder = (
-            option[:1] == "-" and re.search(r"data|input|path|folder|root|dir|src", option) and "/" in name
-        )
+        is_folder = "/" in name and re.match(r"-.*(?:data|input|path|folder|root|dir|src)", option)
         made = re.search(makes, option.replace("dir", "") if is_folder else option)
         if made or not re.fullmatch(r"[\w./-]+" if is_folder else rf"[\w./-]+\.(?:{_READ})", name):
             continue
@@ -243,7 +215,7 @@ def _misspelled_files(folder: Path, script: str, words: tuple[str, ...]) -> Iter
 
 
 def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str, ...]) -> Iterator[Slip]:
-    """The files that a program is to read, by an option or by their place, and that are not there."""
+    """Yield the files that a program is to read, by an option or by their place, and that are not there."""
     plain = [word for word in rest if not word.startswith("-")]
     read = [("", word) for word in plain[:-1]] if program in {"cp", "mv"} and "-t" not in rest else []
     if program in {"pip", "pip3"} and plain[:1] == ["install"]:
@@ -256,13 +228,12 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
         )
         if into and not ("$" not in into[1] and is_there(folder / into[1])):
             said = f"command: tar unpacks into {into[1]}, which is not there: tar makes no folder"
-            sure = "$" not in into[1] and not command.blind and seen_from_here(folder / into[1], folder)
+            sure = "$" not in into[1] and command.lacks(folder / into[1])
             yield Slip(said, f"mkdir -p {into[1]} before it", sure)
     elif program == "unzip":
         read += [("", word) for word in plain[:1]]
-    editable = (
-        after for before, after in pairwise(rest) if before in {"-e", "--editable"} and "pip" in program
-    )
+    options = ("-e", "--editable") if "pip" in program else ()
+    editable = (after for before, after in pairwise(rest) if before in options)
     read += [("", word) for word in editable if word.startswith((".", "/")) and ":" not in word]
     for number, word in enumerate(rest):
         option, has_value, value = word.partition("=")
@@ -280,15 +251,5 @@ def _missing_files(command: Command, folder: Path, program: str, rest: tuple[str
             if option
             else f"command: {program} is to read {value}, and there is no such file in the work folder {folder}",
             f"{meant(value, path)}give its path against the work folder",
-            sure=not command.blind and seen_from_here(path, folder),
+            sure=command.lacks(path),
         )
-
-
-def _missing_paths(folder: Path, before: tuple[str, ...]) -> Iterator[Slip]:
-    """Folders of PYTHONPATH that ``env`` sets, and that are not there, where one of nearly the same name is."""
-    values = (word.partition("=")[2] for word in before if word.startswith("PYTHONPATH="))
-    for value in (one for each in values for one in each.split(":") if one and "$" not in one):
-        near = near_file(folder / value, folders=True)
-        if near and not is_there(folder / value):
-            said = f"command: PYTHONPATH={value}: there is no such folder in the work folder {folder}"
-            yield Slip(said, f"did you mean {PurePosixPath(value).with_name(near)}?", sure=False)

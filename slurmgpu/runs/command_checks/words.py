@@ -1,7 +1,4 @@
-"""Words of a command that only a shell would read: they reach the program as they are.
-
-Variables that a shell's text needs, and that nothing sets: misspelled, another scheduler's, or without a value here.
-"""
+"""Words that only a shell would read, and variables and files that a shell's text needs and does not have."""
 
 from __future__ import annotations
 
@@ -21,12 +18,15 @@ from slurmgpu.quoting import job_path
 from slurmgpu.runs.command_checks.command import (
     Command,
     Slip,
+    is_python,
     is_there,
     meant,
     near_word,
     one_slip_apart,
     seen_from_here,
 )
+from slurmgpu.script.batch_script import SHELLS
+from slurmgpu.script.rules.habits import array_numbers
 from slurmgpu.script.shell import pieces
 
 __all__ = [
@@ -45,19 +45,13 @@ _OWN_LANGUAGE = frozenset({
     "[", "Rscript", "awk", "envsubst", "expr", "find", "gawk", "grep", "egrep", "jq", "mawk", "node", "parallel",
     "perl", "rg", "ruby", "sed", "ssh", "test", "xargs",
 })  # fmt: skip
-_CODE = r"-[a-z]*c\Z"
-_CODE_READERS = r"(?:ba|da|k|z)?sh\Z|python[\d.]*\Z"
 _SIGNS = frozenset("|&;<>$*~")
-
-
-# With one of these a Python program expands variables itself, or has a library that does.
-_EXPANDS = r"\bexpandvars\b|\bTemplate\(|\b(?:hydra|omegaconf|jsonargparse)\b"
 
 
 def shell_word_slip(
     words: tuple[str, ...], plan: Plan, in_file: bool, folder: Path | None
 ) -> tuple[str, str, bool] | None:
-    """Message, hint, and whether it is sure that the program was not to get these words; None: they are plain."""
+    """Return message, hint, and whether the program was surely not to get these words; None: they are plain."""
     program = PurePosixPath(words[0]).name
     judged = [] if program in _OWN_LANGUAGE else list(_judged(words))
     found = [word for word in judged if _sign(word)]
@@ -72,9 +66,8 @@ def shell_word_slip(
         or ("$SLURM_" in word.replace("{", "") and not expands_itself(words, folder))
         for word in found
     )
-    globs = [
-        word for word in found if re.fullmatch(r"[\w./-]*\*[\w./*-]*", word) and not word.startswith("/")
-    ]
+    glob = r"(?!/)[\w./-]*\*[\w./*-]*"
+    globs = [word for word in found if re.fullmatch(glob, word)]
     if folder is not None and globs == found and not any(one for word in globs for one in folder.glob(word)):
         return (
             f"command: no file matches {globs[0]!r} in {folder}",
@@ -120,26 +113,25 @@ def typographic_slip(command: Command) -> Slip | None:
 
 
 def _typed(word: str) -> str:
-    """A word as it is typed: without such quotes, and with one dash before a letter, or two before a longer name."""
+    """Return a word as it is typed: without such quotes, and with one dash before a letter, or two before a longer name."""
     plain = re.sub(f"[{_QUOTES}]", "", word)
     return re.sub(f"\\A[{_DASHES}]-?", "-" if len(plain) == 2 else "--", plain)
 
 
 def expands_itself(words: tuple[str, ...], folder: Path | None) -> bool:
-    """Whether the script may expand variables in its arguments."""
+    """Return whether the script may expand variables in its arguments: itself, or by a library that does."""
     name = next((word for word in words if word.endswith(".py")), None)
     if folder is None or name is None:
         return False
-    return re.search(_EXPANDS, text_of(folder / name)) is not None
+    expands = r"\bexpandvars\b|\bTemplate\(|\b(?:hydra|omegaconf|jsonargparse)\b"
+    return re.search(expands, text_of(folder / name)) is not None
 
 
 def _judged(words: tuple[str, ...]) -> list[str]:
-    """The words but the program, and but code that a shell or Python is to read."""
+    """Return the words but the program, and but code that a shell or Python is to read."""
     for number, word in enumerate(words):
-        if (
-            word.endswith("c")
-            and re.match(_CODE, word)
-            and any(re.match(_CODE_READERS, PurePosixPath(before).name) for before in words[:number])
+        if re.match(r"-[a-z]*c\Z", word) and any(
+            is_python(one) or PurePosixPath(one).name in SHELLS for one in words[:number]
         ):
             return list(words[1:number])
     return list(words[1:])
@@ -157,7 +149,7 @@ def _sign(word: str) -> bool:
 
 
 def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
-    """The same command, read by a shell; as many times as there were processes."""
+    """Return the same command, read by a shell; as many times as there were processes."""
     if words[-1] == "&" and not any(_sign(word) for word in words[1:-1]):
         plain = shlex.join(words[1 if words[0] == "nohup" else 0 : -1])
         return f"a job runs in the background by itself: {'command: ' if in_file else '-- '}{plain}"
@@ -165,7 +157,10 @@ def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
     several = world_size(plan) > 1
     if in_file:
         launch = ", and launch: srun" if several else ""
-        return f"write the line under script: |, or let a shell read it: command: [bash, -c, {_yaml(line)}]{launch}"
+        quoted = "'" + line.replace("'", "''") + "'"
+        return (
+            f"write the line under script: |, or let a shell read it: command: [bash, -c, {quoted}]{launch}"
+        )
     return f"let a shell read it: {'--launch srun ' if several else ''}-- bash -c {shlex.quote(line)}"
 
 
@@ -180,10 +175,6 @@ def _as_meant(word: str) -> str:
     return shlex.quote(word)
 
 
-def _yaml(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 # What the shell or a site's prolog sets.
 _SET_BY_OTHERS = (
     r"BASH|SLURMGPU_|CUDA_|ROCR_|HIP_|GPU_|ZE_|SLURMD_|SBATCH_|.*(?:TMP|SCRATCH|LOCAL|JOB)|(?:E?UID|GROUPS|HOME|HOSTNAME|HOSTTYPE|IFS"
@@ -191,14 +182,8 @@ _SET_BY_OTHERS = (
     r"|EPOCHSECONDS|EPOCHREALTIME|LANG|TERM|COLUMNS|LINES)\Z"
 )
 SITE_VARIABLES = (
-    "TMPDIR",
-    "SCRATCH",
-    "LOCAL_SCRATCH",
-    "SCRATCHDIR",
-    "JOB_SCRATCH",
-    "JOB_TMPDIR",
-    "WORK_SCRATCH",
-)
+    "TMPDIR", "SCRATCH", "LOCAL_SCRATCH", "SCRATCHDIR", "JOB_SCRATCH", "JOB_TMPDIR", "WORK_SCRATCH",
+)  # fmt: skip
 _NEEDS = re.compile(r"(?<!\\)\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])\})")
 
 
@@ -226,27 +211,21 @@ def unset_variables(
         if name in known or (name.isdecimal() and arguments):
             continue
         if re.match(_SET_BY_OTHERS, name):
-            meant_by = (one for one in (*SITE_VARIABLES, *SET_BY_SLURM, *known) if one_slip_apart(name, one))
-            if name not in (*SITE_VARIABLES, *SET_BY_SLURM) and (near := next(meant_by, None)):
+            others = (*SITE_VARIABLES, *SET_BY_SLURM)
+            near = next((one for one in (*others, *known) if one_slip_apart(name, one)), None)
+            if near and name not in others:
                 said = f"${name} is set nowhere in the script, nor here: {so}"
                 yield Slip(said, f"did you mean ${near}?", sure=False)
             continue
         if name.isdecimal():
-            yield Slip(
-                f"${name} is empty: the script gets no arguments here",
-                "write the value itself",
-                sure=False,
-            )
+            said = f"${name} is empty: the script gets no arguments here"
+            yield Slip(said, "write the value itself", sure=False)
         elif name.startswith("SLURM_ARRAY_") and name in SET_BY_SLURM and not array:
-            yield Slip(
-                f"${name} is set in the tasks of an array alone: here {so}",
-                "ask for one: --array 0-9",
-                sure=False,
-            )
+            said = f"${name} is set in the tasks of an array alone: here {so}"
+            yield Slip(said, "ask for one: --array 0-9", sure=False)
         elif name.startswith("SLURM_"):
-            same = next(
-                (one for one in SET_BY_SLURM if sorted(one.split("_")) == sorted(name.split("_"))), None
-            )
+            parts = sorted(name.split("_"))
+            same = next((one for one in SET_BY_SLURM if sorted(one.split("_")) == parts), None)
             index = "SLURM_ARRAY_TASK_ID" if name in {"SLURM_ARRAYID", "SLURM_ARRAY_ID"} else same
             near = None if name in SET_BY_SLURM else index or near_word(name, SET_BY_SLURM)
             if near is not None:
@@ -261,11 +240,6 @@ def unset_variables(
             yield Slip(said, hint, sure=False)
 
 
-def _indices(array: str) -> list[int]:
-    """Return the numbers of a job array's first and last tasks, ranges and single ones, without step and limit."""
-    return [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
-
-
 _OF_A_TASK = r"(?<![\w$/.-])[\w./-]*\$\{?SLURM_ARRAY_TASK_ID\}?[\w-]*\.\w+"
 
 
@@ -276,7 +250,7 @@ def short_files(
 
     The former have too few lines, of the latter some are not there.
     """
-    numbers = _indices(array)
+    numbers = array_numbers(array)
     for number, line in enumerate(lines, first_line):
         for word in re.findall(_OF_A_TASK, line) if numbers else ():
             begin, end = re.split(r"\$\{?SLURM_ARRAY_TASK_ID\}?", word)
@@ -310,12 +284,9 @@ def missing_lists(folder: Path, lines: Sequence[str], first_line: int) -> Iterat
             path = folder / name
             made = rf"(?:>|\btee\b|-o|--out\S*)\s*\S*{re.escape(path.name)}"
             if (
-                is_there(path)
-                or not seen_from_here(path, folder)
-                or any(re.search(made, one) for one in lines)
+                seen_from_here(path, folder)
+                and not is_there(path)
+                and not any(re.search(made, one) for one in lines)
             ):
-                continue
-            yield (
-                number,
-                Slip(f"{name} is not there", f"{meant(name, path)}what is read from it is empty", sure=False),
-            )
+                hint = f"{meant(name, path)}what is read from it is empty"
+                yield number, Slip(f"{name} is not there", hint, sure=False)

@@ -11,13 +11,13 @@ from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.script.known_names import FORMER, READ, in_address, is_known_key, looks_random, names_secret
 from slurmgpu.script.rules.base import Hit, View, is_placeholder, rule
 from slurmgpu.script.rules.calls import expanded
-from slurmgpu.script.shell import Simple, pieces
+from slurmgpu.script.shell import SETS_UP, Simple, pieces
 
 # One of these stands in every line in which a secret is found: most scripts have none, and need no pattern.
 _OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
                "AKIA", "xox", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "://")  # fmt: skip
 # What may define conda's function, when it is loaded or sourced.
-_MAY_DEFINE_CONDA = {"source", ".", "module", "ml", "eval", "conda_setup", "__conda_setup", "spack"}
+_MAY_DEFINE_CONDA = SETS_UP | {"conda_setup", "__conda_setup"}
 
 
 @rule("warning")

@@ -13,7 +13,7 @@ from slurmgpu.planning.checklist import CHECKS, Check
 from slurmgpu.script.rules.base import Hit, Rule, Severity, View, rule
 from slurmgpu.script.rules.calls import expanded
 
-__all__ = ["CHECKLIST"]
+__all__ = ["CHECKLIST", "array_numbers"]
 
 
 _ARRAY_VARIABLES = {
@@ -58,7 +58,7 @@ def array_unused(view: View) -> Iterator[Hit]:
     """Nothing in the script uses the number of its array's task: all tasks do the same, unless a program reads it itself."""
     array = view.asked.value("array") or ""
     texts = (view.body, *view.shells.values())
-    numbers = set(_indices(array))
+    numbers = set(array_numbers(array))
     # Of a program that was read it is known whether it takes the number itself.
     reads = any(not one.same_in_all_tasks for one in view.facts.python.values())
     if len(numbers) > 1 and not reads and not any("SLURM_ARRAY" in text or "%a" in text for text in texts):
@@ -72,7 +72,7 @@ def array_unused(view: View) -> Iterator[Hit]:
 def array_over_list(view: View) -> Iterator[Hit]:
     """A list of bash that has no value for some tasks of the array, each of which takes one by its number."""
     array = view.asked.value("array") or ""
-    numbers = _indices(array)
+    numbers = array_numbers(array)
     lists: dict[str, list[str]] = {}
     for number, line in view.body_lines:
         if found := re.match(r"\s*(\w+)=\(([^()$`*{]*)\)\s*\Z", line):
@@ -90,7 +90,7 @@ def array_over_list(view: View) -> Iterator[Hit]:
                 yield Hit(number, f"{said}: there it is empty", f"write --array=0-{len(values) - 1}")
 
 
-def _indices(array: str) -> list[int]:
+def array_numbers(array: str) -> list[int]:
     """Return the numbers of a job array's first and last tasks, ranges and single ones, without step and limit."""
     return [int(one) for one in re.findall(r"\d+", re.sub(r"[%:]\d+", "", array))]
 
