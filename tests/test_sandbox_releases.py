@@ -10,10 +10,10 @@ import pytest
 from slurmgpu.sandbox.configuration import (
     Installation,
     default_shape,
-    plugin_folder,
     slurm_conf,
     slurmdbd_conf,
 )
+from slurmgpu.sandbox.starting import plugin_folder
 
 SHAPE = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=2, memory_mib=1000)
 PLACE = Installation("sandbox-x", Path("/f"), "me", "localhost", 1, 2, (3,), accounting=True)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from slurmgpu.sandbox import life
-from slurmgpu.sandbox.configuration import reserved_ports
 from slurmgpu.sandbox.processes import Keeper, boot_id, identify, is_running, processes_of
 from slurmgpu.sandbox.programs import SandboxFailed
+from slurmgpu.sandbox.starting import reserved_ports
 from slurmgpu.sandbox.state import (
     State,
     folder_of,
@@ -293,7 +293,7 @@ def test_a_port_that_something_of_the_sandbox_still_listens_on_is_told() -> None
 def ephemeral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the kernel says which ports it gives to whoever names none."""
     path = tmp_path / "ip_local_port_range"
-    monkeypatch.setattr("slurmgpu.sandbox.configuration._EPHEMERAL", path)
+    monkeypatch.setattr("slurmgpu.sandbox.starting.EPHEMERAL", path)
     return path
 
 
@@ -317,9 +317,7 @@ def test_a_port_in_use_goes_to_nobody(ephemeral: Path, monkeypatch: pytest.Monke
         pass
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
-        monkeypatch.setattr(
-            "slurmgpu.sandbox.configuration.CANDIDATES", (taken,) * 50 + (free,) + (taken,) * 50
-        )
+        monkeypatch.setattr("slurmgpu.sandbox.starting.CANDIDATES", (taken,) * 50 + (free,) + (taken,) * 50)
         with reserved_ports(1) as found:
             assert found == [free]
 
@@ -328,7 +326,7 @@ def test_a_port_goes_to_one_of_two_started_at_once(ephemeral: Path, monkeypatch:
     ephemeral.write_text("1\t2\n")
     with reserved_ports(2) as both:
         pass
-    monkeypatch.setattr("slurmgpu.sandbox.configuration.CANDIDATES", tuple(both))
+    monkeypatch.setattr("slurmgpu.sandbox.starting.CANDIDATES", tuple(both))
     with reserved_ports(1) as first, reserved_ports(1) as second:
         assert {*first, *second} == set(both)
     with reserved_ports(2) as again:

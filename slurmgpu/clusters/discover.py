@@ -1,9 +1,4 @@
-"""What Slurm does not know and this login node shows: modules, container runtimes, scratch, folders for runs.
-
-The whole pass: ask Slurm, look around, describe.
-
-Discovered profiles in the user's folder: written whole or not at all, and never over what a person wrote.
-"""
+"""Discovering the cluster: ask Slurm, look around on this login node, describe, and save the profile."""
 
 from __future__ import annotations
 
@@ -41,89 +36,88 @@ __all__ = [
 MODULES_TIMEOUT = 20.0
 MOST_MODULES = 60
 RUNTIMES = (
-    "apptainer",
-    "singularity",
-    "podman-hpc",
-    "podman",
-    "enroot",
-    "ch-run",
-    "shifter",
-    "sarus",
-    "uenv",
-)
+    "apptainer", "singularity", "podman-hpc", "podman", "enroot", "ch-run", "shifter", "sarus", "uenv",
+)  # fmt: skip
 _RELEVANT = re.compile(
     r"(?:^|[/_-])(?:(?:py)?torch|cuda(?:toolkit)?|cudnn|nccl|rocm|nvhpc|conda|mamba|miniconda\d?|anaconda\d?|miniforge\d?"
     r"|micromamba|apptainer|singularity(?:ce|-ce|pro)?|python\d?|uv|openmpi|aws-ofi-(?:nccl|rccl))(?=[/_-]|$)",
     re.IGNORECASE,
 )
 SCRATCH_VARIABLES = (
-    "SCRATCH",
-    "PSCRATCH",
-    "SCRATCHDIR",
-    "SCRATCH_DIR",
-    "WORK",
-    "WORKDIR",
-    "WRKDIR",
-    "CSCRATCH",
-)
+    "SCRATCH", "PSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "WORK", "WORKDIR", "WRKDIR", "CSCRATCH",
+)  # fmt: skip
 SCRATCH_FOLDERS = (
-    "/scratch/{}",
-    "/scratch/users/{}",
-    "/scratch/user/{}",
-    "/work/{}",
-    "/lustre/{}",
-    "/gpfs/scratch/{}",
-)
+    "/scratch/{}", "/scratch/users/{}", "/scratch/user/{}", "/work/{}", "/lustre/{}", "/gpfs/scratch/{}",
+)  # fmt: skip
+
+
+def discover(
+    slurm: Slurm | None = None,
+    *,
+    name: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    most: int | None = None,
+) -> Discovered:
+    """Describe the cluster that this machine's Slurm commands talk to, as this user sees it.
+
+    5 to 8 commands, ``most`` at most, about as dear to the controller and the database as `sinfo` and a look at
+    one's accounts; one call of the module system. Raises SlurmUnreachable when there is no Slurm here, or it does
+    not answer.
+    """
+    environ = os.environ if environ is None else environ
+    user = current_user()
+    groups = []
+    for number in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):
+            groups.append(grp.getgrgid(number).gr_name)
+    return (slurm or Slurm()).describe(
+        user, lambda: look_around(environ, user), groups=tuple(groups), name=name, most=most
+    )
 
 
 def look_around(
     environ: Mapping[str, str], user: str, *, root: Path = Path("/"), run: Runner = call
 ) -> LoginNode:
     """Look at this machine: its environment and PATH, and one call of the module system."""
-    found = LoginNode()
-    system, modules = _modules(environ, run, found)
-    found.software = Software(
+    node = LoginNode()
+    system, modules = _modules(environ, run, node)
+    node.software = Software(
         module_system=system,
         modules=modules,
         containers=tuple(name for name in RUNTIMES if shutil.which(name, path=environ.get("PATH", ""))),
-        scratch=_scratch(environ, user, root, found),
+        scratch=_scratch(environ, user, root, node),
     )
-    return found
+    return node
 
 
 def _modules(
-    environ: Mapping[str, str], run: Runner, found: LoginNode
+    environ: Mapping[str, str], run: Runner, node: LoginNode
 ) -> tuple[Literal["lmod", "tcl", "none"], tuple[str, ...]]:
-    command = _module_command(environ)
-    if command is None:
-        found.guessed["software.module_system"] = "neither LMOD_CMD nor MODULESHOME is set in this shell"
-        return "none", ()
     system: Literal["lmod", "tcl"] = "lmod" if environ.get("LMOD_CMD") else "tcl"
+    home = Path(environ.get("MODULESHOME") or "/nonexistent")
+    programs = (home / name for name in ("libexec/modulecmd.tcl", "bin/modulecmd", "modulecmd.tcl"))
+    if system == "lmod":
+        command = [environ["LMOD_CMD"], "bash", "--terse", "avail"]
+    elif environ.get("MODULES_CMD"):
+        command = [environ["MODULES_CMD"], "bash", "avail", "--terse"]
+    elif program := next((one for one in programs if one.is_file()), None):
+        command = [str(program), "bash", "avail", "-t"]
+    else:
+        node.guessed["software.module_system"] = "neither LMOD_CMD nor MODULESHOME is set in this shell"
+        return "none", ()
     try:
         # Both print the list on stderr: stdout is for the shell.
         answer = run(command, timeout=MODULES_TIMEOUT, env=dict(environ))
     except SlurmUnreachable as error:
-        found.hidden["software.modules"] = error.message
+        node.hidden["software.modules"] = error.message
         return system, ()
     if answer.rc is None:
-        found.hidden["software.modules"] = f"the module system did not answer in {MODULES_TIMEOUT:g} s"
+        node.hidden["software.modules"] = f"the module system did not answer in {MODULES_TIMEOUT:g} s"
     return system, relevant_modules(f"{answer.stderr}\n{answer.stdout}")
 
 
-def _module_command(environ: Mapping[str, str]) -> list[str] | None:
-    if environ.get("LMOD_CMD"):
-        return [environ["LMOD_CMD"], "bash", "--terse", "avail"]
-    if environ.get("MODULES_CMD"):
-        return [environ["MODULES_CMD"], "bash", "avail", "--terse"]
-    home = environ.get("MODULESHOME")
-    for name in ("libexec/modulecmd.tcl", "bin/modulecmd", "modulecmd.tcl"):
-        if home and (Path(home) / name).is_file():
-            return [str(Path(home) / name), "bash", "avail", "-t"]
-    return None
-
-
 def relevant_modules(text: str) -> tuple[str, ...]:
-    """Of a terse list of modules those that PyTorch jobs may want, the newest versions first, at most 60."""
+    """Return the modules of a terse list that PyTorch jobs may want, the newest versions first, at most 60."""
     # `name/version`, perhaps with (default) or <L>; headings end in a colon, families in a slash.
     names = dict.fromkeys(re.sub(r"[(<].*", "", line).strip() for line in text.split("\n"))
     named = [
@@ -140,19 +134,19 @@ def relevant_modules(text: str) -> tuple[str, ...]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key to sort names with versions by: 2.10 after 2.9."""
+    """Return a key to sort names with versions by: 2.10 after 2.9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _scratch(environ: Mapping[str, str], user: str, root: Path, found: LoginNode) -> str | None:
+def _scratch(environ: Mapping[str, str], user: str, root: Path, node: LoginNode) -> str | None:
     for name in SCRATCH_VARIABLES:
         folder = environ.get(name)
         if folder and folder.startswith("/") and os.access(root / folder.lstrip("/"), os.W_OK):
-            found.guessed["software.scratch"] = f"${name} is set here and can be written to"
+            node.guessed["software.scratch"] = f"${name} is set here and can be written to"
             return f"${name}"
     for pattern in SCRATCH_FOLDERS:
         if os.access(root / pattern.format(user).lstrip("/"), os.W_OK):
-            found.guessed["software.scratch"] = "the folder exists here and can be written to"
+            node.guessed["software.scratch"] = "the folder exists here and can be written to"
             return pattern.format("$USER")
     return None
 
@@ -167,67 +161,37 @@ class RunsFolder:
 
 
 def places_for_runs(environ: Mapping[str, str], user: str, *, root: Path = Path("/")) -> list[RunsFolder]:
-    """Scratch and work folders that exist and can be written to, the likeliest first."""
-    found: dict[str, RunsFolder] = {}
-    for name in SCRATCH_VARIABLES:
-        folder = environ.get(name, "")
-        if folder.startswith("/") and _is_ours(root / folder.lstrip("/"), environ):
-            found.setdefault(str(Path(folder)), RunsFolder(f"${name}/runs", f"${name} is {folder} here"))
-    for pattern in SCRATCH_FOLDERS:
-        folder = pattern.format(user)
-        if _is_ours(root / folder.lstrip("/"), environ):
-            found.setdefault(folder, RunsFolder(f"{pattern.format('$USER')}/runs", "it is there, and yours"))
-    return list(found.values())
-
-
-def _is_ours(folder: Path, environ: Mapping[str, str]) -> bool:
-    # Some sites set $WORK to the home folder: that is what is to be avoided.
-    home = environ.get("HOME")
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and str(folder) != home
+    """Return scratch and work folders that exist and can be written to, the likeliest first."""
+    named = [(environ.get(name, ""), f"${name}") for name in SCRATCH_VARIABLES]
+    proposals = [(folder, name, f"{name} is {folder} here") for folder, name in named]
+    proposals += [
+        (one.format(user), one.format("$USER"), "it is there, and yours") for one in SCRATCH_FOLDERS
+    ]
+    places: dict[str, RunsFolder] = {}
+    for folder, name, why in proposals:
+        here = root / folder.lstrip("/")
+        # Some sites set $WORK to the home folder: that is what is to be avoided.
+        usable = here.is_dir() and os.access(here, os.W_OK | os.X_OK) and str(here) != environ.get("HOME")
+        if folder.startswith("/") and usable:
+            places.setdefault(str(Path(folder)), RunsFolder(f"{name}/runs", why))
+    return list(places.values())
 
 
 def can_be_made(folder: Path) -> bool:
-    """Whether the folder is there, or could be made, and can be written to."""
+    """Return True if the folder is there, or could be made, and can be written to."""
     for one in (folder, *folder.parents):
         if one.exists():
             return one.is_dir() and os.access(one, os.W_OK | os.X_OK)
     return False
 
 
-def discover(
-    slurm: Slurm | None = None,
-    *,
-    name: str | None = None,
-    environ: Mapping[str, str] | None = None,
-    most: int | None = None,
-) -> Discovered:
-    """Describe the cluster that this machine's Slurm commands talk to, as this user sees it.
-
-    5 to 8 commands, ``most`` at most, about as dear to the controller and the database as `sinfo` and a look at
-    one's accounts; one call of the module system. Raises SlurmUnreachable when there is no Slurm here, or it does
-    not answer.
-    """
-    slurm = slurm or Slurm()
-    environ = os.environ if environ is None else environ
-    user = current_user()
-    return slurm.describe(user, lambda: look_around(environ, user), groups=_groups(), name=name, most=most)
-
-
-def _groups() -> tuple[str, ...]:
-    found = []
-    for number in {os.getgid(), *os.getgroups()}:
-        with suppress(KeyError):
-            found.append(grp.getgrgid(number).gr_name)
-    return tuple(found)
-
-
 def _memory(path: Path) -> Path:
-    """Where the text of the last discovery is kept, to tell by it what a person has changed since."""
+    """Return the file of the last discovery's text, which shows what a person has changed since."""
     return path.parent / ".discovered" / path.name
 
 
 def last_discovered(path: Path) -> str | None:
-    """What the last discovery wrote into a profile; None: it was not written by one."""
+    """Return the text that the last discovery wrote into a profile; None: none wrote it."""
     try:
         return _memory(path).read_text(encoding="utf-8")
     except OSError:
@@ -235,7 +199,7 @@ def last_discovered(path: Path) -> str | None:
 
 
 def save(path: Path, text: str, discovered: str) -> None:
-    """Write a profile and remember what of it was discovered; InvalidInput when it cannot be written."""
+    """Write a profile and remember its discovered text; raise InvalidInput when it cannot be written."""
     try:
         _memory(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -245,7 +209,7 @@ def save(path: Path, text: str, discovered: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file by rename; InvalidInput when it cannot be written."""
+    """Write a file by rename; raise InvalidInput when it cannot be written."""
     try:
         write_atomically(path, text)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A profile that a centre publishes at an address: fetched when it is asked for, kept, and asked for again by its tag."""
+"""Profiles that a centre publishes at an address: fetched on request, kept, and fetched again by their tag."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import multiprocessing
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPMessage
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -27,7 +26,7 @@ MOST_BYTES = 1024 * 1024
 
 
 class Fetched(NamedTuple):
-    """What was at an address."""
+    """The text at an address."""
 
     text: str
     tag: str | None
@@ -44,7 +43,7 @@ class Kept(NamedTuple):
     """The day on which it was fetched."""
 
     def is_of(self, text: str) -> bool:
-        """Whether the text is still the one that was fetched."""
+        """Return True if the text is still the one that was fetched."""
         return self.sha256 == _sum(text)
 
 
@@ -67,7 +66,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         except InvalidInput:
             fp.close()
             raise
-        fp.close()  # what comes with it, which may have no end, is not read
+        fp.close()  # its body, which may have no end, is not read
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -125,21 +124,17 @@ def download(address: str, tag: str | None = None) -> Fetched | None:
 
 
 def _answered(request: urllib.request.Request) -> tuple[bytes, str | None]:
+    """Return a whole answer, up to one byte too many, and its tag; raise HTTPException if it ends early or drips."""
     with urllib.request.build_opener(_Redirects()).open(request, timeout=TIMEOUT) as answer:
-        return _body_of(answer), answer.headers.get("ETag")
-
-
-def _body_of(answer: HTTPResponse) -> bytes:
-    """All of an answer, up to one byte too many; HTTPException where it ends before its end, or comes in drops."""
-    pieces, left, until = [], MOST_BYTES + 1, time.monotonic() + LONGEST
-    while left and (piece := answer.read1(left)):
-        pieces.append(piece)
-        left -= len(piece)
-        if time.monotonic() > until:
-            raise HTTPException(f"not all of it has come within {LONGEST:.0f} s")
-    if left and answer.length:
-        raise HTTPException("the answer ends before its end")
-    return b"".join(pieces)
+        pieces, left, until = [], MOST_BYTES + 1, time.monotonic() + LONGEST
+        while left and (piece := answer.read1(left)):
+            pieces.append(piece)
+            left -= len(piece)
+            if time.monotonic() > until:
+                raise HTTPException(f"not all of it has come within {LONGEST:.0f} s")
+        if left and answer.length:
+            raise HTTPException("the answer ends before its end")
+        return b"".join(pieces), answer.headers.get("ETag")
 
 
 def _memory(path: Path) -> Path:
@@ -147,7 +142,7 @@ def _memory(path: Path) -> Path:
 
 
 def kept(path: Path) -> Kept | None:
-    """Where a profile was fetched from; None: it was not."""
+    """Return where a profile was fetched from; None: it was not."""
     try:
         data = json.loads(_memory(path).read_text(encoding="utf-8"))
         return Kept(str(data["address"]), data.get("tag"), str(data["sha256"]), str(data["date"]))
@@ -156,13 +151,8 @@ def kept(path: Path) -> Kept | None:
 
 
 def keep(path: Path, address: str, fetched: Fetched, today: datetime.date) -> None:
-    """Write a fetched profile, as it came, and where it is from; InvalidInput when it cannot be written."""
-    record: Mapping[str, object] = {
-        "address": address,
-        "tag": fetched.tag,
-        "sha256": _sum(fetched.text),
-        "date": str(today),
-    }
+    """Write a fetched profile, as it came, and its origin; raise InvalidInput when it cannot be written."""
+    record = {"address": address, "tag": fetched.tag, "sha256": _sum(fetched.text), "date": str(today)}
     try:
         _memory(path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, fetched.text)

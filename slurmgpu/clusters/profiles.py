@@ -1,4 +1,4 @@
-"""Discovering the cluster, and finding the documented profile that it may be based on: for ``cluster`` and ``init``."""
+"""The documented profiles that a discovered cluster may be based on."""
 
 from __future__ import annotations
 

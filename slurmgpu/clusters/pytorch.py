@@ -1,13 +1,11 @@
-"""How PyTorch may be had on this machine: the active Python, modules, images, conda and virtual environments.
-
-Trying an environment: the lines that a job's script would set it up with, run here, and then torch imported.
-"""
+"""Environments that may have PyTorch on this machine, and trying one as a job's script would set it up."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -36,12 +34,12 @@ __all__ = [
 
 
 MOST_OF_A_KIND = 6
+# A first import from a parallel file system takes its time.
+TIMEOUT = 60.0
 _TORCH = re.compile(r"(?:^|[/_-])(?:py)?torch(?=[/_.-]|\d|$)", re.IGNORECASE)
 _CONDA = re.compile(r"(?:^|[/_-])(?:conda|mamba|(?:mini|ana)conda\d?|miniforge\d?)(?=[/_-]|$)", re.IGNORECASE)
 _RUNTIME = re.compile(r"(?:apptainer|singularity(?:ce|-ce|pro)?)(?=/|$)", re.IGNORECASE)
-# Folders of a virtual environment beside the user's code, by the names that everybody gives them.
-_VENVS = (".venv", "venv", "env")
-# What needs no PATH of its own: jobs have it anyway.
+# On every job's PATH anyway.
 _SYSTEM_FOLDERS = frozenset({"/usr/bin", "/bin", "/usr/local/bin"})
 
 
@@ -52,12 +50,12 @@ class Candidate:
     name: str
     """What ``--environment`` takes: a module, a folder, an image, an environment of the profile."""
     what: str
-    """What it is, for people."""
+    """A description for people."""
     environment: Environment
     likely: bool = True
-    """Whether something says that torch is in it: its name, or a folder called torch."""
+    """Its name or a folder called torch suggests that torch is in it."""
     cpu_only: bool = False
-    """Whether the torch in it is known to be built for neither CUDA nor ROCm."""
+    """Its torch is known to be built for neither CUDA nor ROCm."""
 
 
 def candidates(
@@ -67,28 +65,34 @@ def candidates(
     *,
     documented: Mapping[str, Environment] | None = None,
 ) -> list[Candidate]:
-    """Everything that may have torch, the likeliest first; nothing is run.
+    """Return everything that may have torch, the likeliest first; nothing is run.
 
-    What the user has activated goes first, then what the site made for it (``documented`` environments of the
-    profile, modules, images), then environments that lie about.
+    The activated environments go first, then those that the site made for it (``documented`` environments of the
+    profile, modules, images), then others that are found.
     """
-    found = [
-        *_active(environ),
-        *_documented(documented or {}),
-        *_modules(software),
-        *_images(environ, software, folder),
-        *filter(None, (_venv(folder / name, "in this folder") for name in _VENVS)),
-        *_conda_environments(environ),
-        *_on_path(environ),
-    ]
+    active = (("VIRTUAL_ENV", _venv), ("CONDA_PREFIX", _conda))
+    found = [make(Path(environ[name]), "active in this shell") for name, make in active if environ.get(name)]
+    documented = documented or {}
+    for name in sorted(documented, key=natural, reverse=True):
+        about = documented[name].description or ""
+        likely = bool(_TORCH.search(name) or "torch" in about.lower())
+        what = f"in the profile: {about or 'an environment'}"
+        found.append(Candidate(name, what, documented[name], likely))
+    for pattern, likely in ((_TORCH, True), (_CONDA, False)):
+        modules = sorted(filter(pattern.search, software.modules), key=natural, reverse=True)
+        found += [_module(name, likely) for name in modules[:MOST_OF_A_KIND]]
+    found += _images(environ, software, folder)
+    # Virtual environments beside the user's code, by the names that everybody gives them.
+    found += [_venv(folder / name, "in this folder") for name in (".venv", "venv", "env")]
+    found += [*_conda_environments(environ), _on_path(environ)]
     unique: dict[str, Candidate] = {}
-    for one in found:
+    for one in filter(None, found):
         unique.setdefault(one.name, one)
     return sorted(unique.values(), key=lambda one: (not one.likely, one.cpu_only))
 
 
 def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candidate:
-    """The candidate of this name, or what the path says it is; InvalidInput when it is nothing of these."""
+    """Return the candidate of this name, or the environment at this path; raise InvalidInput if it is neither."""
     among = list(among)
     for one in among:
         if name == one.name:
@@ -111,26 +115,17 @@ def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candi
     )
 
 
-def _active(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    for variable, make in (("VIRTUAL_ENV", _venv), ("CONDA_PREFIX", _conda)):
-        prefix = environ.get(variable)
-        if prefix and (made := make(Path(prefix), "active in this shell")):
-            yield made
-
-
-def _on_path(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    """The Python on PATH, as what it belongs to: a virtual environment, a conda environment, or nothing."""
+def _on_path(environ: Mapping[str, str]) -> Candidate | None:
+    """Return the Python on PATH, as a virtual environment, a conda environment, or neither."""
     program = shutil.which("python3", path=environ.get("PATH", ""))
     if program is None:
-        return
+        return None
     folder = Path(program).absolute().parent
-    made = _venv(folder.parent, "on PATH") or _conda(folder.parent, "on PATH")
-    if made:
-        yield made
-        return
+    if made := _venv(folder.parent, "on PATH") or _conda(folder.parent, "on PATH"):
+        return made
     plain = str(folder) in _SYSTEM_FOLDERS or re.search(r"[\s:$\"'\\]", str(folder))
     environment = Environment() if plain else Environment(variables={"PATH": f"{folder}:$PATH"})
-    yield _candidate(program, "the Python on PATH", environment, folder.parent)
+    return _candidate(program, "the Python on PATH", environment, folder.parent)
 
 
 def _venv(folder: Path, where: str) -> Candidate | None:
@@ -154,7 +149,7 @@ def _conda(folder: Path, where: str) -> Candidate | None:
 
 
 def _candidate(name: str, what: str, environment: Environment, prefix: Path) -> Candidate:
-    """What a Python's folder shows of its torch: whether it is there, and what its own file says it is built for."""
+    """Return a candidate by the torch in a Python's folder: if it is there, and built for GPUs by its own file."""
     file = next(prefix.glob("lib*/python3*/*-packages/torch/version.py"), None)
     if file is None:
         return Candidate(name, what, environment, likely=False)
@@ -166,8 +161,8 @@ def _candidate(name: str, what: str, environment: Environment, prefix: Path) -> 
     return Candidate(name, what, environment, cpu_only=bool(built) and set(built.values()) == {"None"})
 
 
-def _conda_environments(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    """Those that conda itself lists, and those beside the conda on PATH."""
+def _conda_environments(environ: Mapping[str, str]) -> list[Candidate]:
+    """Return those that conda itself lists, and those beside the conda on PATH."""
     home = Path(environ.get("HOME", "/nonexistent"))
     try:
         listed = (home / ".conda/environments.txt").read_text(encoding="utf-8").split("\n")
@@ -176,40 +171,22 @@ def _conda_environments(environ: Mapping[str, str]) -> Iterator[Candidate]:
     prefixes = [Path(line.strip()) for line in listed if line.startswith("/")]
     program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH", ""))
     if program:
-        prefixes += _folders(Path(program).resolve().parents[1] / "envs")
+        with suppress(OSError):
+            environments = (Path(program).resolve().parents[1] / "envs").iterdir()
+            prefixes += sorted(one for one in environments if one.is_dir())
     made = [one for prefix in dict.fromkeys(prefixes) if (one := _conda(prefix, ""))]
-    return iter(sorted(made, key=lambda one: not one.likely)[:MOST_OF_A_KIND])
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        return sorted(one for one in path.iterdir() if one.is_dir())
-    except OSError:
-        return []
-
-
-def _documented(environments: Mapping[str, Environment]) -> Iterator[Candidate]:
-    for name in sorted(environments, key=natural, reverse=True):
-        about = environments[name].description or ""
-        likely = bool(_TORCH.search(name) or "torch" in about.lower())
-        yield Candidate(name, f"in the profile: {about or 'an environment'}", environments[name], likely)
+    return sorted(made, key=lambda one: not one.likely)[:MOST_OF_A_KIND]
 
 
 def _module(name: str, likely: bool = True) -> Candidate:
     return Candidate(name, "module", Environment(modules=Modules(purge=True, load=(name,))), likely)
 
 
-def _modules(software: Software) -> Iterator[Candidate]:
-    for pattern, likely in ((_TORCH, True), (_CONDA, False)):
-        names = sorted(filter(pattern.search, software.modules), key=natural, reverse=True)
-        yield from (_module(name, likely) for name in names[:MOST_OF_A_KIND])
-
-
 _Entered = tuple[Literal["apptainer", "singularity"], tuple[str, ...]]
 
 
 def _runtime(path: str | None, software: Software) -> _Entered | None:
-    """The program that enters an image, and the modules to load for it; None: it cannot be had."""
+    """Return the program that enters an image, and the modules to load for it; None: there is none."""
     runtimes: Sequence[Literal["apptainer", "singularity"]] = ("apptainer", "singularity")
     for runtime in runtimes:
         if shutil.which(runtime, path=path):
@@ -244,11 +221,9 @@ def _images(environ: Mapping[str, str], software: Software, folder: Path) -> Ite
         yield from (_image(place / name, entered) for name in newest[:MOST_OF_A_KIND])
 
 
-# A first import from a parallel file system takes its time.
-TIMEOUT = 60.0
 _MARK = "slurmgpu-torch-is "
 _PROBE = (
-    # Not what lies in the current folder, which Python would import first.
+    # Without the current folder, whose modules Python would import first.
     "import sys; sys.path[:] = [one for one in sys.path if one not in ('', '.')]; "
     "python = '.'.join(map(str, sys.version_info[:3])); print('slurmgpu-python-is ' + python); "
     f"import torch; v = torch.version; hip = getattr(v, 'hip', None); print({_MARK!r} + torch.__version__, "
@@ -258,14 +233,14 @@ _PROBE = (
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a try."""
+    """The outcome of a try."""
 
     version: str | None
     """The version of torch; None: it could not be imported."""
     why: str = ""
-    """What was said instead, in one line."""
+    """The error instead, in one line."""
     cpu_only: bool = False
-    """Whether this torch is built for neither CUDA nor ROCm."""
+    """This torch is built for neither CUDA nor ROCm."""
     built_for: str | None = field(default=None, compare=False)
     """The CUDA release that it is built for, or ROCm's; None: not known."""
     python: str | None = field(default=None, compare=False)
@@ -273,7 +248,7 @@ class Tried:
 
 
 def cannot_be_tried(environment: Environment) -> str | None:
-    """Why an environment shows only in a job whether it works; None: it can be tried here."""
+    """Return why an environment can only be tried in a job; None: it can be tried here."""
     if environment.sbatch or environment.srun_options or enters_by_srun(environment):
         return "Slurm itself sets it up"
     if environment.container and environment.container.mode == "run":
@@ -298,17 +273,13 @@ def try_environment(
     script = render_script(make_plan(job, on, Surroundings(work_dir=str(folder))), templates)
     try:
         shell = ["bash", "-l"] if cluster.dialect.login_shell else ["bash"]
-        # Not by stdin: what the set-up starts would read the rest of the script from there.
+        # Not by stdin: a program of the set-up would read the rest of the script from there.
         answer = run([*shell, "-c", script], timeout=timeout, env=submission_env(environ), cwd=folder)
     except SlurmUnreachable as error:
         return Tried(None, error.message)
-    return _read(answer, timeout)
-
-
-def _read(answer: Answer, timeout: float) -> Tried:
     found = re.search(rf"^{_MARK}(\S+)(?: (gpu|cpu))?(?: (\S+))?$", answer.stdout, re.MULTILINE)
-    said = re.search(r"^slurmgpu-python-is (\S+)$", answer.stdout, re.MULTILINE)
-    python = said[1] if said else None
+    printed = re.search(r"^slurmgpu-python-is (\S+)$", answer.stdout, re.MULTILINE)
+    python = printed[1] if printed else None
     if answer.ok and found:
         cpu_only = found[2] == "cpu"
         built_for = found[3].replace("-", " ") if found[3] and not cpu_only else None
@@ -319,20 +290,20 @@ def _read(answer: Answer, timeout: float) -> Tried:
 
 
 def last_words(answer: Answer) -> str:
-    """The line that says why: Python's own error, or the first that the set-up printed."""
+    """Return the line with the cause: Python's own error, or the first that the set-up printed."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in answer.text.splitlines()]
-    # What the end of a script makes of its own log is not what was said.
+    # Without the summary that the end of a script makes of its own log.
     lines = [line for line in lines if line and not re.match(r"slurmgpu: (?:first cause|fix): ", line)]
-    # Of a failed set-up our own line says which step it was, and the one above it why.
+    # Of a failed set-up our own line names the step, and the one above it the cause.
     ours = [index for index, line in enumerate(lines) if line.startswith("slurmgpu: ")]
-    python = [line for line in lines if re.match(r"\w+(?:Error|Exception)\b", line)]
     if ours:
-        step = lines[ours[-1]].removeprefix("slurmgpu: ")
-        above = lines[: ours[-1]]
-        # Lmod breaks its sentence: "... the following error:  The following module(s) are unknown:\n"x/1"".
-        text = re.sub(r":\n", ": ", "\n".join(above)).split("\n")
-        errors = [line for line in text if re.search(r"\berror\b", line, re.IGNORECASE)]
-        said = ": ".join([step, *(errors or text)[-1:]]) if above else step
+        cause = lines[ours[-1]].removeprefix("slurmgpu: ")
+        if above := lines[: ours[-1]]:
+            # Lmod breaks its sentence: "... the following error:  The following module(s) are unknown:\n"x/1"".
+            text = re.sub(r":\n", ": ", "\n".join(above)).split("\n")
+            errors = [line for line in text if re.search(r"\berror\b", line, re.IGNORECASE)]
+            cause += f": {(errors or text)[-1]}"
     else:
-        said = (python or lines or [f"it ended with {answer.rc}, and said nothing"])[-1]
-    return said if len(said) <= 200 else said[:199] + "…"
+        python = [line for line in lines if re.match(r"\w+(?:Error|Exception)\b", line)]
+        cause = (python or lines or [f"it ended with {answer.rc}, and said nothing"])[-1]
+    return cause if len(cause) <= 200 else cause[:199] + "…"

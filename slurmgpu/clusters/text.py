@@ -13,6 +13,12 @@ import click
 from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.site import Source
 
+__all__ = ["ProfileRow", "age", "description_lines", "matches", "profile_table"]
+
+_WIDTH = 80
+# A slice of a GPU (MIG), which is not a type of its own to whoever looks for a cluster.
+_SLICE = re.compile(r"(?:\A|[_-])\d+g\.\d+gb")
+
 
 def age(source: Source | None, today: datetime.date) -> str:
     """Return how old the figures are."""
@@ -32,7 +38,7 @@ def age(source: Source | None, today: datetime.date) -> str:
 
 
 def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
-    """The profile; a question mark follows what was guessed."""
+    """Return a profile's lines; a question mark follows each guess."""
     if cluster.source:
         yield f"  source: {cluster.source.text}, {age(cluster.source, today)}"
     if cluster.covers:
@@ -44,21 +50,22 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
     for name, partition in cluster.partitions.items():
         yield from _partition(name, partition, cluster)
     if cluster.gpu_types:
-        yield f"  GPU types: {', '.join(_gpu_types(cluster))}"
+        types = []
+        for name, gpu in cluster.gpu_types.items():
+            mark = "?" if any(key.startswith(f"gpu_types.{name}") for key in cluster.guessed) else ""
+            types.append(f"{name} {gpu.memory.readable}{mark}" if gpu.memory else name)
+        yield f"  GPU types: {', '.join(types)}"
     for name, qos in cluster.qos.items():
-        said = [*_limits(qos.limits)]
-        said += (
-            [f"lifts {' and '.join(_spaced(one) for one in qos.lifts)} of the partition"] if qos.lifts else []
-        )
-        said += ["preemptible"] if qos.preemptible else []
-        said += [f"charged {qos.usage_factor:g} times"] if qos.usage_factor is not None else []
-        yield f"  QOS {name}: {', '.join(said) or 'no limits stated'}"
+        words = _limits(qos.limits)
+        words += [f"lifts {' and '.join(map(_spaced, qos.lifts))} of the partition"] if qos.lifts else []
+        words += ["preemptible"] if qos.preemptible else []
+        words += [f"charged {qos.usage_factor:g} times"] if qos.usage_factor is not None else []
+        yield f"  QOS {name}: {', '.join(words) or 'no limits stated'}"
     for one in cluster.associations:
         where = f" in {one.partition}" if one.partition else ""
         default = " (default)" if one.account == cluster.default_account and not where else ""
-        said = [f"QOS {', '.join(one.qos)}"] if one.qos else []
-        said += _limits(one.limits)
-        yield f"  account {one.account}{where}{default}: {', '.join(said) or 'no limits stated'}"
+        words = [*([f"QOS {', '.join(one.qos)}"] if one.qos else []), *_limits(one.limits)]
+        yield f"  account {one.account}{where}{default}: {', '.join(words) or 'no limits stated'}"
     for field in ("licenses", "reservations"):
         for name, value in getattr(cluster, field).items():
             yield f"  {field[:-1]} {name}: {_in_words(_stated(value))}"
@@ -67,27 +74,21 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
     for name, environment in cluster.environments.items():
         default = " (default)" if name == cluster.default_environment else ""
         yield f"  environment {name}{default}: {environment.description or ''}"
-    yield from (
-        _keys("dialect", _dialect(cluster), cluster) if _dialect(cluster) else ["  dialect: the usual one"]
-    )
+    unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
+    dialect = {
+        key: value
+        for key, value in _stated(cluster.dialect).items()
+        if key in unusual or f"dialect.{key}" in cluster.guessed
+    }
+    yield from _keys("dialect", dialect, cluster) if dialect else ["  dialect: the usual one"]
     for key, why in cluster.guessed.items():
         yield f"  guessed? {key}: {why}"
     for key, why in cluster.hidden.items():
         yield f"  hidden {key}: {why}"
 
 
-def _dialect(cluster: Cluster) -> dict[str, object]:
-    """Return what differs from the defaults, and what was guessed though it does not."""
-    unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
-    return {
-        key: value
-        for key, value in _stated(cluster.dialect).items()
-        if key in unusual or f"dialect.{key}" in cluster.guessed
-    }
-
-
 def _stated(value: object) -> Any:
-    """Return what the profile says, as JSON has it."""
+    """Return the fields that the profile states, as JSON has them."""
     return (
         value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         if hasattr(value, "model_dump")
@@ -96,28 +97,27 @@ def _stated(value: object) -> Any:
 
 
 def _partition(name: str, partition: Partition, cluster: Cluster) -> Iterator[str]:
-    said = [*_limits(partition.limits)]
-    said += ["the default"] if name == cluster.default_partition else []
-    said += [f"state {partition.state}"] if partition.state != "up" else []
-    said += ["preemptible"] if partition.preemptible else []
-    said += ["whole nodes"] if partition.whole_nodes else []
-    said += ["only jobs with GPUs"] if partition.requires_gpu else []
-    for word, names in (
+    words = _limits(partition.limits)
+    words += ["the default"] if name == cluster.default_partition else []
+    words += [f"state {partition.state}"] if partition.state != "up" else []
+    words += ["preemptible"] if partition.preemptible else []
+    words += ["whole nodes"] if partition.whole_nodes else []
+    words += ["only jobs with GPUs"] if partition.requires_gpu else []
+    for kind, names in (
         ("accounts", partition.accounts), ("not accounts", partition.denied_accounts), ("QOS", partition.qos),
         ("not QOS", partition.denied_qos), ("groups", partition.groups),
     ):  # fmt: skip
-        said += [f"{word} {' '.join(names)}"] if names else []
-    said += [f"limits of QOS {partition.own_qos}"] if partition.own_qos else []
-    yield f"  partition {name}: {', '.join(said) or 'no limits stated'}"
+        words += [f"{kind} {' '.join(names)}"] if names else []
+    words += [f"limits of QOS {partition.own_qos}"] if partition.own_qos else []
+    yield f"  partition {name}: {', '.join(words) or 'no limits stated'}"
     for index, group in enumerate(partition.nodes):
         place = f"partitions.{name}.nodes.{index}"
-        mark = "?" if any(_about(key, place) for key in cluster.guessed) else ""
+        # A guess about the nodes, a part of them, or all around them.
+        guessed = any(
+            f"{key}.".startswith(f"{place}.") or f"{place}.".startswith(f"{key}.") for key in cluster.guessed
+        )
+        mark = "?" if guessed else ""
         yield f"    {_group(group)}{mark}"
-
-
-def _about(guessed: str, place: str) -> bool:
-    """Return whether a guess is about a place, what is in it, or all around it."""
-    return f"{guessed}.".startswith(f"{place}.") or f"{place}.".startswith(f"{guessed}.")
 
 
 def _group(group: NodeGroup) -> str:
@@ -132,12 +132,6 @@ def _group(group: NodeGroup) -> str:
     rest += [group.memory.readable] if group.memory else []
     rest += [f"{name} {number}" for name, number in group.gres.items()]
     return f"{count} with {', '.join(rest)}"
-
-
-def _gpu_types(cluster: Cluster) -> Iterator[str]:
-    for name, one in cluster.gpu_types.items():
-        mark = "?" if any(key.startswith(f"gpu_types.{name}") for key in cluster.guessed) else ""
-        yield f"{name} {one.memory.readable}{mark}" if one.memory else name
 
 
 def _limits(limits: Limits) -> list[str]:
@@ -161,22 +155,17 @@ def _keys(field: str, stated: dict[str, object], cluster: Cluster) -> Iterator[s
     shown = {key: value for key, value in stated.items() if value not in ([], {}, None)}
     if shown:
         marks = {key: "?" if f"{field}.{key}" in cluster.guessed else "" for key in shown}
-        text = ", ".join(f"{key} {_in_words(value)}{marks[key]}" for key, value in shown.items())
-        yield f"  {field}: {text}"
+        words = (f"{key} {_in_words(value)}{marks[key]}" for key, value in shown.items())
+        yield f"  {field}: {', '.join(words)}"
 
 
 def _in_words(value: object) -> str:
-    """A setting as the profile writes it."""
+    """Return a setting as the profile writes it."""
     if isinstance(value, list):
         return f"[{', '.join(map(_in_words, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_in_words(inner)}' for key, inner in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-_WIDTH = 80
-# A slice of a GPU (MIG), which is not a type of its own to whoever looks for a cluster.
-_SLICE = re.compile(r"(?:\A|[_-])\d+g\.\d+gb")
 
 
 class ProfileRow(NamedTuple):
@@ -186,19 +175,19 @@ class ProfileRow(NamedTuple):
     cluster: Cluster
     path: Path
     whose: str | None
-    """Whose it is, when it does not ship with slurmgpu: yours, the lab's, ..."""
+    """Its owner, when it does not ship with slurmgpu: yours, the lab's, ..."""
     chosen: bool
 
     @property
     def site(self) -> str:
-        """The site, shortly: what the description says before the machine's name; and whether the machine is no more."""
+        """Return the site by the description's words before the machine's name, and the end of a retired machine."""
         retired = self.cluster.retired
         text = (self.cluster.description or "").partition(", ")[0]
         return ": ".join(filter(None, [self.whose, f"ended {retired.date}" if retired else None, text]))
 
     @property
     def gpus(self) -> list[str]:
-        """The types of GPU, slices left out."""
+        """Return the types of GPU without slices."""
         groups = [group for partition in self.cluster.partitions.values() for group in partition.nodes]
         stated = [list(one.gpus) if isinstance(one.gpus, dict) else [one.gpu_type] for one in groups]
         names = [*self.cluster.gpu_types, *(name for names in stated for name in names if name)]
@@ -206,11 +195,11 @@ class ProfileRow(NamedTuple):
 
     @property
     def date(self) -> str:
-        """Its source's own date."""
+        """Return its source's own date."""
         return str(self.cluster.source.date) if self.cluster.source else "no source"
 
     def data(self) -> dict[str, object]:
-        """As JSON has it."""
+        """Return the row as JSON."""
         return {
             "name": self.name,
             "description": self.cluster.description,
@@ -227,13 +216,13 @@ class ProfileRow(NamedTuple):
 
 
 def matches(row: ProfileRow, words: Sequence[str]) -> bool:
-    """Return whether each word is in the name, the description or a type of GPU; case does not count."""
+    """Return True if each word is in the name, the description or a type of GPU, in any case."""
     text = " ".join([row.name, row.site, row.cluster.description or "", *row.gpus]).lower()
     return all(word.lower() in text for word in words)
 
 
 def profile_table(rows: Sequence[ProfileRow]) -> Iterator[str]:
-    """The table's lines; what does not fit is cut off, the name never."""
+    """Return the table's lines; long cells are cut off, names never."""
     name = max((len(row.name) for row in rows), default=0)
     date = max((len(row.date) for row in rows), default=0)
     left = max(_WIDTH - len("* ") - name - date - 3 * len("  "), 20)
@@ -253,7 +242,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _fitting(names: Sequence[str], width: int) -> str:
-    """As many names as fit, and how many more there are."""
+    """Return as many names as fit, and the number of the others."""
     text = ", ".join(names)
     shown = len(names)
     while len(text) > width and shown > 1:

@@ -1,7 +1,4 @@
-"""A discovered cluster as a profile that a person likes to read: YAML with what was guessed marked as such.
-
-A first job: five minutes that show which torch a job has and which GPUs it sees; it fails where it sees none.
-"""
+"""A discovered cluster as text for people: a profile in YAML whose guesses are marked, and a first job for it."""
 
 from __future__ import annotations
 
@@ -29,19 +26,25 @@ _ORDER = (
     "software", "environments", "default_environment", "guessed", "hidden",
 )  # fmt: skip
 _NAMED = ("partitions", "gpu_types", "qos", "environments")
-# What is on a line of its own, down to which depth; everything below is written in one line.
+# The depth to which entries have a line of their own; everything below is written in one line.
 _DEPTH = {"partitions": 4, "source": 1, "associations": 2, "environments": 3}
 _DEFAULT_DEPTH = 2
+
+_PLAIN = re.compile(r"[A-Za-z0-9_/$][\w./+@$=&|()% -]*", re.ASCII)
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+# Strings that YAML, of any release, would take for a number.
+_NUMBER = re.compile(r"[-+]?[\d_.]*(?:e[-+]?\d+)?|0[xob].*", re.IGNORECASE)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 KeyPath = tuple[str | int, ...]
 
 
 def plain(model: Model) -> dict[str, Any]:
-    """The model's own words, without what was left unset or is empty."""
+    """Return a model's fields as a profile writes them, without unset and empty ones."""
     data = _pruned(model.model_dump(mode="json", exclude_unset=True))
     assert isinstance(data, dict)
     for field in _NAMED:
-        # An entry of which there is nothing to say is there all the same.
+        # An entry without fields is listed all the same.
         names = getattr(model, field, {})
         if names:
             data[field] = {name: data.get(field, {}).get(name, {}) for name in names}
@@ -58,15 +61,18 @@ def _pruned(value: object) -> object:
 
 
 def profile_text(found: Discovered, data: Mapping[str, Any] | None = None) -> str:
-    """The profile's text; ``data``: what is written of the cluster, when it is not all of it."""
+    """Return the profile's text; ``data``: the fields to write, when they are not all of the cluster's."""
     data = plain(found.cluster) if data is None else data
     lines = list(_lines(dict(data), (), 0))
     for key in data.get("guessed", {}):
         _remark(lines, _place(data, key), "guessed")
     for place, remark in found.remarks.items():
         _remark(lines, place, remark)
-    head = HEAD.format(name=data.get("name", ""))
-    return head + "".join(line.text for line in lines)
+    text = [HEAD.format(name=data.get("name", ""))]
+    for line in lines:
+        comment = f" # {line.remarks}" if line.remarks else ""
+        text.append(f"{wrapped(line.start, line.indent)}{comment}\n")
+    return "".join(text)
 
 
 @dataclass
@@ -76,33 +82,25 @@ class _Line:
     indent: int
     remarks: str = ""
 
-    @property
-    def text(self) -> str:
-        comment = f" # {self.remarks}" if self.remarks else ""
-        return wrapped(self.start, self.indent) + comment + "\n"
-
 
 def _lines(value: Any, place: KeyPath, indent: int) -> Iterator[_Line]:
-    """Every entry of a mapping or list that is not written in one line."""
+    """Yield every entry of a mapping or list that is not written in one line."""
     entries = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in entries:
         here = (*place, key)
         head = f"{_scalar(key)}:" if isinstance(value, dict) else "-"
         depth = _DEPTH.get(str(here[0]), _DEFAULT_DEPTH)
-        if isinstance(inner, (dict, list)) and inner and len(here) < depth and not _short(here):
+        # Of a partition only its nodes are a list in lines.
+        flat = len(here) == 3 and here[0] == "partitions" and key != "nodes"
+        if isinstance(inner, (dict, list)) and inner and len(here) < depth and not flat:
             yield _Line(here, " " * indent + head, indent)
             yield from _lines(inner, here, indent + 2)
         else:
             yield _Line(here, f"{' ' * indent}{head} {flow(inner)}", indent)
 
 
-def _short(place: KeyPath) -> bool:
-    """Of a partition only its nodes are a list in lines."""
-    return len(place) == 3 and place[0] == "partitions" and place[2] != "nodes"
-
-
 def wrapped(text: str, indent: int) -> str:
-    """The line, broken after commas where it is too long; inside quotes a break reads as the blank that was there."""
+    """Return a line broken after commas where it is too long; in quotes a break reads as the blank that was there."""
     if len(text) <= WIDTH:
         return text
     lines, line = [], ""
@@ -114,15 +112,8 @@ def wrapped(text: str, indent: int) -> str:
     return "\n".join([*lines, line.rstrip()])
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9_/$][\w./+@$=&|()% -]*", re.ASCII)
-_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
-# What YAML, of any release, would take for a number.
-_NUMBER = re.compile(r"[-+]?[\d_.]*(?:e[-+]?\d+)?|0[xob].*", re.IGNORECASE)
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-
-
 def flow(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Return a value in one line of YAML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_scalar(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -139,7 +130,7 @@ def _scalar(value: object) -> str:
 
 
 def _place(data: Mapping[str, object], key: str) -> KeyPath:
-    """A dotted key as the steps to it: names of partitions and types may have dots themselves."""
+    """Return a dotted key as the steps to it: names of partitions and types may have dots themselves."""
     place: KeyPath = ()
     here: Any = data
     rest = key
@@ -155,13 +146,13 @@ def _place(data: Mapping[str, object], key: str) -> KeyPath:
 
 
 def _remark(lines: list[_Line], place: KeyPath, text: str) -> None:
-    """Put a remark behind the line of a place, or of what it stands in."""
+    """Put a remark behind the line of a place, or of the nearest place around it."""
     for end in range(len(place), 0, -1):
         for line in lines:
             if line.place == place[:end]:
                 rest = ".".join(map(str, place[end:]))
-                said = f"{text}: {rest}" if rest else text
-                line.remarks = f"{line.remarks}; {said}" if line.remarks else said
+                remark = f"{text}: {rest}" if rest else text
+                line.remarks = f"{line.remarks}; {remark}" if line.remarks else remark
                 return
 
 
@@ -199,7 +190,7 @@ _CHECK = """;
 
 
 def first_job_text(cluster: Cluster, environment: str | None, file: str) -> str:
-    """The job file, commented, and ready to be changed into the user's own; it asks for a GPU where there are any."""
+    """Return a commented job file that shows a job's torch and GPUs, ready to become the user's own."""
     gpus = (
         "1                  # in all" if has_gpus(cluster) else "0                  # this cluster shows none"
     )
@@ -213,6 +204,6 @@ def first_job_text(cluster: Cluster, environment: str | None, file: str) -> str:
 
 
 def has_gpus(cluster: Cluster) -> bool:
-    """Whether a partition has GPUs, or nothing is known of any."""
+    """Return True if a partition has GPUs, or no nodes are known."""
     groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
     return not groups or any(group.gpu_count != 0 for group in groups)

@@ -1,13 +1,10 @@
-"""What is said of a node's GPUs, as ``probe.measure`` found them.
-
-What is said of the job's share of a node: CPUs, memory, shared memory.
-"""
+"""The report's lines on a node's GPUs and on the job's share of its CPUs, memory and shared memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmgpu.doctor.lines import Line, Measured, failure, limit, ok, size, unknown, warning
+from slurmgpu.doctor.lines import Line, Measured, failure, graded, limit, ok, size, unknown, warning
 
 __all__ = [
     "clocks",
@@ -31,10 +28,16 @@ Gpus = Sequence[Measured]
 _OTHER_NODE = "leave this node out (--sbatch exclude=NODE), and tell your cluster's support"
 # NVIDIA's "XID Errors": of the hardware; others, such as 13 and 31, are mostly a program's own.
 _OF_HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 136, 140, 143}
+_SLOWDOWNS = {
+    "hw_slowdown": "the hardware slows them down",
+    "hw_thermal_slowdown": "too hot (hardware)",
+    "hw_power_brake_slowdown": "the power supply asks them to",
+    "sw_thermal_slowdown": "too hot (driver)",
+}
 
 
 def count(asked: int, seen: int | None, why: str) -> Line:
-    """GPUs that the job sees on the node; None: nothing here shows any, and ``why``."""
+    """Return the line on the GPUs that the job sees on the node; None: nothing here shows any, and ``why``."""
     if seen is None:
         return unknown("gpu.count", f"{asked} asked for; {why}")
     if seen < asked:
@@ -49,7 +52,7 @@ def count(asked: int, seen: int | None, why: str) -> Line:
 
 
 def models(found: Gpus, wanted_memory: int | None) -> Line:
-    """Their models and memory (MiB); ``wanted_memory`` is the least that the job asked for."""
+    """Return the line on their models and memory (MiB); ``wanted_memory``: the least that the job asked for."""
     if not found:
         return unknown("gpu.model", "nvidia-smi shows none")
     texts = dict.fromkeys(f"{one['model']}, {(one['memory'] or 0) / 1024:.0f} GiB" for one in found)
@@ -66,71 +69,58 @@ def models(found: Gpus, wanted_memory: int | None) -> Line:
 
 
 def driver(version: str | None, cuda: str | None, why: str | None) -> Line:
-    """nvidia-smi and the driver; ``why`` it does not work."""
+    """Return the line on nvidia-smi and the driver; ``why`` it does not work."""
     if why is not None:
         return failure("gpu.driver", why, _OTHER_NODE)
     return ok("gpu.driver", f"driver {version}" + (f", CUDA up to {cuda}" if cuda else ""))
 
 
 def ecc(found: Gpus) -> Line:
-    """Uncorrected memory errors since the last reset."""
+    """Return the line on uncorrected memory errors since the last reset."""
     known = {one["index"]: one["ecc"] for one in found if one["ecc"] is not None}
     if not known:
         return unknown("gpu.ecc", "these GPUs do not count memory errors, or ECC is off")
-    bad = {index: number for index, number in known.items() if number}
-    if bad:
-        told = ", ".join(f"GPU {index}: {number}" for index, number in bad.items())
-        return failure("gpu.ecc", f"uncorrected memory errors since the last reset: {told}", _OTHER_NODE)
-    return ok("gpu.ecc", "no uncorrected errors")
+    bad = ", ".join(f"GPU {index}: {number}" for index, number in known.items() if number)
+    text = f"uncorrected memory errors since the last reset: {bad}" if bad else "no uncorrected errors"
+    return graded("gpu.ecc", text, _OTHER_NODE, fails=bool(bad))
 
 
 def rows(found: Gpus) -> Line:
-    """Memory that is to be taken out of use at the next reset."""
-    bad = [f"GPU {one['index']}: {', '.join(one['pending'])}" for one in found if one["pending"]]
-    if any("failed" in text for text in bad):
-        return failure("gpu.rows", "; ".join(bad), _OTHER_NODE)
-    if bad:
-        return warning("gpu.rows", f"waits for a reset: {'; '.join(bad)}", _OTHER_NODE)
-    return ok("gpu.rows", "no memory waits to be taken out of use")
+    """Return the line on memory that is to be taken out of use at the next reset."""
+    bad = "; ".join(f"GPU {one['index']}: {', '.join(one['pending'])}" for one in found if one["pending"])
+    if "failed" in bad:
+        return failure("gpu.rows", bad, _OTHER_NODE)
+    text = f"waits for a reset: {bad}" if bad else "no memory waits to be taken out of use"
+    return graded("gpu.rows", text, _OTHER_NODE, warns=bool(bad))
 
 
 def xid(numbers: Sequence[int] | None) -> Line:
-    """The driver's errors in the kernel's log; None: it may not be read."""
+    """Return the line on the driver's errors in the kernel's log; None: it may not be read."""
     if numbers is None:
         return unknown("gpu.xid", "users may not read the kernel's log here")
-    bad = [number for number in numbers if number in _OF_HARDWARE]
-    if bad:
-        return warning(
-            "gpu.xid", f"XID {', '.join(map(str, bad))} since the node's start: the hardware's", _OTHER_NODE
-        )
+    if bad := [number for number in numbers if number in _OF_HARDWARE]:
+        text = f"XID {', '.join(map(str, bad))} since the node's start: the hardware's"
+        return warning("gpu.xid", text, _OTHER_NODE)
     return ok("gpu.xid", f"XID {', '.join(map(str, numbers))}: programs' own errors" if numbers else "none")
 
 
-_WORDS = {
-    "hw_slowdown": "the hardware slows them down",
-    "hw_thermal_slowdown": "too hot (hardware)",
-    "hw_power_brake_slowdown": "the power supply asks them to",
-    "sw_thermal_slowdown": "too hot (driver)",
-}
-
-
 def clocks(found: Gpus) -> Line:
-    """What holds the clocks down. A hardware slowdown halves them or worse (NVML, nvmlClocksEventReasons)."""
+    """Return the line on slowed clocks; a hardware slowdown halves them or worse (NVML, nvmlClocksEventReasons)."""
     if not any(one["reasons"] is not None for one in found):
         return unknown("gpu.clocks", "nvidia-smi does not tell")
-    held = {one["index"]: [name for name in one["reasons"] or () if name in _WORDS] for one in found}
-    told = "; ".join(
-        f"GPU {index}: {', '.join(_WORDS[name] for name in names)}" for index, names in held.items() if names
+    held = {one["index"]: [name for name in one["reasons"] or () if name in _SLOWDOWNS] for one in found}
+    text = "; ".join(
+        f"GPU {index}: {', '.join(map(_SLOWDOWNS.__getitem__, names))}"
+        for index, names in held.items()
+        if names
     )
-    if any(name.startswith("hw_") for names in held.values() for name in names):
-        return failure("gpu.clocks", f"held down: {told}", _OTHER_NODE)
-    if told:
-        return warning("gpu.clocks", f"held down: {told}", _OTHER_NODE)
-    return ok("gpu.clocks", "not held down")
+    hardware = any(name.startswith("hw_") for names in held.values() for name in names)
+    found_text = f"held down: {text}" if text else "not held down"
+    return graded("gpu.clocks", found_text, _OTHER_NODE, fails=hardware, warns=bool(text))
 
 
 def processes(found: Gpus, *, shared: bool) -> Line:
-    """Programs that were on the GPUs before the job did anything; ``shared``: the job asked for a part of them."""
+    """Return the line on other programs on the GPUs; ``shared``: the job asked for a part of the GPUs."""
     others = [
         f"GPU {one['index']}: {', '.join(str(other['name'] or other['pid']) for other in one['processes'])}"
         for one in found
@@ -153,7 +143,7 @@ def processes(found: Gpus, *, shared: bool) -> Line:
 
 
 def mig(found: Gpus) -> Line:
-    """Whole GPUs, or slices."""
+    """Return the line on whole GPUs, or slices."""
     sliced = [one for one in found if one["mig"] == "Enabled"]
     if not sliced:
         return ok("gpu.mig", "whole GPUs")
@@ -164,7 +154,7 @@ def mig(found: Gpus) -> Line:
 
 
 def sees(asked: int, seen: int | None, why: str | None) -> Line:
-    """GPUs that torch sees; None: it could not be imported, and ``why``."""
+    """Return the line on the GPUs that torch sees; None: it could not be imported, and ``why``."""
     if seen is None:
         return unknown("torch.gpus", why or "torch was not tried")
     if seen < asked:
@@ -177,7 +167,7 @@ def sees(asked: int, seen: int | None, why: str | None) -> Line:
 
 
 def cpus(usable: int | None, asked: int | None, machine: int | None) -> Line:
-    """CPUs that the process may use, and as many as were asked for, if any; ``machine``: those of the node."""
+    """Return the line on the CPUs that the process may use; ``machine``: those of the node."""
     if usable is None:
         return unknown("share.cpus", "this system does not tell")
     if asked is None:
@@ -199,7 +189,7 @@ def cpus(usable: int | None, asked: int | None, machine: int | None) -> Line:
 
 
 def memory(bound: int | None, asked: int | None, machine: int | None) -> Line:
-    """The memory limit in bytes; None: there is none."""
+    """Return the line on the memory limit in bytes; None: there is none."""
     if asked is not None and machine is not None and asked > machine:
         return unknown(
             "share.memory",
@@ -217,7 +207,7 @@ def memory(bound: int | None, asked: int | None, machine: int | None) -> Line:
 
 
 def shm(measured: Measured) -> Line:
-    """Shared memory of the node, or of the container."""
+    """Return the line on shared memory of the node, or of the container."""
     place = measured["path"]
     if measured.get("why"):
         return failure(
@@ -227,8 +217,5 @@ def shm(measured: Measured) -> Line:
     act = (
         "use num_workers=0, or remove what earlier jobs left there; a container may need --shm-size or a bind"
     )
-    if measured["free"] < limit("shm.none"):
-        return failure("share.shm", found, act)
-    return (
-        warning("share.shm", found, act) if measured["free"] < limit("shm.small") else ok("share.shm", found)
-    )
+    free = measured["free"]
+    return graded("share.shm", found, act, fails=free < limit("shm.none"), warns=free < limit("shm.small"))

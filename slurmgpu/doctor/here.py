@@ -1,4 +1,4 @@
-"""What ``slurmgpu doctor`` looks at on the machine where it is called: measured here, and judged in ``slurmgpu.doctor``."""
+"""The report on the machine where the doctor is called: measured here, judged by the other modules."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ from slurmgpu.planning.settled import resolve_environment
 from slurmgpu.runs.preflight import check_image
 from slurmgpu.slurm import Health, Slurm, current_user
 
+__all__ = ["environment_of", "is_sandbox", "lines_here", "needs_torch"]
+
 
 def lines_here(loaded: LoadedJob, cluster_name: str | None, say: Callable[[str], None]) -> Iterator[Line]:
-    """Everything that is looked at on this machine, for this job."""
+    """Yield the lines on this machine, for this job."""
     health = Slurm().health(current_user())
     try:
         cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)
@@ -41,9 +43,13 @@ def lines_here(loaded: LoadedJob, cluster_name: str | None, say: Callable[[str],
     yield from _slurm(health, loaded.job)
     yield scheduler.profile(name, why, cluster.slurm_name, health.cluster)
     if chooser and cluster is not GENERIC:
-        yield _profile_age(cluster, health)
+        days = cluster.source.days_old(datetime.date.today()) if cluster.source else None
+        gone = sorted(set(cluster.partitions) - health.partitions) if health.partitions else []
+        yield scheduler.profile_age(days, (cluster.slurm.release, health.release), gone)
     yield from _software(loaded, cluster, name, say)
-    yield from machine.folders(_folders(loaded, cluster), _umask())
+    umask = os.umask(0o077)
+    os.umask(umask)
+    yield from machine.folders(_folders(loaded, cluster), umask)
     yield from machine.quota(probe.quota(str(Path.home())))
 
 
@@ -66,12 +72,6 @@ def _slurm(health: Health, job: Job) -> Iterator[Line]:
         yield scheduler.partition(job.resources.partition, health.partitions)
 
 
-def _profile_age(cluster: Cluster, health: Health) -> Line:
-    days = cluster.source.days_old(datetime.date.today()) if cluster.source else None
-    gone = sorted(set(cluster.partitions) - health.partitions) if health.partitions else []
-    return scheduler.profile_age(days, (cluster.slurm.release, health.release), gone)
-
-
 def _software(
     loaded: LoadedJob, cluster: Cluster, name: str | None, say: Callable[[str], None]
 ) -> Iterator[Line]:
@@ -80,7 +80,7 @@ def _software(
     try:
         environment = environment_of(loaded, cluster)
     except PlanError:
-        if name is None:  # the profile that has it is not there, which is said already
+        if name is None:  # the profile that has it is missing, as a line above says
             return
         raise
     needed = environment.modules.load if environment.modules else ()
@@ -117,7 +117,7 @@ def _software(
 
 
 def _not_there(environment: Environment, loaded: LoadedJob) -> Iterator[Line]:
-    """The image's file and the interpreter, where the job names one and this machine can know of it."""
+    """Yield the lines on the image's file and a missing interpreter, where this machine can know of them."""
     container, folder = environment.container, folder_here(loaded.work_dir, Path.cwd())
     if container is not None:
         if runtime(container.runtime).is_file(container.image) and not container.build:
@@ -144,7 +144,7 @@ def _not_there(environment: Environment, loaded: LoadedJob) -> Iterator[Line]:
 
 
 def environment_of(loaded: LoadedJob, cluster: Cluster) -> Environment:
-    """The job's environment, with the Python that its command names; PlanError where there is none of that name."""
+    """Return the job's environment, with the Python of its command; raise PlanError for an unknown name."""
     _, environment = resolve_environment(loaded.job, cluster, loaded.settings.settings.environments)
     python = python_command(loaded.job.command) if loaded.job.command else None
     if python is None:
@@ -154,7 +154,7 @@ def environment_of(loaded: LoadedJob, cluster: Cluster) -> Environment:
 
 
 def needs_torch(job: Job) -> bool:
-    """Return whether the job is known to run Python: a training, a Python command, or a chosen environment."""
+    """Return True if the job is known to run Python: a training, a Python command, or a chosen environment."""
     command = python_command(job.command) if job.command else None
     return job.train is not None or command is not None or job.environment is not None
 
@@ -196,14 +196,8 @@ def _folders(loaded: LoadedJob, cluster: Cluster) -> Iterator[dict[str, object]]
             yield probe.folder(what, str(there if what == "runs" else path))
 
 
-def _umask() -> int:
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask
-
-
 def is_sandbox() -> bool:
-    """Return whether this Slurm is a sandbox of slurmgpu's: its folder says so."""
+    """Return True if this Slurm is a sandbox of slurmgpu's, by its folder."""
     conf = os.environ.get("SLURM_CONF")
     if not conf:
         return False

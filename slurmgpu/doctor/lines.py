@@ -1,9 +1,4 @@
-"""A line of the doctor's report: which check, how it came out, what was found, what to do.
-
-Sizes and times in words.
-
-Every number that a finding is measured against, with the reason for it.
-"""
+"""The lines of the doctor's report: its checks, their levels, and the thresholds that they measure against."""
 
 from __future__ import annotations
 
@@ -23,6 +18,7 @@ __all__ = [
     "Threshold",
     "counts",
     "failure",
+    "graded",
     "is_older",
     "limit",
     "ok",
@@ -34,7 +30,7 @@ __all__ = [
 
 
 Measured = Mapping[str, Any]
-"""What the probe measured, by name, as it was read from JSON."""
+"""Measurements of the probe by name, read from JSON."""
 Level = Literal["ok", "warning", "failure", "unknown"]
 LEVELS: tuple[Level, ...] = ("ok", "warning", "failure", "unknown")
 
@@ -81,7 +77,7 @@ CHECKS = {
     "job.environment": "modules, container and Python of the job are on the node",
     "job.report": "the probe ran on every node, and told its results",
 }
-"""Every check, by the name that stands in the report and in its JSON, and what is looked at."""
+"""Every check by its name in the report and in its JSON, and its subject."""
 
 
 class Line(NamedTuple):
@@ -91,29 +87,35 @@ class Line(NamedTuple):
     level: Level
     found: str
     act: str = ""
-    """What to do about it; '' where there is nothing to do."""
+    """The remedy; '' where there is nothing to do."""
     where: str = ""
     """The node, or `job ID`; '' for the machine where the doctor is called."""
 
 
 def ok(check: str, found: str) -> Line:
-    """All is well."""
+    """Return a line on a check that is well."""
     return _line(check, "ok", found, "")
 
 
 def warning(check: str, found: str, act: str) -> Line:
-    """Jobs run, and something may go wrong, or does not go as well as it could."""
+    """Return a line on a check where jobs run, and something may go wrong or could go better."""
     return _line(check, "warning", found, act)
 
 
 def failure(check: str, found: str, act: str) -> Line:
-    """Jobs fail, or compute wrong results."""
+    """Return a line on a check where jobs fail, or compute wrong results."""
     return _line(check, "failure", found, act)
 
 
 def unknown(check: str, found: str, act: str = "") -> Line:
-    """It could not be found out."""
+    """Return a line on a check that could not be made."""
     return _line(check, "unknown", found, act)
+
+
+def graded(check: str, found: str, act: str, *, fails: bool = False, warns: bool = False) -> Line:
+    """Return a failure, a warning, or else a line that all is well."""
+    level: Level = "failure" if fails else "warning" if warns else "ok"
+    return _line(check, level, found, act if fails or warns else "")
 
 
 def _line(check: str, level: Level, found: str, act: str) -> Line:
@@ -122,27 +124,27 @@ def _line(check: str, level: Level, found: str, act: str) -> Line:
 
 
 def counts(lines: Iterable[Line]) -> dict[Level, int]:
-    """How many lines there are of each level."""
+    """Return the number of lines of each level."""
     found = Counter(line.level for line in lines)
     return {level: found[level] for level in LEVELS}
 
 
 def size(amount: float) -> str:
-    """Bytes as GiB or MiB."""
+    """Return bytes as TiB, GiB or MiB."""
     if amount >= 2**40:
         return f"{amount / 2**40:.1f} TiB"
     return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
 
 
 def seconds(amount: float) -> str:
-    """Seconds as s, ms or µs."""
+    """Return seconds as s, ms or µs."""
     if amount >= 1:
         return f"{amount:.1f} s"
     return f"{amount * 1e3:.1f} ms" if amount >= 1e-3 else f"{amount * 1e6:.0f} µs"
 
 
 class Threshold(NamedTuple):
-    """A number, its unit, what is said beyond it, and why it is this one."""
+    """A number, its unit, the level beyond it, and the reason for it."""
 
     value: float | str
     """A text for a release."""
@@ -209,12 +211,12 @@ compatibility (docs.nvidia.com/deploy/cuda-compatibility)."""
 
 
 def limit(name: str) -> float:
-    """The number of a threshold."""
+    """Return the number of a threshold."""
     return float(THRESHOLDS[name].value)
 
 
 def is_older(release: str | None, name: str) -> bool | None:
-    """Whether a release, such as 24.11.5, is older than a threshold's; None: it is none."""
+    """Return True if a release, such as 24.11.5, is older than a threshold's; None: it is none."""
     numbers = [re.match(r"(\d+)\.(\d+)", str(one)) for one in (release, THRESHOLDS[name].value)]
     parts = [tuple(map(int, one.groups())) for one in numbers if one is not None]
     return parts[0] < parts[1] if len(parts) == 2 else None

@@ -1,9 +1,4 @@
-"""What is said of folders and their file systems, as ``probe.folder`` and ``probe.quota`` measure them.
-
-What is said of the way between the nodes: names, ports, clocks, and how fast an all-reduce goes.
-
-What is said of modules, containers, Python and torch.
-"""
+"""The report's lines on folders, the network between nodes, modules, containers, Python and torch."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from slurmgpu.doctor.lines import (
     Line,
     Measured,
     failure,
+    graded,
     is_older,
     limit,
     ok,
@@ -54,7 +50,7 @@ _MAKE_ROOM = "remove what is not needed (old runs, caches, conda packages), or s
 
 
 def folders(measured: Iterable[Measured], umask: int | None = None) -> list[Line]:
-    """The lines of folders: of each its access, of each file system space, inodes and latency."""
+    """Return the lines on folders: of each its access, of each file system space, inodes and latency."""
     lines: list[Line] = []
     named: dict[object, list[Measured]] = {}
     for one in measured:
@@ -69,7 +65,7 @@ def folders(measured: Iterable[Measured], umask: int | None = None) -> list[Line
 
 
 def writable(measured: Measured, umask: int | None = None) -> Line:
-    """A folder that jobs write to; with a ``umask`` the one where runs go."""
+    """Return the line on a folder that jobs write to; with a ``umask`` the one where runs go."""
     what, path = measured["what"], measured["path"]
     if measured.get("hangs"):
         return failure(
@@ -103,71 +99,57 @@ def writable(measured: Measured, umask: int | None = None) -> Line:
 
 
 def space(what: str, measured: Measured) -> Line:
-    """Free space of a file system."""
+    """Return the line on free space of a file system."""
     free, total = measured.get("free"), measured.get("total")
     if free is None or not total:
         return unknown("disk.space", f"{what}: its file system does not tell")
     found = f"{what}: {size(free)} of {size(total)} free"
-    if free < limit("space.none"):
-        return failure("disk.space", found, _MAKE_ROOM)
-    return warning("disk.space", found, _MAKE_ROOM) if free < limit("space.few") else ok("disk.space", found)
+    fails, warns = free < limit("space.none"), free < limit("space.few")
+    return graded("disk.space", found, _MAKE_ROOM, fails=fails, warns=warns)
 
 
 def inodes(what: str, measured: Measured) -> Line:
-    """Free inodes of a file system; some have no fixed number."""
+    """Return the line on free inodes of a file system; some have no fixed number."""
     free, total = measured.get("inodes_free"), measured.get("inodes")
     if not total or free is None:
         return ok("disk.inodes", f"{what}: its file system has no fixed number")
     found = f"{what}: {free:,} of {total:,} free"
     act = "remove or pack (tar) what has many small files: environments, caches, data sets"
-    if free < limit("inodes.none"):
-        return failure("disk.inodes", found, act)
-    return warning("disk.inodes", found, act) if free < limit("inodes.few") else ok("disk.inodes", found)
+    fails, warns = free < limit("inodes.none"), free < limit("inodes.few")
+    return graded("disk.inodes", found, act, fails=fails, warns=warns)
 
 
 def latency(what: str, measured: Measured) -> Line:
-    """Medians of opening, of stat and of a small write with fsync, in seconds."""
+    """Return the line on medians of opening, of stat and of a small write with fsync, in seconds."""
     times = measured.get("seconds") or {}
     if not times:
         return unknown("disk.latency", f"{what}: not measured")
     found = f"{what}: open {seconds(times['open'])}, stat {seconds(times['stat'])}, write {seconds(times['write'])}"
     found += f" (medians of {measured['samples']})"
-    slow = times["open"] > limit("latency.open") or times["stat"] > limit("latency.open")
-    if slow or times["write"] > limit("latency.write"):
-        return warning(
-            "disk.latency",
-            found,
-            "keep many small files elsewhere: data packed into few files, environments in an image or on a local disk",
-        )
-    return ok("disk.latency", found)
+    slow = max(times["open"], times["stat"]) > limit("latency.open") or times["write"] > limit(
+        "latency.write"
+    )
+    act = "keep many small files elsewhere: data packed into few files, environments in an image or on a local disk"
+    return graded("disk.latency", found, act, warns=slow)
 
 
 def quota(told: Iterable[Measured] | None) -> list[Line]:
-    """The user's quotas: used and limit, in bytes or files; None: no command tells them."""
+    """Return the lines on the user's quotas: used and limit, in bytes or files; None: no command tells them."""
     if told is None:
-        return [
-            unknown(
-                "disk.quota",
-                "no command here tells it (quota, lfs)",
-                "your site may have a command of its own",
-            )
-        ]
+        act = "your site may have a command of its own"
+        return [unknown("disk.quota", "no command here tells it (quota, lfs)", act)]
     lines = []
     for one in told:
         part = one["used"] / one["limit"]
         text = size if one["of"] == "space" else lambda number: f"{number:,.0f} files"
         found = f"{one['place']}: {text(one['used'])} of {text(one['limit'])} used"
-        if part >= 1:
-            lines.append(failure("disk.quota", found, _MAKE_ROOM))
-        elif part >= limit("quota.full"):
-            lines.append(warning("disk.quota", found, _MAKE_ROOM))
-        else:
-            lines.append(ok("disk.quota", found))
+        full = part >= limit("quota.full")
+        lines.append(graded("disk.quota", found, _MAKE_ROOM, fails=part >= 1, warns=full))
     return lines or [ok("disk.quota", "no limit is set")]
 
 
 def names(found: Mapping[str, Measured] | None) -> Line:
-    """Of each node's name, whether it led to an address."""
+    """Return the line on the nodes' names, which lead to an address or not."""
     if found is None:
         return unknown(
             "net.names", "the names of the nodes are not known here: no scontrol (in a container?)"
@@ -192,16 +174,17 @@ def names(found: Mapping[str, Measured] | None) -> Line:
 
 
 def ports(calls: Iterable[Measured], listens: Measured) -> Line:
-    """The calls from one node to the others; ``listens`` is its own port."""
+    """Return the line on the calls from one node to the others; ``listens`` is its own port."""
     calls = list(calls)
-    dead = [call for call in calls if call.get("why")]
+    dead = "; ".join(
+        f"{one['from']} -> {one['to']} ({one['address']}:{one['port']}): {one['why']}"
+        for one in calls
+        if one.get("why")
+    )
     if dead:
-        told = "; ".join(
-            f"{one['from']} -> {one['to']} ({one['address']}:{one['port']}): {one['why']}" for one in dead
-        )
         return failure(
             "net.ports",
-            f"not reached: {told}",
+            f"not reached: {dead}",
             "the nodes' firewall, or another network interface: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose one",
         )
     if listens.get("why"):
@@ -214,7 +197,7 @@ def ports(calls: Iterable[Measured], listens: Measured) -> Line:
 
 
 def clock(offsets: Mapping[str, tuple[float, float]]) -> Line:
-    """Clocks of other machines minus this one's, in seconds, and by how much each may be wrong."""
+    """Return the line on clocks of other machines minus this one's, in seconds, each with its error."""
     if not offsets:
         return unknown("net.clock", "no other machine's clock could be asked")
     off = {name: max(0.0, abs(offset) - doubt) for name, (offset, doubt) in offsets.items()}
@@ -222,16 +205,13 @@ def clock(offsets: Mapping[str, tuple[float, float]]) -> Line:
     if off[worst] > limit("clock.between"):
         act = "tell your cluster's support: one of the two does not keep its time"
         found = f"{abs(offsets[worst][0]):.1f} s off {worst}'s clock"
-        make = failure if off[worst] >= limit("clock.off") else warning
-        return make("net.clock", found, act)
-    return ok(
-        "net.clock",
-        f"agrees with {', '.join(offsets)} to {max(max(abs(o), d) for o, d in offsets.values()):.1g} s",
-    )
+        return graded("net.clock", found, act, fails=off[worst] >= limit("clock.off"), warns=True)
+    most = max(max(abs(offset), doubt) for offset, doubt in offsets.values())
+    return ok("net.clock", f"agrees with {', '.join(offsets)} to {most:.1g} s")
 
 
 def reduction(found: Measured | None, part: str) -> Line | None:
-    """The all-reduce ``within`` a node or ``between`` nodes; None: there was none to measure."""
+    """Return the line on the all-reduce ``within`` a node or ``between`` nodes; None: there was none to measure."""
     check = f"torch.{part}"
     if found is None:
         return None
@@ -246,23 +226,20 @@ def reduction(found: Measured | None, part: str) -> Line | None:
     measured = found[part]
     among = f"{measured['members']} {'processes' if part == 'within' else 'nodes'}"
     speed = measured["bus_bandwidth"] / 1e9
-    told = (
+    result = (
         f"{speed:.2f} GB/s measured: {size(measured['bytes'])} of float32 among {among} by {found['backend']}, "
         f"median of 5: {seconds(measured['seconds'])} (bus bandwidth)"
     )
     if not measured["right"]:
-        return failure(
-            check, f"the sum is wrong: {told}", "do not train on these nodes; tell your cluster's support"
-        )
-    if found["backend"] == "nccl" and speed < limit(f"allreduce.{part}"):
-        return warning(
-            check, told, "NCCL_DEBUG=INFO among the job's variables shows which network NCCL has chosen"
-        )
-    return ok(check, told)
+        act = "do not train on these nodes; tell your cluster's support"
+        return failure(check, f"the sum is wrong: {result}", act)
+    slow = found["backend"] == "nccl" and speed < limit(f"allreduce.{part}")
+    act = "NCCL_DEBUG=INFO among the job's variables shows which network NCCL has chosen"
+    return graded(check, result, act, warns=slow)
 
 
 def modules(system: str | None, needed: Collection[str], why: str | None) -> Line:
-    """The module system (lmod, tcl or none), the modules that the job needs, and ``why`` they do not load."""
+    """Return the line on the module system (lmod, tcl or none) and the job's modules; ``why`` they do not load."""
     if why is not None:
         return failure(
             "software.modules",
@@ -283,7 +260,7 @@ def modules(system: str | None, needed: Collection[str], why: str | None) -> Lin
 
 
 def program_of(environment: Environment) -> str | None:
-    """The program that enters the environment's image; None where there is no image, or srun's own options enter it."""
+    """Return the program that enters the environment's image; None: there is no image, or srun's options enter it."""
     container = environment.container
     if container is None or enters_by_srun(environment):
         return None
@@ -291,7 +268,7 @@ def program_of(environment: Environment) -> str | None:
 
 
 def containers(here: Collection[str], environment: Environment) -> Line:
-    """Container runtimes on PATH, and the one that the job needs."""
+    """Return the line on container runtimes on PATH, and the one that the job needs."""
     found, container = ", ".join(here) or "none", environment.container
     if container is not None and enters_by_srun(environment):
         return unknown(
@@ -310,12 +287,12 @@ def containers(here: Collection[str], environment: Environment) -> Line:
 
 
 def image(named: str, why: str, act: str) -> Line:
-    """The image's file, as the job names it; ``why`` no job can use it, and what to do: '' for a good one."""
+    """Return the line on the image's file; ``why`` no job can use it, and the remedy: '' for a good one."""
     return failure("software.image", why, act) if why else ok("software.image", named)
 
 
 def interpreter(named: str) -> Line:
-    """An interpreter that is not on this machine: nothing of the Python behind it can be known."""
+    """Return the line on an interpreter that is not on this machine."""
     where = "is not on this machine" if "/" in named else "is not on PATH here"
     return failure(
         "python.interpreter",
@@ -325,7 +302,7 @@ def interpreter(named: str) -> Line:
 
 
 def python(version: str | None, where: str) -> Line:
-    """The Python that the job uses, such as 3.11.4."""
+    """Return the line on the Python that the job uses, such as 3.11.4."""
     older = is_older(version, "python.oldest")
     if older is None:
         return unknown("python.version", f"{where}: its version is not known")
@@ -339,30 +316,25 @@ def python(version: str | None, where: str) -> Line:
 
 
 def torch(version: str | None, why: str, *, built_for: str | None, needed: bool, gpus: bool) -> Line:
-    """torch in that Python.
+    """Return the line on torch in that Python.
 
-    ``built_for``: the CUDA release, "cpu" for none; ``needed``: whether the job is known to use it; ``gpus``: whether it
-    asks for some.
+    ``built_for``: its CUDA release, "cpu" for none; ``needed``: the job is known to use it; ``gpus``: it asks for some.
     """
     if version is None:
         act = "name the environment that has it (--environment NAME), load its module, or install it there"
-        make = failure if needed else warning
-        return make("torch.version", why or "torch cannot be imported", act)
+        return graded("torch.version", why or "torch cannot be imported", act, fails=needed, warns=True)
     if built_for == "cpu":
         found = f"torch {version} is built for CPUs alone"
         act = "install the build for the driver of the nodes (pytorch.org/get-started)"
-        return failure("torch.version", found, act) if gpus else warning("torch.version", found, act)
-    return ok("torch.version", f"torch {version}" + (f", built for {_built(built_for)}" if built_for else ""))
-
-
-def _built(release: str) -> str:
-    return release if release.startswith("ROCm") else f"CUDA {release}"
+        return graded("torch.version", found, act, fails=gpus, warns=True)
+    cuda = "" if not built_for or built_for.startswith("ROCm") else "CUDA "
+    return ok("torch.version", f"torch {version}" + (f", built for {cuda}{built_for}" if built_for else ""))
 
 
 def driver_for_torch(built_for: str | None, driver: str | None, sees: int | None = None) -> Line:
-    """torch's CUDA release against NVIDIA's driver; ``sees``: GPUs that torch sees, where that was tried.
+    """Return the line on torch's CUDA release and NVIDIA's driver; ``sees``: GPUs that torch sees, if tried.
 
-    What was tried counts: a compatibility package makes an old driver do.
+    A try counts, because a compatibility package makes an old driver do.
     """
     release = re.match(r"(\d+)\.(\d+)", built_for or "")
     branch = re.match(r"\d+", driver or "")

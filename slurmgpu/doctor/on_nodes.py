@@ -1,4 +1,4 @@
-"""The job that runs the probe on the nodes that a job would get, and what is said of what it found there."""
+"""The report on the nodes that a job would get: a job runs the probe there, and its results are judged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,24 @@ from slurmgpu.runs.prepare import prepare_job
 from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Answer, Slurm, current_user
 
+__all__ = [
+    "Expected",
+    "Probed",
+    "files",
+    "lines",
+    "probe_job",
+    "probe_nodes",
+    "read_results",
+    "seeing_the_run",
+]
+
 PROBE, RESULTS = "code/slurmgpu_probe.py", "probe"
 _ASK = "code/ask.json"
 TIME = Duration(600)
 """The time limit of the job: importing torch from a slow file system and two all-reduces, with time to spare."""
 _MOST_PROCESSES = 8
+# A shared folder may show the nodes' files some seconds late.
+_FILES_LATE = 10.0
 # Of an exact job, whose options may all stand under sbatch.
 _LEFT_OUT = frozenset(
     {
@@ -56,15 +69,19 @@ class Expected(NamedTuple):
 
 
 def probe_job(job: Job, python: str) -> Job:
-    """The job with the probe in place of what it runs: the same request, one task on each node, a few minutes.
+    """Return the job with the probe as its command: the same request, one task on each node, a few minutes.
 
     ``python`` is the interpreter of the job. Arrays, dependencies, mail, restarts and further components are left out.
     """
     script = f'exec "$0" "$SLURMGPU_RUN_DIR/{PROBE}" "$SLURMGPU_RUN_DIR/{_ASK}" "$SLURMGPU_RUN_DIR/{RESULTS}"'
     asked = job.resources
-    resources: dict[str, object] = {
-        "time": TIME if asked.time is None else min(asked.time, TIME, key=_seconds)
-    }
+    # A time without seconds is unlimited.
+    shorter = (
+        asked.time is not None
+        and asked.time.seconds is not None
+        and asked.time.seconds <= (TIME.seconds or 0)
+    )
+    resources: dict[str, object] = {"time": asked.time if shorter else TIME}
     if not job.exact:
         resources["tasks_per_node"] = 1
         if asked.cpus_per_task and asked.tasks_per_node:
@@ -87,19 +104,13 @@ def probe_job(job: Job, python: str) -> Job:
 
 
 def seeing_the_run(plan: Plan) -> Plan:
-    """The plan, its container seeing the run directory, in which the probe lies."""
+    """Return the plan with the run directory, which holds the probe, bound into its container."""
     container = plan.environment.container
     if container is None:
         return plan
     binds = ("$SLURMGPU_RUN_DIR", *container.binds)
-    container = container.model_copy(update={"binds": binds})
-    return plan.model_copy(
-        update={"environment": plan.environment.model_copy(update={"container": container})}
-    )
-
-
-def _seconds(time: Duration) -> float:
-    return float("inf") if time.seconds is None else time.seconds
+    environment = {"container": container.model_copy(update={"binds": binds})}
+    return plan.model_copy(update={"environment": plan.environment.model_copy(update=environment)})
 
 
 def files(plan: Plan, folders: Mapping[str, str]) -> dict[str, bytes]:
@@ -124,7 +135,7 @@ def read_results(run_dir: Path, log: str) -> list[Measured]:
 
 
 def lines(asked: Expected, nodes: Sequence[Measured], login_offset: float | None) -> Iterator[Line]:
-    """The lines of every node; ``login_offset``: slurmctld's clock minus the login node's."""
+    """Yield the lines of every node; ``login_offset``: slurmctld's clock minus the login node's."""
     for node in nodes:
         for line in _of_node(asked, node, nodes, login_offset):
             yield line._replace(where=node["node"], act=line.act.replace("NODE", node["node"]))
@@ -133,7 +144,10 @@ def lines(asked: Expected, nodes: Sequence[Measured], login_offset: float | None
 def _of_node(
     asked: Expected, node: Measured, nodes: Sequence[Measured], login_offset: float | None
 ) -> Iterator[Line]:
-    yield _environment(node)
+    python = node["python"]
+    text = f"Python {python['version']} ({python['program']})"
+    text += f"; modules {node['modules'].replace(':', ', ')}" if node["modules"] else ""
+    yield ok("job.environment", text + (f"; in {node['container']}" if node["container"] else ""))
     if asked.gpus:
         yield from _gpus(asked, node)
     yield from _torch(asked, node)
@@ -154,17 +168,10 @@ def _of_node(
     yield from machine.folders(node["folders"])
 
 
-def _environment(node: Measured) -> Line:
-    python = node["python"]
-    found = f"Python {python['version']} ({python['program']})"
-    found += f"; modules {node['modules'].replace(':', ', ')}" if node["modules"] else ""
-    return ok("job.environment", found + (f"; in {node['container']}" if node["container"] else ""))
-
-
 def _gpus(asked: Expected, node: Measured) -> Iterator[Line]:
-    told, torch = node["gpus"], node["torch"]
-    found = probe.shown(told.get("gpus", []), node["visible"])
-    if not told["there"] and not node["devices"] and not torch.get("gpus"):
+    smi, torch = node["gpus"], node["torch"]
+    found = probe.shown(smi.get("gpus", []), node["visible"])
+    if not smi["there"] and not node["devices"] and not torch.get("gpus"):
         if asked.pretended:
             yield gpus.count(asked.gpus, None, "the sandbox pretends them")
         else:
@@ -174,10 +181,10 @@ def _gpus(asked: Expected, node: Measured) -> Iterator[Line]:
                 "ask for a partition with GPUs; if this one has them, leave this node out (--sbatch exclude=NODE)",
             )
         return
-    if told["there"]:
-        yield gpus.driver(told.get("driver"), told.get("cuda"), told.get("why"))
+    if smi["there"]:
+        yield gpus.driver(smi.get("driver"), smi.get("cuda"), smi.get("why"))
     slices = [name for name in (node["visible"] or "").split(",") if name.strip().startswith("MIG")]
-    seen = (len(slices) or len(found)) if "gpus" in told else torch.get("gpus")
+    seen = (len(slices) or len(found)) if "gpus" in smi else torch.get("gpus")
     yield gpus.count(asked.gpus, seen, "neither nvidia-smi nor torch tells")
     if found:
         yield gpus.models(found, asked.memory_of_gpu)
@@ -190,29 +197,25 @@ def _gpus(asked: Expected, node: Measured) -> Iterator[Line]:
 
 
 def _torch(asked: Expected, node: Measured) -> Iterator[Line]:
-    told = node["torch"]
-    pretended = asked.pretended and not told.get("gpus")
+    torch = node["torch"]
+    pretended = asked.pretended and not torch.get("gpus")
     yield machine.torch(
-        told.get("version"),
-        told.get("why", ""),
-        built_for=None if pretended else told.get("built_for"),
+        torch.get("version"),
+        torch.get("why", ""),
+        built_for=None if pretended else torch.get("built_for"),
         needed=asked.needs_torch,
         gpus=bool(asked.gpus),
     )
     if asked.gpus and not pretended:
-        yield gpus.sees(asked.gpus, told.get("gpus"), told.get("why"))
-        if told.get("built_for") not in (None, "cpu"):
-            yield machine.driver_for_torch(told["built_for"], node["gpus"].get("driver"), told.get("gpus"))
+        yield gpus.sees(asked.gpus, torch.get("gpus"), torch.get("why"))
+        if torch.get("built_for") not in (None, "cpu"):
+            yield machine.driver_for_torch(torch["built_for"], node["gpus"].get("driver"), torch.get("gpus"))
     for part in ("within", "between"):
         line = machine.reduction(node.get("reduce"), part)
         if line is not None:
             yield line
             if "why" in (node.get("reduce") or {}):
                 return
-
-
-# A shared folder may show the nodes' files some seconds late.
-_FILES_LATE = 10.0
 
 
 class Probed(NamedTuple):
@@ -290,9 +293,9 @@ def probe_nodes(
 def _wait(
     slurm: Slurm, run: Run, notice: str, within: float, say: Callable[[str], None]
 ) -> tuple[Ended | None, str]:
-    """Return how the job ended and its last state; None where it did not end in time and was cancelled.
+    """Return the job's end and its last state; None where it did not end in time and was cancelled.
 
-    ``notice`` is what Slurm said when it took the job.
+    ``notice``: Slurm's message at its submission.
     """
     deadline = time.monotonic() + within
     states = ["it was submitted"]
@@ -324,7 +327,7 @@ def _wait(
 
 
 def _report(run: Run, ended: Ended | None, state: str, log: str, answered: int, expected: int) -> Line:
-    """Return the line that says on how many nodes the job did its work."""
+    """Return the line on the number of nodes where the job did its work."""
     if ended is None:
         return failure(
             "job.report",

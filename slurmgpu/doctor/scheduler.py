@@ -1,10 +1,10 @@
-"""What is said of Slurm, of the user's accounts and of the cluster's profile."""
+"""The report's lines on Slurm, the user's accounts and the cluster's profile."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from slurmgpu.doctor.lines import THRESHOLDS, Line, failure, is_older, limit, ok, unknown, warning
+from slurmgpu.doctor.lines import THRESHOLDS, Line, failure, graded, is_older, limit, ok, unknown, warning
 
 __all__ = [
     "account",
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def commands(missing: Collection[str]) -> Line:
-    """Slurm's commands, those that are not on PATH."""
+    """Return the line on Slurm's commands, by those ``missing`` on PATH."""
     if not missing:
         return ok("slurm.commands", "all on PATH")
     if list(missing) == ["sacct"]:
@@ -37,19 +37,16 @@ def commands(missing: Collection[str]) -> Line:
 
 
 def controller(seconds: float | None, why: str, act: str, cluster: str | None) -> Line:
-    """slurmctld; ``seconds`` that it took to answer, None: it did not, ``why``, and what to do about it."""
+    """Return the line on slurmctld; ``seconds`` that it took to answer, None: it did not, ``why`` and the remedy."""
     if seconds is None:
         return failure("slurm.controller", f"slurmctld does not answer: {why}", act)
     found = f"cluster {cluster or 'without a name'} answers in {seconds:.2f} s"
-    if seconds > limit("controller.slow"):
-        return warning(
-            "slurm.controller", found, "submit fewer, larger jobs; look for a squeue in a loop of yours"
-        )
-    return ok("slurm.controller", found)
+    act = "submit fewer, larger jobs; look for a squeue in a loop of yours"
+    return graded("slurm.controller", found, act, warns=seconds > limit("controller.slow"))
 
 
 def release(version: str | None) -> Line:
-    """Slurm's release, as `scontrol show config` says it: 24.11.5."""
+    """Return the line on Slurm's release in the form of `scontrol show config`, such as 24.11.5."""
     older = is_older(version, "release.oldest")
     if older is None:
         return unknown("slurm.release", "slurmctld does not tell its release")
@@ -63,23 +60,20 @@ def release(version: str | None) -> Line:
 
 
 def clock(offset: float | None, doubt: float) -> Line:
-    """slurmctld's clock minus this machine's, in seconds, and by how much that may be wrong."""
+    """Return the line on slurmctld's clock minus this machine's, in seconds; ``doubt``: its error."""
     if offset is None:
         return unknown("slurm.clock", "slurmctld does not tell its time")
     off = max(0.0, abs(offset) - doubt)
-    found = (
-        f"slurmctld's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
-    )
+    if off < limit("clock.drifts"):
+        return ok("slurm.clock", f"this machine and slurmctld agree to {max(doubt, abs(offset)):.1f} s")
+    way = "ahead of" if offset > 0 else "behind"
+    found = f"slurmctld's clock is {abs(offset):.1f} s {way} this machine's"
     act = "tell your cluster's support: one of the two does not keep its time (chronyc tracking, timedatectl)"
-    if off >= limit("clock.off"):
-        return failure("slurm.clock", found, act)
-    if off >= limit("clock.drifts"):
-        return warning("slurm.clock", found, act)
-    return ok("slurm.clock", f"this machine and slurmctld agree to {max(doubt, abs(offset)):.1f} s")
+    return graded("slurm.clock", found, act, fails=off >= limit("clock.off"), warns=True)
 
 
 def accounting(kept: bool, why: str | None) -> Line:
-    """sacct; ``why`` it does not answer."""
+    """Return the line on sacct; ``why`` it does not answer."""
     if not kept:
         return ok("slurm.accounting", "this cluster keeps no accounting")
     if why is not None:
@@ -94,7 +88,7 @@ def accounting(kept: bool, why: str | None) -> Line:
 def account(
     accounts: Sequence[str] | None, why: str, *, kept: bool, enforced: bool, wanted: str | None
 ) -> Line:
-    """The user's accounts; None: they could not be had, and ``why``. ``wanted`` is the one that the job names."""
+    """Return the line on the user's accounts (None: unknown, and ``why``); ``wanted``: the account that the job names."""
     if not kept:
         return ok("slurm.account", "none is needed: this cluster keeps no accounting")
     if accounts is None:
@@ -104,18 +98,16 @@ def account(
     if not accounts:
         found = "you have no account on this cluster"
         act = "ask the owner of your project, or your cluster's support, to add you to one"
-        return failure("slurm.account", found, act) if enforced else warning("slurm.account", found, act)
+        return graded("slurm.account", found, act, fails=enforced, warns=True)
     listed = ", ".join(accounts[:6]) + (f" and {len(accounts) - 6} more" if len(accounts) > 6 else "")
     if wanted is not None and wanted not in accounts:
-        make = failure if enforced else warning
-        return make(
-            "slurm.account", f"account {wanted} is not yours; yours: {listed}", "choose one of them: -A NAME"
-        )
+        found = f"account {wanted} is not yours; yours: {listed}"
+        return graded("slurm.account", found, "choose one of them: -A NAME", fails=enforced, warns=True)
     return ok("slurm.account", listed)
 
 
 def partition(wanted: str, there: Collection[str]) -> Line:
-    """The partitions that the job names, one or several with commas; ``there`` are Slurm's, empty: it does not tell."""
+    """Return the line on the partitions that the job names, with commas; ``there``: Slurm's, empty if not known."""
     if not there:
         return unknown(
             "slurm.partition", f"{wanted}: Slurm does not tell its partitions", "sinfo --summarize"
@@ -131,7 +123,7 @@ def partition(wanted: str, there: Collection[str]) -> Line:
 
 
 def profile(name: str | None, why: str, described: str | None, here: str | None) -> Line:
-    """The profile in use; None: there is none, and ``why``. ``described`` is its ClusterName, ``here`` that of Slurm."""
+    """Return the line on the profile in use (None: none, and ``why``); ``described``: its ClusterName, ``here``: Slurm's."""
     if name is None:
         return failure(
             "cluster.profile",
@@ -154,20 +146,20 @@ def profile(name: str | None, why: str, described: str | None, here: str | None)
 
 
 def profile_age(days: int | None, releases: tuple[str | None, str | None], gone: Sequence[str]) -> Line:
-    """How old the profile is.
+    """Return the line on the profile's age.
 
-    ``releases``: of Slurm, as the profile says and as Slurm says; ``gone``: partitions that only the profile has.
+    ``releases``: of Slurm, in the profile and now; ``gone``: partitions that only the profile has.
     """
     then, now = releases
-    told = []
+    changes = []
     if gone:
-        told.append(f"Slurm has no partition {', '.join(gone)}")
+        changes.append(f"Slurm has no partition {', '.join(gone)}")
     if then and now and then.split(".")[:2] != now.split(".")[:2]:
-        told.append(f"it was written for Slurm {then}, and this is {now}")
+        changes.append(f"it was written for Slurm {then}, and this is {now}")
     if days is not None and days > limit("profile.old"):
-        told.append(f"it is {days} days old")
-    if told:
-        return warning("cluster.age", "; ".join(told), "slurmgpu cluster refresh brings it up to date")
+        changes.append(f"it is {days} days old")
+    if changes:
+        return warning("cluster.age", "; ".join(changes), "slurmgpu cluster refresh brings it up to date")
     if days is None:
         return unknown("cluster.age", "the profile does not say how old its source is")
     return ok("cluster.age", f"its source is {days} days old" if days else "its source is of today")

@@ -1,9 +1,7 @@
-"""Profiles that installed Python packages bring: a centre can publish its own as one.
+"""Cluster profiles on disk: shipped, the user's, and those of installed packages.
 
 A package names a folder of profiles by an entry point of the group ``slurmgpu.clusters`` (packaging.python.org,
 "Entry points specification"). Nothing of the package is imported.
-
-Cluster profiles on disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What was meant by a slip in YAML: the mended lines, and where a misplaced key belongs.
-
-What is wrong with the values of a file, in its own words: line, key, value, what is valid, the next act.
-"""
+"""Messages on mistakes in YAML files: line, key, value, the valid ones, and the next step."""
 
 from __future__ import annotations
 
@@ -28,11 +25,20 @@ _SLIPS = {
     re.compile(rf"{_KEY}(?:[ \t]+(?P<value>[^\s:#][^:]*))?\s*\Z"): "has no colon",
 }
 _PAIR = re.compile(rf"{_KEY}[ ]*:[ ]+(?P<value>\S.*)\Z")
-_UNSAID = "mapping values are not allowed here"
+_KUBERNETES = {("resources", "limits"), ("resources", "requests")}
+_GPUS = "GPUs are asked for by --gpus 1, in a file resources: {gpus: 1}, or a100:1 with a type"
+# In YAML's words, where Pydantic speaks of JSON's.
+_WANTED = {
+    "string_type": "one text is expected here",
+    "bool_type": "true or false is expected here",
+    "bool_parsing": "true or false is expected here",
+    "dict_type": "`key: value` lines are expected here",
+    "model_type": "`key: value` lines are expected here",
+}
 
 
 def yaml_slip(text: str, problem: str, line: int | None, context: int | None) -> tuple[int | None, str, str]:
-    """The parser's complaint as line, message and next act; lines count from 0, as the parser's do."""
+    """Return the parser's complaint as line, message and next step; lines count from 0, as the parser's do."""
     lines = text.splitlines()
     at = min(line if line is not None else 0, max(0, len(lines) - 1))
     here = lines[at] if lines else ""
@@ -59,7 +65,11 @@ def yaml_slip(text: str, problem: str, line: int | None, context: int | None) ->
         return line, what, "close it, or put each value that has one of []{},:'\" in it in quotes"
     if "<stream end>" in problem:
         return line, "the text ends too early: a closing ], } or quote is missing", "close it"
-    if problem == _UNSAID or "expected ':'" in problem or "<block end>" in problem:
+    if (
+        problem == "mapping values are not allowed here"
+        or "expected ':'" in problem
+        or "<block end>" in problem
+    ):
         found = _key_slip(lines, at, context)
         if found:
             return found
@@ -71,7 +81,7 @@ def yaml_slip(text: str, problem: str, line: int | None, context: int | None) ->
 
 
 def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str, str] | None:
-    """A colon, a blank or an indentation that is wrong, near where the parser stopped."""
+    """Return a wrong colon, blank or indentation near the place where the parser stopped."""
     before = next(
         (n for n in range(at - 1, -1, -1) if lines[n].strip() and not lines[n].lstrip().startswith("#")), at
     )
@@ -113,7 +123,7 @@ def _indent(line: str) -> int:
 
 
 def _quoted(line: str) -> str:
-    """A ``key: value`` line with its value in quotes."""
+    """Return a ``key: value`` line with its value in quotes."""
     pair = _PAIR.match(line)
     if not pair or pair["value"][0] in "[{":
         return line.strip() + "   # each such value in quotes"
@@ -122,12 +132,12 @@ def _quoted(line: str) -> str:
 
 
 def _write(mended: str) -> str:
-    """The next act, with the mended lines below it."""
+    """Return the next step, with the mended lines below it."""
     return f"write\n{mended}"
 
 
 def mended_lines(values: Mapping[tuple[str, ...], object]) -> str:
-    """Values under their right keys, as the lines of a file."""
+    """Return values under their right keys, as the lines of a file."""
     from slurmgpu.files.job_text import job_text
 
     root: dict[str, Any] = {}
@@ -140,7 +150,7 @@ def mended_lines(values: Mapping[tuple[str, ...], object]) -> str:
 
 
 def places_of(model: type[BaseModel], name: str, others: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Where a key belongs that is valid elsewhere in the model: by its own name, or by ``others``, its other names."""
+    """Return the right place of a key that is valid elsewhere in the model, by its name or by ``others``."""
     known = dict.fromkeys(_all_keys(model))
     exact = next((key for key in known if key[-1] == name), None)
     other = others.get(name.replace("_", "-"))
@@ -156,7 +166,7 @@ def places_of(model: type[BaseModel], name: str, others: Mapping[str, str]) -> t
 
 
 def _all_keys(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key of a model, those nearest to the top first."""
+    """Yield every key of a model, those nearest to the top first."""
     inner: list[tuple[str, type[BaseModel]]] = []
     for own, field in model.model_fields.items():
         name = field.alias or own
@@ -169,7 +179,7 @@ def _all_keys(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[t
 
 
 def _is_many(annotation: object) -> bool:
-    """Whether a field holds several models: a list of them, or names of them."""
+    """Return True if a field holds several models: a list of them, or names of them."""
     origin = getattr(annotation, "__origin__", None)
     return origin in (tuple, list, dict) or any(
         _is_many(inner) for inner in getattr(annotation, "__args__", ()) if inner is not annotation
@@ -177,7 +187,7 @@ def _is_many(annotation: object) -> bool:
 
 
 def model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that a field's type holds, if it holds one."""
+    """Return the model that a field's type holds, if it holds one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
@@ -190,7 +200,7 @@ def model_in(annotation: object) -> type[BaseModel] | None:
 def complaint(
     model: type[BaseModel], layered: Layered, errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> tuple[str, str | None]:
-    """The message for a model's errors, one a line, and the next act where one is known."""
+    """Return the message for a model's errors, one a line, and the next step where one is known."""
     if {"setup", "run"} <= layered.data.keys():
         said = f"{layered.place(('run',))}run: this is a task of SkyPilot's, and no job file"
         return (
@@ -253,12 +263,8 @@ def complaint(
     return "\n".join(dict.fromkeys(filter(None, problems))), hint
 
 
-_KUBERNETES = {("resources", "limits"), ("resources", "requests")}
-_GPUS = "GPUs are asked for by --gpus 1, in a file resources: {gpus: 1}, or a100:1 with a type"
-
-
 def _runs_a_command(layered: Layered) -> bool:
-    """Whether a job has a command and no training task, whose settings would be under ``train:``."""
+    """Return True if a job has a command and no training task, whose settings would be under ``train:``."""
     data = layered.data
     train = data.get("train")
     return bool(data.get("command")) and not (isinstance(train, Mapping) and train.get("task"))
@@ -267,7 +273,7 @@ def _runs_a_command(layered: Layered) -> bool:
 def _misplaced(
     model: type[BaseModel], layered: Layered, errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> dict[Key, tuple[str, ...]]:
-    """Unknown keys that are valid elsewhere in the model, and where."""
+    """Return unknown keys that are valid elsewhere in the model, with their right places."""
     found: dict[Key, tuple[str, ...]] = {}
     for error in errors:
         key = _without_branches(error["loc"])
@@ -350,7 +356,7 @@ def _reshaped(key: Key, value: Any) -> dict[tuple[str, ...], object]:
 
 
 def _strange(model: type[BaseModel], errors: list[dict[str, Any]]) -> list[tuple[str, object]]:
-    """Keys at the top or under resources that look like none of the model's."""
+    """Return keys at the top or under resources that look like none of the model's."""
     return [
         (str(error["loc"][-1]).replace("_", "-"), error["input"])
         for error in errors
@@ -362,12 +368,12 @@ def _strange(model: type[BaseModel], errors: list[dict[str, Any]]) -> list[tuple
 
 
 def _without_branches(location: tuple[str | int, ...]) -> Key:
-    """An error's location without the tags of choices."""
-    return tuple(part for part in location if not (isinstance(part, str) and _is_branch(part)))
+    """Return an error's location without the tags of choices (`<name>`), which are no keys."""
+    return tuple(part for part in location if not (isinstance(part, str) and part.startswith("<")))
 
 
 def _mended(layered: Layered, misplaced: Mapping[Key, tuple[str, ...]]) -> str:
-    """The next act for keys in the wrong place; empty without any."""
+    """Return the next step for keys in the wrong place; empty without any."""
     options, values = [], {}
     for key, place in misplaced.items():
         value = _moved(layered, key, place)
@@ -381,14 +387,18 @@ def _mended(layered: Layered, misplaced: Mapping[Key, tuple[str, ...]]) -> str:
 
 
 def _hint(error: Mapping[str, Any]) -> str | None:
-    """The next act that a value's own check knows, or that its kind shows."""
+    """Return the next step that a value's own check knows, or that its kind shows."""
     if _may_be_secret(error["loc"], error["input"]):
-        name = _secret_named(error["input"])
         if error["loc"][:1] == ("notify",):
             return (
                 "write notify: SLACK_WEBHOOK, the name of a secret; the address comes from your environment, or from "
                 "~/.config/slurmgpu/secrets/SLACK_WEBHOOK (chmod 600)"
             )
+        # The name of the variable in the text that was written in its place.
+        value = error["input"]
+        text = str(next(iter(value), "") if isinstance(value, dict) else value)
+        match = re.match(r"[A-Za-z_]\w*(?==|\Z)", text)
+        name = match[0] if match else "HF_TOKEN"
         return (
             f"write secrets: [{name}]; the value comes from your environment, or from "
             f"~/.config/slurmgpu/secrets/{name} (chmod 600)"
@@ -415,19 +425,12 @@ def _hint(error: Mapping[str, Any]) -> str | None:
 
 
 def _may_be_secret(key: Key, value: object) -> bool:
-    """Whether a secret's value may be where only its name belongs; then no message repeats it."""
+    """Return True if a secret's value may be where only its name belongs; then no message repeats it."""
     if key[:1] == ("notify",):
         return "://" in str(value)
     return key[:1] == ("secrets",) and not (
         isinstance(value, str) and re.fullmatch(r"[A-Za-z_-]{1,40}", value)
     )
-
-
-def _secret_named(value: object) -> str:
-    """The name of the variable in what was written in its place."""
-    text = str(next(iter(value), "") if isinstance(value, dict) else value)
-    match = re.match(r"[A-Za-z_]\w*(?==|\Z)", text)
-    return match[0] if match else "HF_TOKEN"
 
 
 def _problem(
@@ -456,7 +459,7 @@ def _problem(
 
 
 def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: tuple[str, ...] | None) -> str:
-    """What is wrong at a key, without its place and name; ``belongs``: where it would be valid."""
+    """Return the mistake at a key, without its place and name; ``belongs``: where it would be valid."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if belongs is not None:
         if belongs[:-1] == key[:-1]:
@@ -488,43 +491,25 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
     return f"{shown}: {wanted}"
 
 
-# In YAML's words, where Pydantic speaks of JSON's.
-_WANTED = {
-    "string_type": "one text is expected here",
-    "bool_type": "true or false is expected here",
-    "bool_parsing": "true or false is expected here",
-    "dict_type": "`key: value` lines are expected here",
-    "model_type": "`key: value` lines are expected here",
-}
-
-
 def _shown(value: object) -> str:
-    """A value as YAML writes it, cut to what a message can hold."""
+    """Return a value as YAML writes it, cut to the length of a message."""
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _is_branch(part: str) -> bool:
-    """Whether a part of an error's location is the tag of a choice (`<name>`), not a key."""
-    return part.startswith("<")
-
-
 def _model_at(model: type[BaseModel], key: Key) -> type[BaseModel] | None:
-    """The model at a key."""
+    """Return the model at a key."""
     current: type[BaseModel] | None = model
     for part in key:
         # An index, or the name of an entry of a mapping, is not a field: the model stays.
-        fields = (
-            {}
-            if current is None
-            else {field.alias or name: field for name, field in current.model_fields.items()}
-        )
+        own = {} if current is None else current.model_fields
+        fields = {field.alias or name: field for name, field in own.items()}
         if str(part) in fields:
             current = model_in(fields[str(part)].annotation)
     return current
 
 
 def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
-    """The names of the fields of the model at a key."""
+    """Return the names of the fields of the model at a key."""
     current = _model_at(model, key)
     return [field.alias or name for name, field in current.model_fields.items()] if current else []

@@ -1,7 +1,4 @@
-"""Where the shipped templates, jobs and cluster profiles are: in the wheel, or in the checkout.
-
-The job files that ship with slurmgpu, to copy from.
-"""
+"""The files that ship with slurmgpu (templates, jobs, cluster profiles, tasks), and those laid over them."""
 
 from __future__ import annotations
 
@@ -37,15 +34,18 @@ __all__ = [
 
 SHIPPED = "shipped"
 MAIN_TEMPLATE = "script.sh.j2"
+PREFIX = "slurmgpu:"
+_TEMPLATE = "give a file that replaces script.sh.j2, or a folder of templates"
+_COMMAND = re.compile(r"#\s{2,}(\S.*)")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WITHOUT_GPUS = _PACKAGE / "without_gpus"
-"""What is on PYTHONPATH of programs whose GPUs are only pretended."""
+"""A folder on PYTHONPATH of programs whose GPUs are only pretended."""
 _CHECKOUT = {"templates": "templates", "jobs": "jobs", "clusters": "examples/clusters"}
 
 
 def data_folder(name: str) -> Path:
-    """The folder of shipped ``templates``, ``jobs`` or ``clusters``: in the package, else in the checkout around it.
+    """Return the folder of shipped ``templates``, ``jobs`` or ``clusters``: in the package, else in the checkout around it.
 
     Never on sys.path, where an editable install leaves stale copies.
     """
@@ -61,7 +61,7 @@ def data_folder(name: str) -> Path:
 
 
 class TemplateSource(NamedTuple):
-    """Where templates come from: a folder of them, or one file that is the main template."""
+    """A source of templates: a folder of them, or one file that is the main template."""
 
     layer: str
     """Who names it: ``project``, ``user``, ``lab``, ``site``, ``--template``; ``shipped``."""
@@ -70,11 +70,11 @@ class TemplateSource(NamedTuple):
 
     @classmethod
     def named(cls, layer: str, path: Path, trusted: tuple[Path, ...] = ()) -> TemplateSource:
-        """One that somebody names who trusts it by that; files in it may link into other folders that are trusted."""
+        """Return a source that is trusted because it is named; files in it may link into other trusted folders."""
         return cls(layer, path, Trust((*trusted, *Trust.of([path]).folders)))
 
     def file(self, name: str) -> Path | None:
-        """Its template of a name, if it has one; a name does not lead out of the folder."""
+        """Return its template of a name, if it has one; a name does not lead out of the folder."""
         if PurePosixPath(name).is_absolute() or ".." in name.split("/"):
             return None
         if self.path.is_dir():
@@ -83,7 +83,7 @@ class TemplateSource(NamedTuple):
         return self.path if name == MAIN_TEMPLATE else None
 
     def names(self) -> set[str]:
-        """Its templates."""
+        """Return the names of its templates."""
         if not self.path.is_dir():
             return {MAIN_TEMPLATE}
         return {path.relative_to(self.path).as_posix() for path in self.path.rglob("*.j2")}
@@ -96,12 +96,12 @@ class Templates(Mapping[str, str]):
         self.sources = tuple(sources)
 
     def find(self, name: str) -> tuple[TemplateSource, Path] | None:
-        """The source that a template comes from, and its file."""
+        """Return the source that a template comes from, and its file."""
         found = ((source, source.file(name)) for source in self.sources)
         return next(((source, path) for source, path in found if path is not None), None)
 
     def place(self, name: str) -> str:
-        """How a message names a template: by its file, where it is not a shipped one."""
+        """Return a template's name for messages: its file, where it is not a shipped one."""
         found = self.find(name)
         return name if found is None or found[0].layer == SHIPPED else str(found[1])
 
@@ -119,12 +119,12 @@ class Templates(Mapping[str, str]):
 
 
 def example_names() -> list[str]:
-    """The names of all shipped job files."""
+    """Return the names of all shipped job files."""
     return sorted(path.stem for path in data_folder("jobs").glob("*.yaml"))
 
 
 def read_templates(*sources: TemplateSource) -> Templates:
-    """All templates by name: the shipped ones, with those of the sources laid over them, the first on top."""
+    """Return all templates by name: the shipped ones, with those of the sources laid over them, the first on top."""
     for source in sources:
         if not source.path.exists():
             who = "" if source.layer == "--template" else f", which the {source.layer}'s settings name"
@@ -146,19 +146,12 @@ def read_extensions(folder: Path, trust: Trust) -> None:
         )
     for kind in (LAUNCHERS, RUNTIMES):
         paths = sorted((folder / kind.folder).glob("[a-z]*.py"))
-        kind.add(
-            {
-                path: read_trusted(path, trust, kind.what, "it must be a Python file in UTF-8")
-                for path in paths
-            }
-        )
-
-
-_TEMPLATE = "give a file that replaces script.sh.j2, or a folder of templates"
+        hint = "it must be a Python file in UTF-8"
+        kind.add({path: read_trusted(path, trust, kind.what, hint) for path in paths})
 
 
 def read_trusted(path: Path, trust: Trust, what: str = "template", hint: str = _TEMPLATE) -> str:
-    """The text of a file that may run as the user; InvalidInput where it is somebody else's whom ``trust`` does not name."""
+    """Return the text of a file that may run as the user; raise InvalidInput where ``trust`` does not cover its owner."""
     try:
         with opened(path, trust) as (file, foreign):
             if foreign is not None:
@@ -173,15 +166,12 @@ def read_trusted(path: Path, trust: Trust, what: str = "template", hint: str = _
         ) from None
 
 
-_COMMAND = re.compile(r"#\s{2,}(\S.*)")
-
-
 class Example(NamedTuple):
     """A shipped job file and what it needs beside it."""
 
     name: str
     about: str
-    """What it is for: its first line."""
+    """Its purpose: its first line."""
     files: tuple[Path, ...]
     """The job file, then every shipped file that it names."""
     usage: tuple[str, ...]
@@ -189,12 +179,12 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-    """All shipped job files by name."""
+    """Return all shipped job files by name."""
     return [_read(name) for name in example_names()]
 
 
 def example_named(name: str) -> Example:
-    """One of them; InvalidInput for a name that there is not."""
+    """Return a shipped job file; raise InvalidInput for an unknown name."""
     names = example_names()
     if name not in names:
         raise InvalidInput(
@@ -219,7 +209,7 @@ def _read(name: str) -> Example:
 
 
 def _named_in(path: Path) -> list[Path]:
-    """The shipped files that a job file names, in a command or a comment."""
+    """Return the shipped files that a job file names, in a command or a comment."""
     names = sorted(set(re.findall(r"[\w.-]+\.(?:py|yaml)\b", path.read_text(encoding="utf-8"))))
     return [path.parent / name for name in names if (path.parent / name).is_file()]
 
@@ -257,18 +247,15 @@ def _is_there(source: Path, target: Path, name: str) -> bool:
     )
 
 
-PREFIX = "slurmgpu:"
-
-
 def shipped_tasks() -> dict[str, Any]:
-    """What each is for, and its options, by name; the training reads the same file."""
+    """Return the purpose and options of each shipped task by name, from the file that the training reads."""
     file = Path(__file__).resolve().parent.parent / "training" / "tasks" / "options.json"
     table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return table
 
 
 def check_shipped_task(task: str, config: Mapping[str, object]) -> None:
-    """PlanError for a name that there is not, a key of ``config:`` that it does not have, or none of its choices."""
+    """Raise PlanError for an unknown task, a key of ``config:`` that it lacks, or a value that is no choice."""
     table, name = shipped_tasks(), task.removeprefix(PREFIX)
     if name not in table:
         names = [PREFIX + each for each in table]

@@ -1,9 +1,4 @@
-"""The layers of settings: site, lab, user, project; each value remembers which one it came from.
-
-Where slurmgpu keeps what it has learnt or started: the user's own state (XDG Base Directory Specification).
-
-What benches found of trainings, remembered for each cluster and kind of processor: for whoever plans them next.
-"""
+"""Settings in layers (site, lab, user, project), and the user's own state: the results of benches."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -57,6 +52,9 @@ __all__ = [
 
 PROJECT_FILE = "slurmgpu.yaml"
 LAYER_FILE = "config.yaml"
+# A project may have templates/ of its own, for something else.
+_TEMPLATES = {"user": "templates", "project": "slurmgpu-templates"}
+_SCHEMA, _MOST, _LARGEST = "slurmgpu.measured/1", 200, 4 << 20  # of the file of benches' results
 
 # Keys of a job that say the same in different ways: the later layer's way wins.
 _R = "resources"
@@ -159,22 +157,19 @@ class LoadedSettings(NamedTuple):
     """What each layer has for ``templates``, with the layer's name and where it stands, in rising precedence."""
 
     def template_sources(self, environ: Mapping[str, str]) -> tuple[TemplateSource, ...]:
-        """The templates of the layers, the topmost first; a relative path is against the file that names it."""
-        return tuple(self._template_source(*one, environ) for one in reversed(self.templates))
-
-    def _template_source(
-        self, layer: str, origin: Origin, value: str, environ: Mapping[str, str]
-    ) -> TemplateSource:
-        path = Path(origin.where).parent / expand_here(value, environ, f"{origin}: templates")
-        if layer == "project":
-            return TemplateSource(layer, path, self.trust)
-        return TemplateSource.named(
-            layer, path, self.trust.folders
-        )  # the user, the lab or the site trusts it by that
+        """Return the templates of the layers, the topmost first; a relative path is against the file that names it."""
+        sources = []
+        for layer, origin, value in reversed(self.templates):
+            path = Path(origin.where).parent / expand_here(value, environ, f"{origin}: templates")
+            if layer == "project":
+                sources.append(TemplateSource(layer, path, self.trust))
+            else:  # the user, the lab or the site trusts it by naming it
+                sources.append(TemplateSource.named(layer, path, self.trust.folders))
+        return tuple(sources)
 
     @property
     def job(self) -> Layered:
-        """What every job starts from."""
+        """Return the values that every job starts from."""
         return self.layered.part("job")
 
 
@@ -194,18 +189,18 @@ def expand_here(value: str, environ: Mapping[str, str], what: str) -> Path:
 
 
 def runs_folder(chosen: str | None, here: Path, environ: Mapping[str, str]) -> Path:
-    """The folder of run directories: as chosen (against the work folder ``here``), else runs/ in it."""
+    """Return the folder of run directories: as chosen (against the work folder ``here``), else runs/ in it."""
     return (here / (expand_here(chosen, environ, "runs") if chosen else "runs")).absolute()
 
 
 def runs_by_settings(start: Path, environ: Mapping[str, str]) -> Callable[[Path], Path]:
-    """The folder of run directories of any work folder, by the settings that hold in ``start``."""
+    """Return a function from work folders to their folders of runs, by the settings that hold in ``start``."""
     chosen = load_settings(start).settings.runs
     return lambda folder: runs_folder(chosen, folder, environ)
 
 
 def _project_file(start: Path) -> Path | None:
-    """The nearest slurmgpu.yaml at or above a folder, not beyond a repository's root, the home folder or the file system."""
+    """Return the nearest slurmgpu.yaml up to the repository's root, the home folder or the end of the file system."""
     home = Path.home()
     device = _device(start)
     for folder in (start, *start.parents):
@@ -273,27 +268,20 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
             )
         merged.overlay(layer, exclusive)
     settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
-    loaded = LoadedSettings(settings, merged, folders, trust, unused, templates=_templates(folders, layers))
+    templates = tuple(
+        (name, origin, value)
+        for name, layer in zip(folders, layers, strict=True)
+        if (origin := layer.origin(("templates",))) and isinstance(value := layer.data.get("templates"), str)
+    )
+    loaded = LoadedSettings(settings, merged, folders, trust, unused, templates=templates)
     others = (Trust().foreign(file) for _, file in layer_files(loaded))
     return loaded._replace(of_others=tuple(one for one in others if one is not None))
 
 
-def _templates(names: Iterable[str], layers: Iterable[Layered]) -> tuple[tuple[str, Origin, str], ...]:
-    """What each layer has for ``templates``."""
-    asked = (
-        (name, one.origin(("templates",)), one.data.get("templates"))
-        for name, one in zip(names, layers, strict=True)
-    )
-    return tuple((name, origin, value) for name, origin, value in asked if origin and isinstance(value, str))
-
-
 def _trusted(layer: Layered, environ: Mapping[str, str]) -> list[Path]:
-    folders = layer.data.get("trusted")
-    return [
-        expand_here(one, environ, "trusted")
-        for one in (folders if isinstance(folders, list) else ())
-        if isinstance(one, str)
-    ]
+    listed = layer.data.get("trusted")
+    folders = listed if isinstance(listed, list) else ()
+    return [expand_here(one, environ, "trusted") for one in folders if isinstance(one, str)]
 
 
 def _extend(layer: Layered, environ: Mapping[str, str], trust: Trust, *, is_project: bool) -> None:
@@ -307,7 +295,7 @@ def _extend(layer: Layered, environ: Mapping[str, str], trust: Trust, *, is_proj
 
 
 def _of_ones_own(path: Path, trust: Trust) -> Layered | Foreign:
-    """What a file that nobody named says; whose it is where it does not count."""
+    """Return the values of a file that nobody named, or its owner where it does not count."""
     try:
         return read_file(path, trust)
     except IsForeign as error:
@@ -326,7 +314,7 @@ def _read_layer(folder: Path) -> Layered:
 
 
 def layer_files(settings: LoadedSettings) -> list[tuple[str, Path]]:
-    """The settings file of each layer that was looked for, in rising precedence."""
+    """Return the settings file of each layer that was looked for, in rising precedence."""
     return [
         (layer, folder / (PROJECT_FILE if layer == "project" else LAYER_FILE))
         for layer, folder in settings.folders.items()
@@ -334,23 +322,23 @@ def layer_files(settings: LoadedSettings) -> list[tuple[str, Path]]:
 
 
 def trusted_by_user(settings: LoadedSettings) -> list[str]:
-    """The folders that the user's own settings file trusts, as it has them."""
+    """Return the folders that the user's own settings file trusts, as it has them."""
     listed = _read_layer(settings.folders["user"]).data.get("trusted")
     return [str(one) for one in listed] if isinstance(listed, list) else []
 
 
 def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
-    """Set one top-level value in the user's settings file, keeping its comments; the file's path."""
+    """Set one top-level value in the user's settings file, keeping its comments; return the file's path."""
     return write_user_settings(settings, {(key,): value})
 
 
 def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...], str | list[str]]) -> Path:
-    """Set values in the user's settings file, all at once or none, keeping its comments; the file's path."""
+    """Set values in the user's settings file, all or none, keeping its comments; return the file's path."""
     return _write_values(settings.folders["user"] / LAYER_FILE, values)
 
 
 def templates_folder(settings: LoadedSettings, layer: str, start: Path, environ: Mapping[str, str]) -> Path:
-    """The folder of templates of the layer ``user`` or ``project``: as its settings name it, else where one would be."""
+    """Return the folder of templates of the layer ``user`` or ``project``: by its settings, else the default one."""
     for source in settings.template_sources(environ):
         if source.layer == layer and source.path.is_file():
             raise InvalidInput(
@@ -363,18 +351,14 @@ def templates_folder(settings: LoadedSettings, layer: str, start: Path, environ:
 
 
 def name_templates(settings: LoadedSettings, layer: str, start: Path) -> Path | None:
-    """Name the layer's folder of templates in its settings file, which is returned; None where they name one."""
+    """Name the layer's folder of templates in its settings file and return that file; None where it names one."""
     if any(layer == name for name, _, _ in settings.templates):
         return None
     return _write_values(_settings_file(settings, layer, start), {("templates",): _TEMPLATES[layer]})
 
 
-# A project may have templates/ of its own, for something else.
-_TEMPLATES = {"user": "templates", "project": "slurmgpu-templates"}
-
-
 def _settings_file(settings: LoadedSettings, layer: str, start: Path) -> Path:
-    """The settings file of a layer; of a project that has none, one in the folder ``start``."""
+    """Return the settings file of a layer; of a project that has none, one in the folder ``start``."""
     path = dict(layer_files(settings)).get(layer, start / PROJECT_FILE)
     foreign = next((one for one in settings.unused if one.path == path), None)
     if foreign is not None:
@@ -388,8 +372,6 @@ def _settings_file(settings: LoadedSettings, layer: str, start: Path) -> Path:
 def _write_values(path: Path, values: Mapping[tuple[str, ...], str | list[str]]) -> Path:
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
-
-    from slurmgpu.files.run_record import write_atomically
 
     writer = YAML()
     data = writer.load(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -412,43 +394,35 @@ def _write_values(path: Path, values: Mapping[tuple[str, ...], str | list[str]])
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """The folder slurmgpu in XDG_STATE_HOME, or in ~/.local/state where that is not set or, against the standard, relative."""
+    """Return the folder slurmgpu in XDG_STATE_HOME, or in ~/.local/state where that is unset or relative."""
     state = environ.get("XDG_STATE_HOME") or ""
     home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return home / "slurmgpu"
 
 
-_SCHEMA = "slurmgpu.measured/1"
-_MOST = 200
-_LARGEST = 4 << 20
-
-
 class Measured(NamedTuple):
-    """What one bench of a training found."""
+    """The result of one bench of a training."""
 
     device: str
     """The GPU's name, or the CPU's model where it has none."""
     when: str
     """The day, as the bench's own clock had it."""
     proposals: tuple[str, ...]
-    """As they would stand in a job file: ``train.workers: 4``."""
+    """As in a job file: ``train.workers: 4``."""
     folder: str
     parts: tuple[str, ...] = ()
-    """What was tried: of the rest, nothing is known."""
+    """The parts that were tried: of the rest, nothing is known."""
 
 
 def key_of(train: TrainSettings, folder: Path, cluster: str) -> str:
-    """What a training is known by: its task, what the task reads of the job file, and the cluster."""
+    """Return the key of a training: a digest of its task, the task's configuration, and the cluster."""
     task = train.task if train.task.startswith("slurmgpu:") else str(folder / train.task)
     config = json.dumps(train.model_dump(mode="json")["config"], sort_keys=True)
     return hashlib.sha256("\0".join((task, config, cluster)).encode()).hexdigest()[:32]
 
 
 def remember(key: str, found: Measured, environ: Mapping[str, str]) -> None:
-    """Keep it, in place of those on the same kind of processor that tried no more; the oldest give way.
-
-    What cannot be kept is not.
-    """
+    """Keep a result, if possible, in place of those on the same kind of processor that tried no more."""
     path = _path(environ)
     kept = [
         one
@@ -462,7 +436,7 @@ def remember(key: str, found: Measured, environ: Mapping[str, str]) -> None:
 
 
 def recall(key: str, environ: Mapping[str, str]) -> list[Measured]:
-    """What is remembered of a training, the newest last."""
+    """Return the results that are kept of a training, the newest last."""
     return [
         Measured(one["device"], one["when"], tuple(one["proposals"]), one["folder"], _parts(one))
         for one in _read(_path(environ))
@@ -480,7 +454,7 @@ def _path(environ: Mapping[str, str]) -> Path:
 
 
 def _read(path: Path) -> Sequence[dict[str, str]]:
-    """The entries that are whole; none of a file that is missing, damaged, or of another version."""
+    """Return the entries that are whole; none of a file that is missing, damaged, or of another version."""
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():

@@ -1,9 +1,7 @@
-"""Whose files are read without being named: the user's, root's, and those in folders that the user trusts by name.
+"""Whose files count without being named: the user's, root's, and those in folders that the user trusts by name.
 
-What a settings file or a template says runs as whoever submits. As git has it for repositories (safe.directory), a file
-that somebody else wrote, or may write, counts only where its folder is trusted.
-
-Files in folders of others, or that others may have put there: opened so that nothing waits for them.
+Settings and templates run as whoever submits. As git has it for repositories (safe.directory), a file that somebody
+else wrote, or may write, counts only where its folder is trusted. Such files are opened so that nothing waits for them.
 """
 
 from __future__ import annotations

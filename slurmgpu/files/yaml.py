@@ -1,7 +1,4 @@
-"""Batch scripts, as somebody wrote them.
-
-YAML 1.2 on disk -> plain values, each with its line; and models' errors in those words.
-"""
+"""Reading batch scripts and YAML 1.2 files: plain values, each with its line, and models made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -41,10 +38,24 @@ LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
 
 MOST_LINES = 10_000
+LARGEST_FILE = 1 << 18
+"""Bytes: far more than any of these files has, and as much as is read within seconds, with any content."""
+# YAML 1.1 had them for newlines, and the reader makes blanks of them.
+_BREAKS = ("\x85", "\u2028", "\u2029")
+_DEEPEST, _MOST_ERRORS, _MOST_MERGES = 100, 20, 100
+# A few lines of aliases of aliases mean more values than any memory holds.
+_MOST_VALUES = 100_000
+# Python writes no whole number of more than 4300 digits as text, and no larger one as a float.
+_MOST_BITS = 1023
+_CORE = "tag:yaml.org,2002:"
+_KNOWN_TAGS = {
+    f"{_CORE}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
+}
+M = TypeVar("M", bound=BaseModel)
 
 
 def read_batch_script(script: Path, *, any_bytes: bool = False, trust: Trust | None = None) -> str:
-    """A batch script's text, no line end translated; `-` is standard input.
+    """Return a batch script's text, no line end translated; `-` is standard input.
 
     Args:
         any_bytes: Keep bytes that are not UTF-8 as they are (surrogateescape) instead of refusing them.
@@ -97,7 +108,7 @@ def refuse_too_many_lines(text: str, shown: str) -> str:
 
 
 def to_utf8(data: bytes, path: Path) -> str:
-    """Return how to convert a file to UTF-8, by what its first bytes say of its encoding."""
+    """Return how to convert a file to UTF-8, by the encoding that its first bytes show."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data[1:2] == b"\0" else "latin1"
     name = shlex.quote(str(path))
     return (
@@ -106,17 +117,15 @@ def to_utf8(data: bytes, path: Path) -> str:
 
 
 def batch_scripts_in(folder: Path) -> list[Path]:
-    """The batch scripts in a folder and its folders, by path: they start with ``#!`` and have an ``#SBATCH`` line.
+    """Return the batch scripts in a folder and its folders: they start with ``#!`` and have an ``#SBATCH`` line.
 
     Hidden files and folders, and links to folders, are left out.
     """
-    return sorted(path for path in _files(folder) if _is_batch_script(path))
-
-
-def _files(folder: Path) -> Iterator[Path]:
+    paths = []
     for where, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(where, name) for name in names if not name.startswith("."))
+        paths += [Path(where, name) for name in names if not name.startswith(".")]
+    return sorted(filter(_is_batch_script, paths))
 
 
 def _is_batch_script(path: Path) -> bool:
@@ -132,13 +141,8 @@ def _is_batch_script(path: Path) -> bool:
         return False
 
 
-# YAML 1.1 had them for newlines, and the reader makes blanks of them.
-_BREAKS = ("\x85", "\u2028", "\u2029")
-M = TypeVar("M", bound=BaseModel)
-
-
 def read_yaml(text: str, where: str) -> Layered:
-    """Parse a YAML 1.2 mapping; InvalidInput names file and line of what is wrong.
+    """Parse a YAML 1.2 mapping; InvalidInput names file and line of a mistake.
 
     YAML 1.2: ``no`` is a word and ``12:30:00`` is text, not 45000.
     """
@@ -147,9 +151,6 @@ def read_yaml(text: str, where: str) -> Layered:
     except RecursionError:
         raise InvalidInput(f"{where}: is nested too deeply to be read") from None
     return Layered(deepcopy(parsed.data), dict(parsed.origins))  # others lay their values over it
-
-
-_DEEPEST, _MOST_ERRORS, _MOST_MERGES = 100, 20, 100
 
 
 # A profile takes 50 ms, and the servers read the same files again at every request.
@@ -196,7 +197,8 @@ def _parse(text: str, where: str) -> Layered:
     _check_tag(node, Origin(where, 1))
     if not isinstance(node, CommentedMap):
         raise InvalidInput(
-            f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected",
+            f"{where}:1: holds {'a list' if isinstance(node, list) else f'the single value {node!r}'}, "
+            "where `key: value` lines are expected",
             hint=_instead(node, text),
         )
     script = node.get("script")
@@ -210,12 +212,8 @@ def _parse(text: str, where: str) -> Layered:
     return Layered(_plain(node, (), where, origins), origins)
 
 
-def _kind(node: object) -> str:
-    return "a list" if isinstance(node, list) else f"the single value {node!r}"
-
-
 def _instead(node: object, text: str) -> str:
-    """The next act where a file holds no mapping."""
+    """Return the next step where a file holds no mapping."""
     if re.search(r"^#(!|SBATCH)", text, re.MULTILINE):
         return "a batch script goes to sbatch; slurmgpu import FILE makes a job file of it"
     if isinstance(node, list):
@@ -224,28 +222,16 @@ def _instead(node: object, text: str) -> str:
     return f"write {glued[1]}: {glued[2]}" if glued else "write it as command: python train.py"
 
 
-# A few lines of aliases of aliases mean more values than any memory holds.
-_MOST_VALUES = 100_000
-# Python writes no whole number of more than 4300 digits as text, and no larger one as a float.
-_MOST_BITS = 1023
-
-
 def _line(lines: Any, of: str, part: object) -> int | None:
-    """The line of a key or an item; a key from a merge (<<) has none of its own."""
+    """Return the line of a key or an item; a key from a merge (<<) has none of its own."""
     try:
         return int(getattr(lines, of)(part)[0]) + 1
     except (KeyError, TypeError):
         return None if lines.line is None else int(lines.line) + 1
 
 
-_CORE = "tag:yaml.org,2002:"
-_KNOWN_TAGS = {
-    f"{_CORE}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
-}
-
-
 def _check_tag(node: object, origin: Origin) -> None:
-    """InvalidInput for a value that is marked as of another kind (!name): nothing here reads such."""
+    """Raise InvalidInput for a value that is marked as of another kind (!name), which nothing here reads."""
     tag = getattr(getattr(node, "tag", None), "value", None)
     if isinstance(node, bytes):
         tag = f"{_CORE}binary"
@@ -317,7 +303,7 @@ def validate(model: type[M], layered: Layered, what: str, others: Mapping[str, s
 
 
 def _refuse_what_is_not_text(layered: Layered, value: object, key: Key) -> None:
-    """InvalidInput for text that UTF-8 cannot hold: a word of the command line in another encoding."""
+    """Raise InvalidInput for text that UTF-8 cannot hold: a word of the command line in another encoding."""
     if isinstance(value, (dict, list)):
         for part, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _refuse_what_is_not_text(layered, inner, (*key, part))
@@ -332,7 +318,7 @@ def _refuse_what_is_not_text(layered: Layered, value: object, key: Key) -> None:
 
 
 def spelled(text: str, *key: str) -> list[str] | None:
-    """The items of the list at a key as the file spells them: 1e-3, not 0.001; None where that cannot be told."""
+    """Return the items of the list at a key as the file spells them (1e-3, not 0.001); None if unknown."""
     from ruamel.yaml import YAML
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
@@ -352,9 +338,9 @@ def read_file(path: Path, trust: Trust | None = None) -> Layered:
 
 
 def read_text(path: Path, trust: Trust | None = None) -> str:
-    """A file's text; InvalidInput when it cannot be read.
+    """Return a file's text; raise InvalidInput when it cannot be read.
 
-    With ``trust``, IsForeign if the open file does not count by it.
+    With ``trust``, raise IsForeign if the open file does not count by it.
     """
     try:
         with opened(path, trust or Trust()) as (file, foreign):
@@ -372,12 +358,8 @@ def read_text(path: Path, trust: Trust | None = None) -> str:
     return utf8(data, path)
 
 
-LARGEST_FILE = 1 << 18
-"""Bytes: far more than any of these files has, and as much as is read within seconds, whatever is in it."""
-
-
 def utf8(data: bytes, path: Path) -> str:
-    """The text of a file, with newlines for all line ends; InvalidInput where it is not UTF-8, or too large to be meant."""
+    """Return the text of a file, with newlines for all line ends; raise InvalidInput if it is too large or not UTF-8."""
     if len(data) > LARGEST_FILE:
         raise InvalidInput(
             f"{path}: is larger than {LARGEST_FILE:,} bytes, and no more are read",

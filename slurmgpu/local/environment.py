@@ -19,12 +19,12 @@ __all__ = ["batch_environment", "pretended_job"]
 # A real job's number is at most 67,043,328 (slurm.conf, MaxJobId), so a pretended one is nobody's.
 _FIRST_JOB_ID = 90_000_000
 _PORTS = 20_000
-# What holds in the real job that a local run is in, too: its end, and by its configuration, whether it is a sandbox.
+# Kept from the real job that a local run is in: its end, and its configuration, which shows a sandbox.
 _KEPT = ("SLURM_JOB_END_TIME", "SLURM_CONF")
 
 
 def pretended_job(request: LocalRequest, reading: ScriptReading, bash: str, script: Path) -> PretendedJob:
-    """Return what the stand-ins are told: the request, the script's own figures and this machine's."""
+    """Return the figures for the stand-ins: the request's, the script's own and this machine's."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     names = [name for _, name in socket.if_nameindex()]
     devices = request.gpus.devices if request.gpus else ()
@@ -68,7 +68,7 @@ def _job_id_with_free_port() -> int:
 def batch_environment(
     request: LocalRequest, reading: ScriptReading, job: PretendedJob, folder: Path
 ) -> dict[str, str]:
-    """Return what a batch script sees on a node: this environment, with the pretended job for Slurm's."""
+    """Return the variables of a batch script on a node: this environment, with the pretended job's for Slurm's."""
     functions = ("BASH_FUNC_module", "BASH_FUNC_ml", "BASH_FUNC__module", "BASH_FUNC_conda")
     ours = ("SLURMGPU_PRETENDED_GPUS", "SLURMGPU_MAX_STEPS")
     dropped = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "BASH_ENV", *functions, *ours)

@@ -13,14 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from slurmgpu.errors import RunFailed
 from slurmgpu.local.environment import batch_environment, pretended_job
-from slurmgpu.local.site import LocalRequest, ScriptReading, find_site, read_needs, stand_ins
+from slurmgpu.local.site import LocalRequest, find_site, read_needs, stand_ins
 from slurmgpu.local.standins.folder import write_folder
 
 __all__ = ["LocalRequest", "run_here", "stand_ins"]
@@ -31,7 +30,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_here(request: LocalRequest) -> int:
     """Run the script to its end and return its exit code; 130 after Ctrl-C, 143 after TERM.
 
-    ``script.sbatch`` in the run directory is what runs; it is written if it is not there. stdout and stderr
+    ``script.sbatch`` in the run directory runs; it is written if it is not there. stdout and stderr
     are this process's own. No process and no temporary file outlives the call.
 
     Raises:
@@ -39,7 +38,14 @@ def run_here(request: LocalRequest) -> int:
         RunFailed: there is no bash here, or the run directory holds another script.
     """
     stand_ins(request)
-    script = _script_file(request)
+    script = request.run_dir.absolute() / "script.sbatch"
+    data = request.script.encode()
+    if not script.exists():
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_bytes(data)
+    elif script.read_bytes() != data:
+        hint = "run in another directory, or remove that file"
+        raise RunFailed(f"{script} is not the script that was asked for", hint=hint)
     bash = shutil.which("bash")
     if bash is None:
         raise RunFailed("bash is not on PATH; the script needs it", hint="install bash, or add it to PATH")
@@ -50,21 +56,10 @@ def run_here(request: LocalRequest) -> int:
         job = pretended_job(request, reading, bash, script)
         pretended = write_folder(folder, job, site, sys.executable)
         environment = {**batch_environment(request, reading, job, folder), **pretended}
-        return _supervised(folder, environment, cwd=_start_folder(request, reading))
+        chdir = request.submit_dir / reading.asks("chdir")
+        return _supervised(folder, environment, cwd=chdir if chdir.is_dir() else request.submit_dir)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _script_file(request: LocalRequest) -> Path:
-    path = request.run_dir.absolute() / "script.sbatch"
-    data = request.script.encode()
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    elif path.read_bytes() != data:
-        hint = "run in another directory, or remove that file"
-        raise RunFailed(f"{path} is not the script that was asked for", hint=hint)
-    return path
 
 
 def _executable_folder() -> Path:
@@ -87,11 +82,6 @@ def _executable_folder() -> Path:
     )
 
 
-def _start_folder(request: LocalRequest, reading: ScriptReading) -> Path:
-    chdir = request.submit_dir / reading.asks("chdir")
-    return chdir if chdir.is_dir() else request.submit_dir
-
-
 def _supervised(folder: Path, environment: Mapping[str, str], cwd: Path) -> int:
     """Start the supervisor in a session of its own, so that Ctrl-C reaches the job through it alone."""
     main = Path(__file__).parent / "standins" / "__main__.py"
@@ -104,7 +94,12 @@ def _supervised(folder: Path, environment: Mapping[str, str], cwd: Path) -> int:
         process = subprocess.Popen(
             command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        before = _handle(lambda signum, _frame: process.send_signal(signum))
+        before: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # outside the main thread
+            for passed in _PASSED_ON:
+                # Ignored under nohup, or in a job of a shell in the background: the user wants it to go on.
+                if signal.getsignal(passed) is not signal.SIG_IGN:
+                    before[passed] = signal.signal(passed, lambda number, _: process.send_signal(number))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
@@ -113,14 +108,3 @@ def _supervised(folder: Path, environment: Mapping[str, str], cwd: Path) -> int:
     finally:
         for signum, previous in before.items():
             signal.signal(signum, previous)
-
-
-def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Handle the signals that are passed on; return the handlers they had (none outside the main thread)."""
-    before: dict[int, object] = {}
-    with contextlib.suppress(ValueError):
-        for signum in _PASSED_ON:
-            if signal.getsignal(signum) is signal.SIG_IGN:
-                continue  # nohup, or a job of a shell in the background: the user wants it to go on
-            before[signum] = signal.signal(signum, handler)
-    return before

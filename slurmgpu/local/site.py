@@ -1,10 +1,7 @@
-"""Reads a batch script, without running it: what of the cluster does it count on?
+"""What a batch script counts on of a cluster, the GPUs that a local run may use, and what stands in for the rest.
 
-The stand-ins still meet what it misses; only the list that is printed before the run is shorter then.
-
-Which GPUs a local run may use: those of the Slurm job that it runs in, or those of the user's own machine.
-
-What a local run stands in for: known before it starts, so that the user reads it first.
+The script is read without running it. The stand-ins still meet a need that the reading misses; only the list that is
+printed before the run is shorter then.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ __all__ = [
 
 # Takes the place of a dollar sign that quoting keeps from expanding, until `expand` puts it back.
 _LITERAL_DOLLAR = "\ue000"
-# What runs the command behind it in the same shell.
+# Builtins that run the command behind them in the same shell.
 _BEFORE = {"exec", "command", "builtin", "eval"}
 _VARIABLE = re.compile(r"\$(?:([A-Z_][A-Z0-9_]*)|\{([A-Z_][A-Z0-9_]*)(?:\}|:?\?|[%#/^,\[@]|:[ 0-9]))")
 _BASH_OWN = re.compile(
@@ -57,11 +54,14 @@ _BASH_OWN = re.compile(
 )
 # A pretended secret would only fail later and less clearly.
 _SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$")
+# Slurm names a task's GPUs here: NVIDIA's, AMD's.
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_NONE = {"", "-1", "NoDevFiles"}
 
 
 @dataclass(frozen=True)
 class ScriptReading:
-    """What a batch script asks of the machine that it runs on."""
+    """The demands of a batch script on its machine."""
 
     nodes: int
     tasks_per_node: int
@@ -77,7 +77,7 @@ class ScriptReading:
         return (words for words in self.commands if words[0] in names)
 
     def mentions(self, *names: str) -> bool:
-        """Whether one of the words is anywhere in a command (behind srun, too)."""
+        """Return True if one of the words is anywhere in a command (behind srun, too)."""
         return any(name in words for words in self.commands for name in names)
 
     def asks(self, *names: str) -> str:
@@ -124,7 +124,7 @@ class ScriptReading:
 
 
 def expand(word: str, environment: Mapping[str, str]) -> str:
-    """Expand ``~``, ``$NAME`` and ``${NAME}``; what is not set stays as it is."""
+    """Expand ``~``, ``$NAME`` and ``${NAME}``; unset variables stay as they are."""
     if word == "~" or word.startswith("~/"):
         word = environment.get("HOME", "~") + word[1:]
 
@@ -150,7 +150,7 @@ def read_needs(script: str) -> ScriptReading:
 
 
 def _commands(commands: Iterable[Command]) -> Iterator[tuple[str, ...]]:
-    """The simple commands, each followed by those of its substitutions."""
+    """Yield the simple commands, each followed by those of its substitutions."""
     for simple in (one for command in commands for one in simple_commands(command)):
         words = list(map(_with_literal_dollars, simple.raw))
         while words and words[0] in _BEFORE:
@@ -169,7 +169,7 @@ def _with_literal_dollars(word: str) -> str:
 
 
 def _expanding(command: Command) -> str:
-    """What the batch shell expands of a command: single quotes and escapes blanked."""
+    """Return the part of a command that the batch shell expands: single quotes and escapes blanked."""
     words = (command.text,) if command.words is None else command.words
     return " ".join(
         "".join(" " if quote in ("'", "\\") else text for quote, text in pieces(word)) for word in words
@@ -188,11 +188,6 @@ def _variables(text: str) -> Iterator[str]:
             yield name
 
 
-# Slurm names a task's GPUs here: NVIDIA's, AMD's.
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_NONE = {"", "-1", "NoDevFiles"}
-
-
 class UsableGpus(NamedTuple):
     """GPUs that may be used: their names, the variable that shows them to a process, and whose they are."""
 
@@ -202,12 +197,12 @@ class UsableGpus(NamedTuple):
     """Such as ``job 123 on node1``."""
 
     def share(self, nodes: int, each: int) -> UsableGpus:
-        """The first ones that so many nodes with so many GPUs each need."""
+        """Return the first ones that so many nodes with so many GPUs each need."""
         return self._replace(devices=self.devices[: nodes * each])
 
 
 def is_on_a_node(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a job, on one of its nodes.
+    """Return True if this process runs in a job, on one of its nodes.
 
     A shell of ``salloc`` may be on the login node: it knows the job's id, but only slurmd sets the node's name.
     """
@@ -215,7 +210,7 @@ def is_on_a_node(environ: Mapping[str, str]) -> bool:
 
 
 def gpus_of_the_job(environ: Mapping[str, str]) -> UsableGpus | None:
-    """The GPUs that Slurm gave the job on this node, as it shows them; None outside a job's nodes."""
+    """Return the GPUs that Slurm gave the job on this node, as it shows them; None outside a job's nodes."""
     if not is_on_a_node(environ):
         return None
     owner = f"job {environ['SLURM_JOB_ID']} on {environ['SLURMD_NODENAME']}"
@@ -227,7 +222,7 @@ def gpus_of_the_job(environ: Mapping[str, str]) -> UsableGpus | None:
 
 
 def gpus_of_this_machine(environ: Mapping[str, str]) -> UsableGpus:
-    """NVIDIA's GPUs on a machine without Slurm, as far as CUDA_VISIBLE_DEVICES shows them; perhaps none."""
+    """Return NVIDIA's GPUs on a machine without Slurm, as far as CUDA_VISIBLE_DEVICES shows them; perhaps none."""
     shown = environ.get(_VISIBLE[0])
     if shown is not None:
         return UsableGpus(_names(shown), _VISIBLE[0], f"this machine ({_VISIBLE[0]}={shown})")
@@ -248,7 +243,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LocalRequest:
-    """What to run here, and as what."""
+    """A script to run here, and the job that it pretends to be."""
 
     script: str
     run_dir: Path
@@ -260,7 +255,7 @@ class LocalRequest:
     spawned_per_node: int = 0
     """Processes that the command starts by itself; 0: none."""
     gpus_per_node: int = 0
-    """What the script was rendered for."""
+    """GPUs that the script was rendered for."""
     gpus: UsableGpus | None = None
     """Those to use here, as many on each node; None: none, the CPU stands in for them."""
     cpus_per_task: int = 1
@@ -276,7 +271,7 @@ class LocalRequest:
 
 @dataclass(frozen=True)
 class StandIn:
-    """One thing of the site or of Slurm, and what takes its place here."""
+    """One thing of the site or of Slurm, and its stand-in here."""
 
     what: str
     here: str
@@ -286,7 +281,7 @@ class StandIn:
 
 
 def stand_ins(request: LocalRequest, environment: Mapping[str, str] | None = None) -> list[StandIn]:
-    """Return what stands in for what, in the order of the script's own steps; runs nothing of it.
+    """Return the stand-ins in the order of the script's own steps; run nothing of it.
 
     Raises:
         PlanError: the script cannot be spread over that many pretended nodes.
@@ -350,7 +345,7 @@ def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environme
 
 
 def find_site(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> Site:
-    """Find out what the script counts on that is not here."""
+    """Return the things that the script counts on and this machine lacks."""
 
     def absent(words: Sequence[str]) -> list[str]:
         paths = (expand(word, environment) for word in words)
@@ -375,7 +370,7 @@ def find_site(request: LocalRequest, reading: ScriptReading, environment: Mappin
 
 
 def _conda_is_missing(reading: ScriptReading, environment: Mapping[str, str]) -> bool:
-    """Whether the script wants conda, and conda or its environment is not on this machine."""
+    """Return True if the script wants conda, and conda or its environment is not on this machine."""
     wanted = reading.mentions("conda", "mamba", "micromamba") or bool(reading.conda_environment())
     conda = environment.get("CONDA_EXE") or shutil.which("conda", path=environment.get("PATH"))
     if not wanted or conda is None:

@@ -7,17 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
-from slurmgpu.sandbox.configuration import reserved_ports
 from slurmgpu.sandbox.processes import Keeper, end_processes, is_stopped, tasks_on
 from slurmgpu.sandbox.programs import SandboxFailed, program
-from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env
+from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env, reserved_ports
 from slurmgpu.sandbox.state import State, read_state, write_state
 from slurmgpu.sandbox.supervisor import listener
 
@@ -33,7 +32,7 @@ FAULTS = {
 }
 
 NOBODYS_PORT = 1
-"""Only root may listen there (ip(7), ip_unprivileged_port_start): whoever asks is refused."""
+"""Only root may listen there (ip(7), ip_unprivileged_port_start), so every connection is refused."""
 
 
 class _Faults:
@@ -45,12 +44,8 @@ class _Faults:
         try:
             done = subprocess.run(
                 [program(command), *arguments],
-                env=client_env(self.folder),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=30,
-            )
+                env=client_env(self.folder), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SandboxFailed(
                 f"{command} got no answer in 30 s", hint="slurmgpu sandbox heal mends other faults"
@@ -60,54 +55,41 @@ class _Faults:
         return done.stdout
 
     def note(self, fault: str, preemptor: str | None = None) -> None:
-        """Write down what `heal` will have to mend."""
+        """Record a fault for `heal`."""
         state = read_state(self.folder) or self.state
         faults = (*(one for one in state.faults if one != fault), fault)
         preemptors = state.preemptors + ((preemptor,) if preemptor else ())
         write_state(self.folder, state.model_copy(update={"faults": faults, "preemptors": preemptors}))
 
-    def check(self, fault: str, target: str | None) -> None:
-        """Refuse what cannot be, before anything is done or noted."""
-        wanted = {"node-down": "NODE", "preempt": "JOB"}.get(fault)
-        if (wanted is None) != (target is None):
-            raise InvalidInput(
-                f"fault {fault} " + (f"needs a {wanted}" if wanted else f"takes no {target!r}")
-            )
-        nodes = self.state.shape.nodes
-        if fault == "node-down" and target not in nodes:
-            raise InvalidInput(f"NODE {target!r}: no such node; there are {_range(nodes)}")
-        if fault == "database-down" and not self.state.accounting:
-            raise SandboxFailed(
-                f"sandbox {self.state.name!r} has no accounting, so no database to lose",
-                hint="start it with slurmdbd and mariadbd installed, and without --no-accounting",
-            )
-        if fault == "controller-hang" and "slurmctld" not in self.keeper.running():
-            raise SandboxFailed("slurmctld is down already", hint="slurmgpu sandbox heal starts it")
+    def no_node_is(self, *states: str, only: str | None = None) -> bool:
+        """Return True if Slurm shows nodes, or the ``only`` one, and none in a state that begins like these."""
+        chosen = ("-N", "-n", only) if only else ()
+        shown = self.ask("sinfo", "-h", *chosen, "-o", "%t", check=False).split()
+        return bool(shown) and not any(state.startswith(states) for state in shown)
 
-    def node_down(self, node: str) -> None:
+    def take_node_down(self, node: str) -> None:
+        """End a node's daemon and jobs, and mark it DOWN."""
         if self.state.shape.live:
             self.keeper.stop(f"slurmd-{node}")
             end_processes(tasks_on(self.folder, node))
         self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=sandbox fault")
-        self.keeper.wait(
-            f"word that {node} is down", partial(self.is_shown_down, node), 30, despite=self.keeper.lost()
-        )
 
-    def is_shown_down(self, node: str) -> bool:
-        """Whether Slurm shows a node as down."""
-        # What sinfo is told of a node that changed twice in one second stays old (24.11), until somebody asks
-        # for that node alone.
-        self.ask("scontrol", "show", "node", node)
-        return self.ask("sinfo", "-h", "-N", "-n", node, "-o", "%t", check=False).startswith("down")
+        def is_shown() -> bool:
+            # Of a node that changed twice in one second sinfo shows old news (24.11), until somebody asks
+            # for that node alone.
+            self.ask("scontrol", "show", "node", node)
+            return self.ask("sinfo", "-h", "-N", "-n", node, "-o", "%t", check=False).startswith("down")
+
+        self.keeper.wait(f"word that {node} is down", is_shown, 30, despite=self.keeper.lost())
 
     def preempt(self, job: str) -> str:
-        """Submit a job that takes the nodes of `job`; its id."""
+        """Submit a job that takes the nodes of `job`; return its id."""
         if not re.fullmatch(r"\d+(_\d+)?", job):
             raise InvalidInput(f"JOB {job!r}: write the id of one job, such as 12 or 12_3")
         # Of a job that it does not know squeue says nothing, or that its id is invalid, by age.
         rows = self.ask("squeue", "-h", "-o", "%i|%T|%P|%N").split("\n")
-        found = (row.split("|") for row in rows if row.startswith(f"{job}|"))
-        _, state, partition, nodes = next(found, [""] * 4)
+        jobs = (row.split("|") for row in rows if row.startswith(f"{job}|"))
+        _, state, partition, nodes = next(jobs, [""] * 4)
         if state != "RUNNING":
             raise SandboxFailed(
                 f"JOB {job}: only a running job can be preempted; it is {state or 'not in the queue'}",
@@ -134,22 +116,8 @@ class _Faults:
             "--wrap=exec sleep 60",
         ).strip()  # fmt: skip
 
-    def all_known(self) -> bool:
-        """Whether the controller has heard of every node since it was started."""
-        states = self.ask("sinfo", "-h", "-o", "%t", check=False).split()
-        return bool(states) and not any(state.startswith("unk") for state in states)
-
-    def database_answers(self) -> bool:
-        """Whether accounting works from end to end."""
-        return bool(self.ask("sacctmgr", "-n", "show", "cluster", check=False))
-
-    def is_up(self, node: str) -> bool:
-        """Whether Slurm would give this node to jobs."""
-        state = self.ask("sinfo", "-h", "-N", "-n", node, "-o", "%t", check=False).split()
-        return bool(state) and not state[0].startswith(("down", "drain", "drng", "unk"))
-
     def drop_replies(self) -> None:
-        """Put a proxy before the controller, and point everybody who asks from now on at it."""
+        """Put a proxy before the controller, and send every later client to it."""
         if "proxy" in self.keeper.running():
             self.keeper.signal("proxy", signal.SIGUSR2)
             self.point_at(self.keeper.daemons()["proxy"]["port"])
@@ -163,16 +131,16 @@ class _Faults:
         self.point_at(listen)
 
     def point_at(self, port: int, of: str = "SlurmctldPort", *, file: str = "slurm.conf") -> None:
-        """Write slurm.conf, or its copy ``file``, with another port; daemons that run keep what they have read."""
+        """Write slurm.conf, or its copy ``file``, with another port; running daemons keep the old one."""
         text = (self.folder / "slurm.conf").read_text()
         write_atomically(self.folder / file, re.sub(rf"(?m)^{of}=.*", f"{of}={port}", text))
 
     def later(self, *names: str) -> list[str]:
-        """The daemons that have ended, but for these: they are started later."""
+        """Return the daemons that have ended except these, because they are started later."""
         return [name for name in self.keeper.lost() if name not in names]
 
     def restart_where_it_listens(self, name: str, port: int) -> None:
-        """Start a daemon again; SandboxFailed where another user got to its port first, in the moment it was open."""
+        """Start a daemon again; raise SandboxFailed if another user took its port in the moment it was open."""
         self.keeper.restart(name)
         self.keeper.wait(name, lambda: listener(port) is not None, 120, despite=self.later(name))
         if listener(port) != os.getuid():
@@ -183,7 +151,7 @@ class _Faults:
 
     @contextmanager
     def controller_held(self) -> Iterator[None]:
-        """Let the controller, if it runs, send nothing meanwhile: it would, to whoever listens where a daemon is missing."""
+        """Stop the controller meanwhile, so that it sends nothing to another user on the port of a missing daemon."""
         runs = "slurmctld" in self.keeper.running()
         if runs:
             self.keeper.signal("slurmctld", signal.SIGSTOP)
@@ -194,7 +162,7 @@ class _Faults:
             self.keeper.signal("slurmctld", signal.SIGCONT)
 
     def restart_database(self) -> None:
-        """Start slurmdbd if it has ended; until it listens itself, nobody is sent to its port."""
+        """Start slurmdbd if it has ended; until it listens, its port is in no configuration."""
         port = self.state.ports[1]
         if "slurmdbd" not in self.keeper.running():
             with self.controller_held():
@@ -202,23 +170,25 @@ class _Faults:
                 self.restart_where_it_listens("slurmdbd", port)
         self.point_at(port, "AccountingStoragePort")
         # slurmctld ends at once when it is started without its database.
-        self.keeper.wait("the database", self.database_answers, 120, despite=self.later())
+        self.keeper.wait(
+            "the database",
+            lambda: bool(self.ask("sacctmgr", "-n", "show", "cluster", check=False)),
+            120,
+            despite=self.later(),
+        )
 
     def restart_nodes(self) -> None:
         """Start each slurmd that has ended."""
-        ports = self.state.ports[-len(self.state.shape.nodes) :]
-        ended = [
-            (name, port)
-            for node, port in zip(self.state.shape.nodes, ports, strict=True)
-            if (name := f"slurmd-{node}") not in self.keeper.running()
-        ]
+        nodes, running = self.state.shape.nodes, self.keeper.running()
+        daemons = zip((f"slurmd-{node}" for node in nodes), self.state.ports[-len(nodes) :], strict=True)
+        ended = [(name, port) for name, port in daemons if name not in running]
         if ended:
             with self.controller_held():
                 for name, port in ended:
                     self.restart_where_it_listens(name, port)
 
     def restart_controller(self) -> None:
-        """Start the controller if it has ended; until it listens itself, nobody is sent to its port."""
+        """Start the controller if it has ended; until it listens, clients do not get its port."""
         port = self.state.ports[0]
         later = self.later("slurmctld")
         if "slurmctld" not in self.keeper.running():
@@ -226,49 +196,61 @@ class _Faults:
             self.point_at(NOBODYS_PORT)
             self.restart_where_it_listens("slurmctld", port)
         self.point_at(port)
-        own = self.folder / CONTROLLER_CONF
-        own.unlink()
-        own.symlink_to("slurm.conf")
+        (self.folder / CONTROLLER_CONF).unlink()
+        (self.folder / CONTROLLER_CONF).symlink_to("slurm.conf")
         self.keeper.wait(
             "slurmctld", lambda: "is UP" in self.ask("scontrol", "ping", check=False), 120, despite=later
         )
 
 
 def cause(state: State, folder: Path, fault: str, target: str | None) -> str:
-    """Bring a fault about; a sentence about what was done. InvalidInput for a fault or target that is none."""
+    """Cause a fault and return a sentence about it; raise InvalidInput for an unknown fault or target."""
     faults = _Faults(state, folder)
     if fault not in FAULTS:
         raise InvalidInput(f"FAULT {fault!r}: there is no such fault; there are {', '.join(FAULTS)}")
-    faults.check(fault, target)
-    if fault == "node-down":
-        assert target is not None
-        # Noted first: should this be interrupted, heal mends what was done.
-        faults.note(f"node-down {target}")
-        faults.node_down(target)
-        return f"{target} is down"
+    wanted = {"node-down": "NODE", "preempt": "JOB"}.get(fault)
+    if (wanted is None) != (target is None):
+        raise InvalidInput(f"fault {fault} " + (f"needs a {wanted}" if wanted else f"takes no {target!r}"))
+    nodes = state.shape.nodes
+    if fault == "node-down" and target not in nodes:
+        known = ", ".join(nodes) if len(nodes) <= 6 else f"{nodes[0]} to {nodes[-1]}"
+        raise InvalidInput(f"NODE {target!r}: no such node; there are {known}")
+    if fault == "database-down" and not state.accounting:
+        raise SandboxFailed(
+            f"sandbox {state.name!r} has no accounting, so no database to lose",
+            hint="start it with slurmdbd and mariadbd installed, and without --no-accounting",
+        )
+    if fault == "controller-hang" and "slurmctld" not in faults.keeper.running():
+        raise SandboxFailed("slurmctld is down already", hint="slurmgpu sandbox heal starts it")
     if fault == "preempt":
         assert target is not None
         job = faults.preempt(target)
         faults.note("preempt", preemptor=job)
         return f"job {job} takes the nodes of job {target}; heal cancels it"
-    plain: dict[str, Callable[[], None]] = {
-        "controller-down": partial(faults.keeper.stop, "slurmctld"),
-        "controller-hang": partial(faults.keeper.signal, "slurmctld", signal.SIGSTOP),
-        "database-down": partial(faults.keeper.stop, "slurmdbd"),
-        "drop-replies": faults.drop_replies,
-    }
-    faults.note(fault)
-    plain[fault]()
+    # Noted first: should this be interrupted, heal mends what was done.
+    faults.note(f"node-down {target}" if fault == "node-down" else fault)
+    if fault == "node-down":
+        assert target is not None
+        faults.take_node_down(target)
+        return f"{target} is down"
+    if fault == "drop-replies":
+        faults.drop_replies()
+    elif fault == "controller-hang":
+        faults.keeper.signal("slurmctld", signal.SIGSTOP)
+    else:
+        faults.keeper.stop("slurmctld" if fault == "controller-down" else "slurmdbd")
     return FAULTS[fault]
 
 
 def heal(state: State, folder: Path) -> list[str]:
-    """Mend every fault, and start what has ended by itself; what was mended."""
+    """Mend every fault and start the daemons that ended by themselves; return a list of both."""
     faults = _Faults(state, folder)
     keeper, lost = faults.keeper, faults.keeper.lost()
     if "controller-hang" in state.faults:
         keeper.signal("slurmctld", signal.SIGCONT)
-    keeper.restart_ended("munged", "mariadbd")
+    for name in ("munged", "mariadbd"):
+        if keeper.daemons().get(name, {"ended": None})["ended"] is not None:
+            keeper.restart(name)
     if state.accounting:
         faults.restart_database()
     faults.restart_controller()
@@ -276,15 +258,11 @@ def heal(state: State, folder: Path) -> list[str]:
         keeper.signal("proxy", signal.SIGUSR1)  # who was pointed at it, and runs yet, is served from now on
     if state.shape.live:
         faults.restart_nodes()
-        keeper.wait("word of all nodes", faults.all_known, 60)
+        keeper.wait("word of all nodes", lambda: faults.no_node_is("unk"), 60)
     for node in [one.split()[1] for one in state.faults if one.startswith("node-down ")]:
         faults.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-        keeper.wait(node, partial(faults.is_up, node), 60)
+        keeper.wait(node, partial(faults.no_node_is, "down", "drain", "drng", "unk", only=node), 60)
     for job in state.preemptors:
         faults.ask("scancel", job, check=False)
     write_state(folder, state.model_copy(update={"faults": (), "preemptors": ()}))
     return [*state.faults, *(f"{name}, which had {how}" for name, how in lost.items())]
-
-
-def _range(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"

@@ -1,7 +1,4 @@
-"""What is said of a sandbox: when it starts, in a listing, as JSON.
-
-A sandbox's life: up, down, and what is known of it in between.
-"""
+"""A sandbox's life: its start, its status, the environment of its users, its end."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from slurmgpu.sandbox.programs import (
     require_programs,
     scrubbed,
 )
-from slurmgpu.sandbox.starting import Started, client_env, start
+from slurmgpu.sandbox.starting import client_env, start
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
 from slurmgpu.sandbox.supervisor import listening, parents_of, remove_empty
 
@@ -37,23 +34,40 @@ __all__ = [
     "bring_up",
     "can_account",
     "entering",
+    "environment_of",
     "introduction",
     "leaving",
     "running_sandbox",
-    "size_of",
     "status_entry",
     "status_line",
     "user_env",
 ]
 
 
+Describe = Callable[[Mapping[str, str]], str]
+
+BEFORE = "SLURMGPU_BEFORE_SANDBOX"
+"""The variable of a shell that talks to a sandbox which holds, as JSON, those it was not to have meanwhile."""
+
+# Disk space of a sandbox: 193 MiB with a database, under 1 MiB without, and the files of its jobs.
+MIB_WITH_DATABASE, MIB_WITHOUT = 256, 16
+ENDING_SECONDS = 20.0
+
+
 def introduction(state: State, took: str) -> list[str]:
-    """What it has, and how to use and end it."""
+    """Return the lines on what a new sandbox has, and how to use and end it."""
     which, end = ("", "") if state.name == "default" else (f" --name {state.name}", f" {state.name}")
-    partitions = ", ".join(f"{one.name}{_about(dict(one.options))}" for one in state.shape.partitions)
+    partitions = []
+    for one in state.shape.partitions:
+        options = dict(one.options)
+        longest = options.get("MaxTime", "UNLIMITED")
+        words = ["default"] if options.get("Default") == "YES" else []
+        words += ["preemptible"] if options.get("PreemptMode", "OFF") != "OFF" else []
+        words += [f"at most {longest}"] if longest != "UNLIMITED" else []
+        partitions.append(f"{one.name} ({', '.join(words)})" if words else one.name)
     lines = [
         f"sandbox {state.name} {took}: cluster {state.cluster}, Slurm {state.version}, {_nodes(state)}",
-        f"  partitions  {partitions}",
+        f"  partitions  {', '.join(partitions)}",
     ]
     if state.accounting:
         qos = ", ".join(["normal", *(one.name for one in state.shape.qos if one.given)])
@@ -75,24 +89,25 @@ def introduction(state: State, took: str) -> list[str]:
 
 
 def status_line(name: str, folder: Path, state: State | None) -> str:
-    """One sandbox in the listing; below it what is wrong, and what a twin does not enforce."""
+    """Return one sandbox of the listing, with its faults and what a twin does not enforce."""
     if state is None:
         return f"sandbox-{name}  crashed  ({folder})"
     faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
-    line = (
-        f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
-        f"up {_since(state)}{faults}  ({folder})"
-    )
-    lost = _lost(folder, state)
-    below = [
-        f"  {name} has {how}: slurmgpu sandbox heal --name {state.name} starts it"
-        for name, how in lost.items()
+    seconds = int((datetime.datetime.now(datetime.timezone.utc) - state.since).total_seconds())
+    days, rest = divmod(max(seconds, 0), 86400)
+    up = (f"{days}-" if days else "") + f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    lines = [
+        f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, up {up}{faults}  ({folder})"
     ]
-    return "\n".join([line, *below, *(f"  not enforced {one}" for one in _not_enforced(state))])
+    lines += [
+        f"  {daemon} has {how}: slurmgpu sandbox heal --name {state.name} starts it"
+        for daemon, how in _lost(folder, state).items()
+    ]
+    return "\n".join([*lines, *(f"  not enforced {one}" for one in _not_enforced(state))])
 
 
 def status_entry(name: str, folder: Path, state: State | None) -> dict[str, object]:
-    """The same for programs."""
+    """Return one sandbox of the listing as JSON."""
     if state is None:
         return {"name": name, "cluster": f"sandbox-{name}", "condition": "crashed", "folder": str(folder)}
     return {
@@ -113,32 +128,16 @@ def status_entry(name: str, folder: Path, state: State | None) -> dict[str, obje
 
 
 def _not_enforced(state: State) -> list[str]:
-    """The rules of the cluster this one is like that it does not hold jobs to."""
-    found = list(state.shape.not_enforced)
+    """Return the rules of the cluster this one is like that it does not hold jobs to."""
+    rules = list(state.shape.not_enforced)
     if state.shape.like and state.shape.qos and not state.accounting:
-        found.append("limits on GPUs and CPUs of a job, and QOS: they take accounting")
-    return found
+        rules.append("limits on GPUs and CPUs of a job, and QOS: they take accounting")
+    return rules
 
 
 def _lost(folder: Path, state: State) -> dict[str, str]:
-    """The daemons of a living sandbox that ended by themselves, and how."""
+    """Return the daemons of a living sandbox that ended by themselves, and how."""
     return Keeper(folder).lost() if state.condition == "alive" else {}
-
-
-def _about(options: dict[str, str]) -> str:
-    words = ["default"] if options.get("Default") == "YES" else []
-    words += ["preemptible"] if options.get("PreemptMode", "OFF") != "OFF" else []
-    words += [f"at most {options['MaxTime']}"] if options.get("MaxTime", "UNLIMITED") != "UNLIMITED" else []
-    return f" ({', '.join(words)})" if words else ""
-
-
-def size_of(state: State) -> str:
-    """Its nodes and whether it has accounting: what `up` was asked for."""
-    details = [_nodes(state)]
-    if not state.shape.like:
-        (kind,) = state.shape.kinds
-        details.append(f"{kind.cpus} CPUs and {Memory(kind.memory_mib)} each")
-    return ", ".join([*details, "with accounting" if state.accounting else "without accounting"])
 
 
 def _nodes(state: State) -> str:
@@ -146,30 +145,12 @@ def _nodes(state: State) -> str:
     nodes = f"{number} node{'s' * (number != 1)}"
     if state.shape.like:
         return f"{nodes} like {state.shape.like}"
-    (kind,) = state.shape.kinds
-    return f"{nodes} with {kind.gres or 'no GPUs'}"
-
-
-def _since(state: State) -> str:
-    seconds = int((datetime.datetime.now(datetime.timezone.utc) - state.since).total_seconds())
-    days, rest = divmod(max(seconds, 0), 86400)
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock
-
-
-Describe = Callable[[Mapping[str, str]], str]
-
-BEFORE = "SLURMGPU_BEFORE_SANDBOX"
-"""The variable of a shell that talks to a sandbox which holds, as JSON, those it was not to have meanwhile."""
-
-# What a sandbox's folder takes: 193 MiB with a database, under 1 MiB without, and what its jobs leave in it.
-MIB_WITH_DATABASE, MIB_WITHOUT = 256, 16
-ENDING_SECONDS = 20.0
+    return f"{nodes} with {state.shape.kinds[0].gres or 'no GPUs'}"
 
 
 @dataclass
 class Ended:
-    """What was left of a sandbox after its end, looked for and not assumed."""
+    """The remains of a sandbox after its end, looked for and not assumed."""
 
     name: str
     processes: list[int] = field(default_factory=list)
@@ -179,97 +160,80 @@ class Ended:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left."""
+        """Return True if nothing is left."""
         return not self.processes and not self.ports and self.folder is None
 
 
 def bring_up(
-    name: str,
-    shape: Shape,
-    describe: Describe,
-    *,
-    accounting: bool,
-    lasting: float | None = None,
+    name: str, shape: Shape, describe: Describe, *, accounting: bool, lasting: float | None = None
 ) -> tuple[State, bool]:
-    """Start the sandbox of this name; its state, and whether it is new (False: it ran already, in this shape).
+    """Start the sandbox of this name; return its state, and True if it is new (False: it ran already in this shape).
 
     ``describe`` writes the profile by which slurmgpu's own commands know it, from an environment that talks to it;
-    ``lasting`` is how many seconds it lives (None: until it is taken down). Raises ProgramsMissing, and
+    ``lasting`` is its lifetime in seconds (None: until it is taken down). Raises ProgramsMissing, and
     SandboxFailed when it does not start, or runs in another shape.
     """
     require_programs()
     folder = folder_of(name)
-    cluster = f"sandbox-{name}"
     with ExitStack() as held:
         made = held.enter_context(locked())
         old = read_state(folder)
         if old is not None and old.condition != "crashed":
-            return _same(old, shape, accounting), False
+            if old.condition == "starting":
+                raise SandboxFailed(
+                    f"sandbox {name!r} is just being started by another command",
+                    hint=f"wait a moment, then: slurmgpu sandbox status (or: slurmgpu sandbox down {name})",
+                )
+            if (old.shape, old.accounting) != (shape, accounting):
+                size = [_nodes(old)]
+                if not old.shape.like:
+                    (kind,) = old.shape.kinds
+                    size.append(f"{kind.cpus} CPUs and {Memory(kind.memory_mib)} each")
+                size.append("with accounting" if old.accounting else "without accounting")
+                raise SandboxFailed(
+                    f"sandbox {name!r} runs already, in another shape: {', '.join(size)}",
+                    hint=f"end it first: slurmgpu sandbox down {name}; or start a second one: --name OTHER",
+                )
+            return old, False
         if folder.exists():
             made += parents_of(folder)
             _clean(name, folder, old)
         try:
-            _require_space(folder.parent, MIB_WITH_DATABASE if accounting else MIB_WITHOUT)
+            mib = MIB_WITH_DATABASE if accounting else MIB_WITHOUT
+            free = shutil.disk_usage(folder.parent).free // 2**20
+            if free < mib:
+                raise SandboxFailed(
+                    f"{folder.parent} has {free} MiB free, and a sandbox takes {mib}",
+                    hint="make room, or set XDG_STATE_HOME to a folder on a local disk that has some",
+                )
             folder.mkdir(mode=0o700)
             note_parents(folder, made)
             # Once its state is written, others see that it is starting, and need not wait for it.
             started = start(
-                folder, name=name, cluster=cluster, shape=shape, accounting=accounting,
+                folder, name=name, cluster=f"sandbox-{name}", shape=shape, accounting=accounting,
                 on={"starting": held.close},
             )  # fmt: skip
-            return _let_stay(started, folder, describe, lasting), True
+            try:
+                (folder / "cluster.yaml").write_text(describe(client_env(folder)), encoding="utf-8")
+                add_stand_ins(folder)
+                return started.stay(lasting), True
+            except BaseException:
+                started.end()
+                raise
         except BaseException:
             held.close()
-            _give_up(folder, made)
+            with locked() as made_again:
+                parents = [*parents_of(folder), *made, *made_again]
+                other = read_state(folder)
+                # Its supervisor may have removed the folder before us, and another command have started anew there.
+                if other is None or other.condition == "crashed":
+                    shutil.rmtree(folder, ignore_errors=True)
+                remove_empty(list(dict.fromkeys(parents)))
             raise
 
 
-def _give_up(folder: Path, made: list[Path]) -> None:
-    """Remove what a failed start has made."""
-    with locked() as made_again:
-        parents = [*parents_of(folder), *made, *made_again]
-        other = read_state(folder)
-        # Its supervisor may have removed the folder before us, and another command have started anew there.
-        if other is None or other.condition == "crashed":
-            shutil.rmtree(folder, ignore_errors=True)
-        remove_empty(list(dict.fromkeys(parents)))
-
-
-def _let_stay(started: Started, folder: Path, describe: Describe, lasting: float | None) -> State:
-    try:
-        (folder / "cluster.yaml").write_text(describe(client_env(folder)), encoding="utf-8")
-        add_stand_ins(folder)
-        return started.stay(lasting)
-    except BaseException:
-        started.end()
-        raise
-
-
-def _require_space(base: Path, mib: int) -> None:
-    free = shutil.disk_usage(base).free // 2**20
-    if free < mib:
-        raise SandboxFailed(
-            f"{base} has {free} MiB free, and a sandbox takes {mib}",
-            hint="make room, or set XDG_STATE_HOME to a folder on a local disk that has some",
-        )
-
-
-def _same(state: State, shape: Shape, accounting: bool) -> State:
-    if state.condition == "starting":
-        raise SandboxFailed(
-            f"sandbox {state.name!r} is just being started by another command",
-            hint=f"wait a moment, then: slurmgpu sandbox status (or: slurmgpu sandbox down {state.name})",
-        )
-    if (state.shape, state.accounting) != (shape, accounting):
-        raise SandboxFailed(
-            f"sandbox {state.name!r} runs already, in another shape: {size_of(state)}",
-            hint=f"end it first: slurmgpu sandbox down {state.name}; or start a second one: --name OTHER",
-        )
-    return state
-
-
 def bring_down(name: str) -> Ended | None:
-    """End the sandbox of this name, crashed or alive, and look for what is left; None when there is none."""
+    """End the sandbox of this name, crashed or alive, and return its remains; None when there is none."""
     folder = folder_of(name)
     if not folder.is_dir():
         return None
@@ -286,7 +250,7 @@ def _clean(name: str, folder: Path, state: State | None) -> Ended:
     crashed = state is None or state.condition == "crashed"
     # By their sockets: a port alone may have a new owner by the time it is looked at.
     own = sockets_of(processes_of(folder, token))
-    # What is left from before the machine's last start are files alone.
+    # Only files can remain from before the machine's last start.
     if state is not None and is_running(state.supervisor):
         os.kill(state.supervisor.pid, signal.SIGTERM)
         deadline = time.monotonic() + ENDING_SECONDS
@@ -306,7 +270,7 @@ def _clean(name: str, folder: Path, state: State | None) -> Ended:
 
 
 def running_sandbox(name: str) -> tuple[State, Path]:
-    """The state and folder of a sandbox that is alive; SandboxFailed says what to do when it is not."""
+    """Return the state and folder of a sandbox that is alive; SandboxFailed says what to do when it is not."""
     folder = folder_of(name)
     state = read_state(folder)
     if state is None and not folder.is_dir():
@@ -326,24 +290,23 @@ def running_sandbox(name: str) -> tuple[State, Path]:
 
 
 def environment_of(state: State, folder: Path) -> dict[str, str]:
-    """The variables that make Slurm's commands and slurmgpu's talk to this sandbox."""
+    """Return the variables that make Slurm's commands and slurmgpu's talk to this sandbox."""
     variables = {
         "SLURM_CONF": str(folder / "slurm.conf"),
         "SLURMGPU_CLUSTER": str(folder / "cluster.yaml"),
         "SLURMGPU_SANDBOX": state.name,
     }
-    client = find_program("sbatch")
-    path = os.environ.get("PATH", os.defpath)
-    if client and str(Path(client).parent) not in path.split(os.pathsep):
-        variables["PATH"] = f"{path}{os.pathsep}{Path(client).parent}"
+    sbatch, path = find_program("sbatch"), os.environ.get("PATH", os.defpath)
+    if sbatch and str(Path(sbatch).parent) not in path.split(os.pathsep):
+        variables["PATH"] = f"{path}{os.pathsep}{Path(sbatch).parent}"
     return variables
 
 
 def entering(state: State, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """The variables that a shell has to unset, and those it has to set, to talk to this sandbox.
+    """Return the variables that a shell has to unset, and those it has to set, to talk to this sandbox.
 
-    Whatever would send Slurm's commands elsewhere (SLURM_CLUSTERS: to production), or change what they do, goes.
-    What there was is kept in one variable, for `leaving`.
+    Whatever would send Slurm's commands elsewhere (SLURM_CLUSTERS: to production), or change what they do, goes,
+    and is kept in one variable, for `leaving`.
     """
     variables = environment_of(state, folder)
     kept = scrubbed(os.environ)
@@ -355,7 +318,7 @@ def entering(state: State, folder: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def leaving() -> tuple[list[str], dict[str, str]]:
-    """The variables that a shell has to unset, and those it has to set, to be as before `entering`."""
+    """Return the variables that a shell has to unset, and those it has to set, to be as before `entering`."""
     try:
         before = {str(name): str(value) for name, value in json.loads(os.environ.get(BEFORE, "{}")).items()}
     except (ValueError, AttributeError):
@@ -367,10 +330,10 @@ def leaving() -> tuple[list[str], dict[str, str]]:
 
 
 def user_env(state: State, folder: Path) -> dict[str, str]:
-    """A whole environment for a command in this sandbox."""
+    """Return the whole environment of a command in this sandbox."""
     return client_env(folder) | environment_of(state, folder)
 
 
 def can_account() -> list[str]:
-    """The programs for accounting that this machine lacks."""
+    """Return the programs for accounting that this machine lacks."""
     return [name for name in missing_programs() if name not in missing_programs(accounting=False)]

@@ -1,7 +1,4 @@
-"""Which processes belong to a sandbox, read from /proc.
-
-Talks to a sandbox's supervisor: requests go through a FIFO, and a file says what became of them.
-"""
+"""The processes of a sandbox: those that /proc shows, and its supervisor, which is sent requests through a FIFO."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ __all__ = [
     "TOKEN",
     "Keeper",
     "Process",
+    "boot_id",
     "end_processes",
     "identify",
     "is_running",
@@ -53,7 +51,7 @@ class Process:
 
 
 def boot_id() -> str:
-    """What this start of the machine is called."""
+    """Return the id of this start of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -67,13 +65,13 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def identify(pid: int) -> Process | None:
-    """The process of this id now; None when there is none."""
+    """Return the process that has this id now; None when there is none."""
     fields = _stat(pid)
     return Process(pid, int(fields[19]), boot_id()) if fields else None
 
 
 def is_running(process: Process) -> bool:
-    """Whether this very process still runs (a zombie does not)."""
+    """Return True if this very process still runs (a zombie does not)."""
     return _lives(process.pid) and identify(process.pid) == process
 
 
@@ -83,98 +81,85 @@ def _lives(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process does nothing until it is continued (signal(7), SIGSTOP)."""
+    """Return True if a process does nothing until it is continued (signal(7), SIGSTOP)."""
     fields = _stat(pid)
     return fields is not None and fields[0] in {"T", "t"}
 
 
+def _entries() -> list[Path]:
+    return [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
 def _environments() -> dict[int, set[bytes]]:
-    """The environment of each process of this user that can be read."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
+    """Return the environment of each process of this user that can be read."""
+    environments = {}
+    for entry in _entries():
+        if int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                found[int(entry.name)] = set((entry / "environ").read_bytes().split(b"\0"))
-    return found
+                environments[int(entry.name)] = set((entry / "environ").read_bytes().split(b"\0"))
+    return environments
 
 
-def _variable(name: str, value: str) -> bytes:
+def _variable(name: str, value: str | Path) -> bytes:
     return f"{name}={value}".encode()
 
 
 def processes_of(folder: Path, token: str | None) -> list[int]:
-    """The daemons with this token, tasks and step daemons of jobs in this sandbox, and everything below these.
+    """Return the daemons with this token, tasks and step daemons of jobs in this sandbox, and everything below these.
 
     A shell that merely talks to the sandbox has its SLURM_CONF, too, but no token and no node of its own.
     Without a token (it can no longer be read) the daemons are those with any.
     """
     mark = None if token is None else _variable(TOKEN, token)
-    conf = _variable("SLURM_CONF", str(folder / "slurm.conf"))
+    conf = _variable("SLURM_CONF", folder / "slurm.conf")
     own = (b"SLURMD_NODENAME=", *((TOKEN.encode() + b"=",) if token is None else ()))
-    found: set[int] = set()
-    for pid, environment in _environments().items():
-        inside = conf in environment and any(variable.startswith(own) for variable in environment)
-        if mark in environment or inside:
-            found |= {pid, *descendants(pid)}
-    for pid in _step_daemons(folder):
-        found |= {pid, *descendants(pid)}
-    return sorted(filter(_lives, found))
-
-
-def _step_daemons(folder: Path) -> list[int]:
-    """The step daemons that have a file of the folder open or work in it, even after it is deleted.
-
-    Newer releases write their title over their environment, and without slurmd they never end.
-    """
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if not entry.name.isdigit() or not (entry / "exe").readlink().name.startswith("slurmstepd"):
-                continue
-            work_dir = str((entry / "cwd").readlink())
-        except OSError:
-            continue
-        targets = [work_dir, *_open_files(int(entry.name))]
-        if any(Path(target.removesuffix(" (deleted)")).is_relative_to(folder) for target in targets):
-            found.append(int(entry.name))
-    return found
+    roots = [
+        pid
+        for pid, environment in _environments().items()
+        if mark in environment or (conf in environment and any(each.startswith(own) for each in environment))
+    ]
+    # Newer step daemons write their title over their environment, and without slurmd they never end: they have a
+    # file of the folder open or work in it, even after it is deleted.
+    for entry in _entries():
+        with contextlib.suppress(OSError):
+            if (entry / "exe").readlink().name.startswith("slurmstepd"):
+                targets = [str((entry / "cwd").readlink()), *_open_files(int(entry.name))]
+                if any(Path(one.removesuffix(" (deleted)")).is_relative_to(folder) for one in targets):
+                    roots.append(int(entry.name))
+    return sorted(
+        pid for pid in {below for root in roots for below in (root, *descendants(root))} if _lives(pid)
+    )
 
 
 def sockets_of(pids: Iterable[int]) -> set[int]:
-    """The inodes of the sockets that these processes hold, as far as they can be read."""
+    """Return the inodes of the sockets that these processes hold, as far as they can be read."""
     held = (re.fullmatch(r"socket:\[(\d+)\]", name) for pid in pids for name in _open_files(pid))
     return {int(match[1]) for match in held if match}
 
 
 def _open_files(pid: int) -> list[str]:
-    """What a process has open, as proc(5) names it in fd: paths, ``socket:[INODE]``; what can be read of it."""
-    found = []
-    # The process, and what it holds, may be gone at any moment.
+    """Return the open files of a process as proc(5) names them in fd: paths, ``socket:[INODE]``."""
+    names = []
+    # The process, and its files, may be gone at any moment.
     with contextlib.suppress(OSError):
         for handle in (Path("/proc") / str(pid) / "fd").iterdir():
             with contextlib.suppress(OSError):
-                found.append(str(handle.readlink()))
-    return found
+                names.append(str(handle.readlink()))
+    return names
 
 
 def tasks_on(folder: Path, node: str) -> list[int]:
-    """The processes of jobs on one node of this sandbox, and the step daemons above them."""
-    wanted = {_variable("SLURM_CONF", str(folder / "slurm.conf")), _variable("SLURMD_NODENAME", node)}
-    found: set[int] = set()
+    """Return the processes of jobs on one node of this sandbox, and the step daemons above them."""
+    wanted = {_variable("SLURM_CONF", folder / "slurm.conf"), _variable("SLURMD_NODENAME", node)}
+    tasks: set[int] = set()
     for pid, environment in _environments().items():
         if wanted <= environment:
-            found |= {pid, *descendants(pid)}
+            tasks |= {pid, *descendants(pid)}
             parent = int((_stat(pid) or ["", "0"])[1])
-            if parent and _name(parent) == "slurmstepd":
-                found.add(parent)
-    return sorted(found)
-
-
-def _name(pid: int) -> str:
-    try:
-        return (Path("/proc") / str(pid) / "comm").read_text().strip()
-    except OSError:
-        return ""
+            with contextlib.suppress(OSError):
+                if parent and (Path("/proc") / str(parent) / "comm").read_text().strip() == "slurmstepd":
+                    tasks.add(parent)
+    return sorted(tasks)
 
 
 def end_processes(pids: list[int], seconds: float = 5) -> None:
@@ -188,7 +173,7 @@ def end_processes(pids: list[int], seconds: float = 5) -> None:
 
 
 def launch(folder: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a supervisor for the folder; it ends when its standard input closes, until it is told to stay."""
+    """Start a supervisor for the folder, which ends when its standard input closes unless told to stay."""
     os.mkfifo(folder / "requests", 0o600)
     with (folder / "log" / "supervisor.out").open("ab") as out:
         return subprocess.Popen(
@@ -210,36 +195,28 @@ class Keeper:
         self.folder = folder
 
     def daemons(self) -> dict[str, dict[str, Any]]:
-        """What the supervisor wrote of each daemon: argv, pid, how it ended, whether it is wanted."""
+        """Return the supervisor's note on each daemon: argv, pid, how it ended, whether it is wanted."""
         try:
-            found: dict[str, dict[str, object]] = json.loads((self.folder / "daemons.json").read_bytes())
+            return dict(json.loads((self.folder / "daemons.json").read_bytes()))
         except FileNotFoundError:
             return {}
-        return found
 
     def start(self, name: str, argv: list[str], port: int | None = None) -> None:
-        """Have a daemon started; while it is down again, nobody else gets the port that it listens on."""
+        """Have a daemon started; while it is down again, nobody else gets its port."""
         self._send({"do": "start", "name": name, "argv": argv, "port": port})
 
     def stop(self, name: str) -> None:
-        """Have a daemon ended; return when it is."""
+        """Have a daemon ended, and wait for its end."""
         self._send({"do": "stop", "name": name})
         self.wait(f"the end of {name}", lambda: name not in self.running(), 60)
 
     def restart(self, name: str) -> None:
-        """Have a daemon that has ended started again, as it was; return when it is."""
+        """Have a daemon that has ended started again, as it was, and wait for its start."""
         old = self.daemons()[name]
         self.start(name, old["argv"], old["port"])
         deadline = time.monotonic() + 30
         while self.daemons()[name] == old and time.monotonic() < deadline:
             time.sleep(0.02)
-
-    def restart_ended(self, *names: str) -> None:
-        """Have those of these daemons that have ended started again, one after the other."""
-        for name in names:
-            daemon = self.daemons().get(name)
-            if daemon and daemon["ended"] is not None:
-                self.restart(name)
 
     def signal(self, name: str, number: int) -> None:
         """Have a daemon signalled."""
@@ -250,11 +227,11 @@ class Keeper:
         self._send({"do": "stay", "until": until})
 
     def running(self) -> list[str]:
-        """The names of the daemons that have not ended."""
+        """Return the names of the daemons that have not ended."""
         return [name for name, daemon in self.daemons().items() if daemon["ended"] is None]
 
     def lost(self) -> dict[str, str]:
-        """The daemons that ended though they were wanted, and how."""
+        """Return the daemons that ended though they were wanted, and how."""
         return {
             name: daemon["ended"]
             for name, daemon in self.daemons().items()
@@ -264,7 +241,7 @@ class Keeper:
     def wait(
         self, what: str, ready: Callable[[], bool], seconds: float, despite: Collection[str] = ()
     ) -> None:
-        """Wait for ``ready``; SandboxFailed, with the ends of the logs, if a daemon not in ``despite`` ends before."""
+        """Wait for ``ready``; raise SandboxFailed if a daemon not in ``despite`` ends before."""
         deadline = time.monotonic() + seconds
         while not ready():
             for name, how in self.lost().items():
@@ -275,7 +252,7 @@ class Keeper:
             time.sleep(0.05)
 
     def failure(self, message: str) -> SandboxFailed:
-        """An error with the ends of the daemons' logs."""
+        """Return an error with the ends of the daemons' logs."""
         logs = tail_of_logs(self.folder, 15)
         hint = None
         if any(ONE_NODE_ONLY in line for line in logs):
@@ -299,7 +276,7 @@ class Keeper:
 
 
 def tail_of_logs(folder: Path, lines: int, daemon: str | None = None) -> list[str]:
-    """The last lines of every log, or of one daemon's, each under the log's name."""
+    """Return the last lines of every log, or of one daemon's, each under the log's name."""
     found = []
     for path in sorted((folder / "log").glob("*")):
         if daemon not in {None, path.stem}:

@@ -1,7 +1,4 @@
-"""The programs a sandbox runs: where they are, which release, how to install what is missing; and its errors.
-
-What a site has and a sandbox's machine may lack: containers, and modules in every shell. Found last, where there is none.
-"""
+"""The programs a sandbox runs: where they are, their release, how to install them, stand-ins for others."""
 
 from __future__ import annotations
 
@@ -38,10 +35,6 @@ FOR_ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaul
 # Distributions keep daemons where an ordinary user's PATH does not look.
 SYSTEM_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/libexec")
 
-_AMBIENT = re.compile(
-    r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SACCTMGR|SCONTROL|SCANCEL|SSTAT)_"
-)
-
 INSTALLING = """\
 Debian 12, Ubuntu 24.04, or newer:
     sudo apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core
@@ -57,7 +50,7 @@ Elsewhere, or for more nodes there: a container or virtual machine with Debian, 
 On a machine that belongs to a cluster, install none of them: ask its administrators."""
 
 ONE_NODE_ONLY = "Duplicated NodeHostName"
-"""What slurmctld says of several nodes on a host when it was built without --enable-multiple-slurmd."""
+"""Words of slurmctld about several nodes on a host when it was built without --enable-multiple-slurmd."""
 
 
 class SandboxFailed(SlurmGpuError):
@@ -69,12 +62,12 @@ class ProgramsMissing(SlurmUnreachable):
 
 
 def find_program(name: str) -> str | None:
-    """The program's path, looked up on PATH and then in the system's own folders."""
+    """Return the program's path, looked up on PATH and then in the system's own folders."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(SYSTEM_FOLDERS))
 
 
 def program(name: str) -> str:
-    """The program's path; ProgramsMissing when this machine lacks it."""
+    """Return the program's path; raise ProgramsMissing when this machine lacks it."""
     path = find_program(name)
     if path is None:
         raise ProgramsMissing(f"{name} is not on this machine", hint=INSTALLING)
@@ -82,7 +75,7 @@ def program(name: str) -> str:
 
 
 def missing_programs(accounting: bool = True) -> list[str]:
-    """The programs a sandbox needs that this machine lacks."""
+    """Return the programs a sandbox needs that this machine lacks."""
     return [name for name in NEEDED + (FOR_ACCOUNTING if accounting else ()) if find_program(name) is None]
 
 
@@ -97,12 +90,15 @@ def require_programs() -> None:
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what a surrounding job or a user's habits tell Slurm's commands."""
-    return {name: value for name, value in environment.items() if not _AMBIENT.match(name)}
+    """Return the environment without the settings of Slurm's commands by a surrounding job or the user."""
+    ambient = re.compile(
+        r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SACCTMGR|SCONTROL|SCANCEL|SSTAT)_"
+    )
+    return {name: value for name, value in environment.items() if not ambient.match(name)}
 
 
 def slurm_version() -> str:
-    """Version of the installed Slurm, such as 22.05.8."""
+    """Return the version of the installed Slurm, such as 22.05.8."""
     answer = subprocess.run([program("slurmctld"), "-V"], capture_output=True, text=True).stdout
     match = re.search(r"\d+\.\d+\.\S+", answer)
     if match is None:
@@ -111,35 +107,30 @@ def slurm_version() -> str:
 
 
 def slurm_release(version: str) -> tuple[int, int]:
-    """Release of a version, such as (22, 5) for 22.05.8."""
+    """Return the release of a version, such as (22, 5) for 22.05.8."""
     year, month = version.split(".")[:2]
     return int(year), int(month)
 
 
 def add_stand_ins(folder: Path) -> None:
-    """Write the stand-ins of a local run into a sandbox's folder, and have its TaskProlog hand them to each task."""
+    """Give a sandbox's jobs the containers and modules that its machine lacks: its TaskProlog hands them to each task."""
     own = folder / "stand-ins"
     own.mkdir()
     nobody = PretendedJob(0, "", 1, 1, 1, 0, 1, "", "", "/bin/bash", "", sys.executable, "", 1, 1, 1, 0, 0.0)
     nobody.save(str(own))
+    words = shlex.join([sys.executable, "-I", "-S", str(MAIN), "container"])
+    # In a folder of each job's own, which notes what was said once.
+    job = f'job={shlex.quote(str(own))}/${{SLURM_JOB_ID:-0}}\nmkdir -p "$job"\nln -sf ../job.json "$job/job.json"\n'
     for name in PROGRAMS:
-        words = shlex.join([sys.executable, "-I", "-S", str(MAIN), "container"])
-        # In a folder of each job's own, where what was said once is noted.
-        job = f'job={shlex.quote(str(own))}/${{SLURM_JOB_ID:-0}}\nmkdir -p "$job"\nln -sf ../job.json "$job/job.json"\n'
         write_executable(own / name, f'{job}exec {words} "$job" {name} "$@"')
-    with (folder / "task_prolog").open("a", encoding="utf-8") as prolog:
-        prolog.write(_prolog(own))
-
-
-def _prolog(own: Path) -> str:
-    """Return lines of a TaskProlog: Slurm sets in each task what they print behind ``export``."""
-    said = 'echo "slurmgpu sandbox: module $*: nothing is loaded" >&2'
-    loaded = 'LOADEDMODULES="${LOADEDMODULES-}:$(IFS=:; echo "${*:2}")"'  # where a script looks at what it has loaded
-    words = "list|av|avail|purge|use|unuse|load|unload|add|del|rm|swap|show|spider|save|restore|help"
-    module = f"() {{  {said}; {loaded}; }}"
-    ml = f'() {{  case ${{1-list}} in {words}) module "$@" ;; *) module load "$@" ;; esac; }}'
-    # Where the machine has a module system, a batch shell of a user has its function: here it is loaded at the first call.
-    return f"""\
+    nothing = 'echo "slurmgpu sandbox: module $*: nothing is loaded" >&2'
+    loaded = 'LOADEDMODULES="${LOADEDMODULES-}:$(IFS=:; echo "${*:2}")"'  # for scripts that look at the loaded ones
+    listing = "list|av|avail|purge|use|unuse|load|unload|add|del|rm|swap|show|spider|save|restore|help"
+    module = f"() {{  {nothing}; {loaded}; }}"
+    ml = f'() {{  case ${{1-list}} in {listing}) module "$@" ;; *) module load "$@" ;; esac; }}'
+    # Slurm sets in each task what these lines print behind ``export``. The stand-ins come last on PATH. Where the machine
+    # has a module system, a batch shell of a user has its function: here it is loaded at the first call.
+    lines = f"""\
 own={shlex.quote(str(own))}
 module={shlex.quote(module)}
 ml={shlex.quote(ml)}
@@ -157,3 +148,5 @@ done
 env | grep '^BASH_FUNC_module\\|^LMOD_CMD=\\|^MODULESHOME=' >/dev/null ||
     printf 'export BASH_FUNC_%s%%%%=%s\\n' module "$module" ml "$ml"
 """
+    with (folder / "task_prolog").open("a", encoding="utf-8") as prolog:
+        prolog.write(lines)

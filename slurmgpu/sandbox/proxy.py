@@ -1,4 +1,4 @@
-"""Stands before the controller, hands requests on, and loses its replies: a network that fails at the worst moment.
+"""A proxy before the controller that hands requests on and loses replies: a network that fails at the worst moment.
 
 ``proxy.py LISTEN_PORT CONTROLLER_PORT``; needs nothing but the standard library. USR1 makes it hand replies on, USR2
 makes it lose them again: the step daemons of jobs that began meanwhile know no other port for as long as they live.
@@ -12,7 +12,7 @@ import sys
 import threading
 
 honest = threading.Event()
-"""Whether replies are handed on."""
+"""Set: replies are handed on."""
 
 
 def pass_on(client: socket.socket, controller_port: int) -> None:

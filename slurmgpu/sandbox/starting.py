@@ -1,4 +1,4 @@
-"""Starts a Slurm in an empty folder: munge, a database and its daemon, the controller, the nodes."""
+"""Starts a Slurm in an empty folder: ports, munge, a database and its daemon, the controller, the nodes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import datetime
 import os
 import pwd
+import random
 import secrets
+import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +26,6 @@ from slurmgpu.sandbox.configuration import (
     Shape,
     gres_conf,
     host_name,
-    plugin_folder,
-    reserved_ports,
     slurm_conf,
     slurmdbd_conf,
     task_prolog,
@@ -34,16 +34,71 @@ from slurmgpu.sandbox.processes import TOKEN, Keeper, identify, launch
 from slurmgpu.sandbox.programs import SandboxFailed, program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.state import State, write_state
 
-__all__ = ["CONTROLLER_CONF", "Started", "client_env", "start"]
+__all__ = ["CONTROLLER_CONF", "Started", "client_env", "plugin_folder", "reserved_ports", "start"]
 
+CANDIDATES = range(30_000, 65_536)
+"""Above the ports under which jobs meet (templates/rendezvous.sh.j2)."""
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 CONTROLLER_CONF = "slurmctld.conf"
 BY_ITSELF_SECONDS = 15.0
-"""In which a supervisor whose starter has closed its pipe ends; after that it is told to."""
+"""Time for a supervisor to end by itself once its starter has closed the pipe; then it is told to."""
+
+
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Yield different ports of the loopback interface that nobody listens on now.
+
+    Until the end of the ``with``, by which their daemons are to listen, no other sandbox on this machine gets them:
+    for each a socket without a file is held whose name says so (unix(7), abstract).
+
+    The ports are outside the range from which the kernel serves whoever names none (ip(7), ip_local_port_range), as
+    each srun does: a port of that range could go to somebody else before its daemon has started, or while it is down.
+    On a machine that leaves no others, they are from that range.
+    """
+    try:
+        lowest, highest = map(int, EPHEMERAL.read_text().split())
+    except (OSError, ValueError):
+        lowest, highest = 32_768, 60_999
+    candidates = [port for port in CANDIDATES if not lowest <= port <= highest]
+    # By chance: others who look for a free port, and know nothing of such names, mostly begin at one end.
+    random.SystemRandom().shuffle(candidates)
+    with ExitStack() as reserved:
+        # Held together, so that they differ.
+        with ExitStack() as held:
+            ports: list[int] = []
+            for candidate in [*candidates, *[0] * count]:
+                if len(ports) == count:
+                    break
+                probe = held.enter_context(socket.socket())
+                with contextlib.suppress(OSError), ExitStack() as named:
+                    probe.bind(("127.0.0.1", candidate))
+                    port: int = probe.getsockname()[1]
+                    # Fails where another sandbox has reserved the port.
+                    named.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0slurmgpu-port-{port}")
+                    reserved.push(named.pop_all())
+                    ports.append(port)
+        yield ports
+
+
+def plugin_folder(daemon: Path) -> Path | None:
+    """Return the folder of a daemon's plugins if its Slurm was unpacked into some folder, None for the system's."""
+    prefix = daemon.resolve().parent.parent
+    if prefix in {Path("/"), Path("/usr")}:
+        return None
+    for pattern in ("lib/*/slurm-wlm", "lib/slurm", "lib64/slurm"):
+        for found in prefix.glob(f"{pattern}/auth_munge.so"):
+            return found.parent
+    return None
+
+
+def client_env(folder: Path) -> dict[str, str]:
+    """Return this process's environment, scrubbed and pointed at the sandbox in ``folder``."""
+    return scrubbed(os.environ) | {"SLURM_CONF": str(folder / "slurm.conf")}
 
 
 @dataclass
 class Started:
-    """A Slurm that is up. Its supervisor ends it when ``supervisor.stdin`` closes, unless told to stay."""
+    """A Slurm that is up; its supervisor ends it when ``supervisor.stdin`` closes, unless told to stay."""
 
     folder: Path
     state: State
@@ -51,7 +106,7 @@ class Started:
     supervisor: subprocess.Popen[bytes]
 
     def stay(self, lasting: float | None) -> State:
-        """Let it outlive this process, for some seconds or for good; what is written down then."""
+        """Let it outlive this process, for some seconds or for good; return the state then written."""
         until = None if lasting is None else time.time() + lasting
         moment = None if until is None else datetime.datetime.fromtimestamp(until, datetime.timezone.utc)
         self.state = self.state.model_copy(update={"ready": True, "until": moment})
@@ -74,11 +129,6 @@ class Started:
         self.supervisor.wait(timeout=60)
 
 
-def client_env(folder: Path) -> dict[str, str]:
-    """This process's environment, scrubbed and pointed at the sandbox in ``folder``."""
-    return scrubbed(os.environ) | {"SLURM_CONF": str(folder / "slurm.conf")}
-
-
 Stage = Literal["starting", "configured"]
 
 
@@ -96,13 +146,40 @@ def start(
 
     ``on["starting"]`` is called when the folder says so, ``on["configured"]`` between Slurm's files and its first daemon.
     """
-    return _Start(folder, cluster, shape, accounting, seconds).run(name, on)
+    slurm, token = _Start(folder, cluster, shape, accounting, seconds), secrets.token_hex(16)
+    place = slurm.place
+    (folder / "log").mkdir()
+    # mariadbd's folder is private to this user: that is what keeps others out, no password.
+    supervisor = launch(folder, slurm.env | {TOKEN: token, "MYSQL_UNIX_PORT": f"{folder}/mariadb.sock"})
+    with slurm.reserved, ExitStack() as on_failure:
+        process = identify(supervisor.pid)
+        assert process is not None
+        database_ports = (place.database_port,) if accounting else ()
+        state = State(
+            name=name,
+            cluster=cluster,
+            since=datetime.datetime.now(datetime.timezone.utc),
+            version=slurm.version,
+            accounting=accounting,
+            shape=shape,
+            ports=(place.controller_port, *database_ports, *(place.node_ports if shape.live else ())),
+            token=token,
+            supervisor=process,
+        )
+        started = Started(folder, state, slurm.keeper, supervisor)
+        on_failure.callback(started.end)
+        write_state(folder, state)
+        on.get("starting", lambda: None)()
+        slurm.configure()
+        on.get("configured", lambda: None)()
+        slurm.start_daemons()
+        on_failure.pop_all()
+    return started
 
 
 class _Start:
     def __init__(self, folder: Path, cluster: str, shape: Shape, accounting: bool, seconds: float) -> None:
-        self.folder = folder
-        self.shape = shape
+        self.folder, self.shape = folder, shape
         self.deadline = time.monotonic() + seconds
         self.version = slurm_version()
         self.env = client_env(folder)
@@ -122,44 +199,7 @@ class _Start:
         )
         self.keeper = Keeper(folder)
 
-    def run(self, name: str, on: Mapping[Stage, Callable[[], None]]) -> Started:
-        folder, token = self.folder, secrets.token_hex(16)
-        (folder / "log").mkdir()
-        # mariadbd's folder is private to this user: that is what keeps others out, no password.
-        supervisor = launch(folder, self.env | {TOKEN: token, "MYSQL_UNIX_PORT": f"{folder}/mariadb.sock"})
-        with self.reserved, ExitStack() as on_failure:
-            process = identify(supervisor.pid)
-            assert process is not None
-            state = State(
-                name=name,
-                cluster=self.place.cluster,
-                since=datetime.datetime.now(datetime.timezone.utc),
-                version=self.version,
-                accounting=self.place.accounting,
-                shape=self.shape,
-                ports=self._listened_on(),
-                token=token,
-                supervisor=process,
-            )
-            started = Started(folder, state, self.keeper, supervisor)
-            on_failure.callback(started.end)
-            write_state(folder, state)
-            on.get("starting", lambda: None)()
-            self._configure()
-            on.get("configured", lambda: None)()
-            self._start()
-            on_failure.pop_all()
-        return started
-
-    def _listened_on(self) -> tuple[int, ...]:
-        place = self.place
-        return (
-            place.controller_port,
-            *([place.database_port] if place.accounting else ()),
-            *(place.node_ports if self.shape.live else ()),
-        )
-
-    def _configure(self) -> None:
+    def configure(self) -> None:
         folder, place, shape = self.folder, self.place, self.shape
         live = shape.nodes if shape.live else []
         for name in ("state", "spool", "gpu", *(f"spool/{node}" for node in live)):
@@ -181,9 +221,9 @@ class _Start:
         if place.release >= (23, 2):
             _write(folder / "cgroup.conf", b"CgroupPlugin=disabled\n")
 
-    def _start(self) -> None:
-        folder = self.folder
-        if self.place.accounting:
+    def start_daemons(self) -> None:
+        folder, place, shape = self.folder, self.place, self.shape
+        if place.accounting:
             self._start_database()
         self._daemon(
             "munged", "-F", "--force", f"--socket={folder}/munge.sock", f"--key-file={folder}/munge.key",
@@ -191,19 +231,26 @@ class _Start:
             f"--log-file={folder}/log/munged.log",
         )  # fmt: skip
         self._wait("munged", lambda: _is_socket(folder / "munge.sock"))
-        if self.place.accounting:
+        if place.accounting:
             self._wait("mariadbd", lambda: _is_socket(folder / "mariadb.sock"))
-            self._daemon("slurmdbd", "-D", port=self.place.database_port)
+            self._daemon("slurmdbd", "-D", port=place.database_port)
             self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
             self._add_accounts()
-        self._daemon("slurmctld", "-D", "-f", f"{folder}/{CONTROLLER_CONF}", port=self.place.controller_port)
+        self._daemon("slurmctld", "-D", "-f", f"{folder}/{CONTROLLER_CONF}", port=place.controller_port)
         self._wait("slurmctld", lambda: self._succeeds("scontrol", "ping"))
-        if self.shape.live:
-            for node, port in zip(self.shape.nodes, self.place.node_ports, strict=True):
+        if shape.live:
+            for node, port in zip(shape.nodes, place.node_ports, strict=True):
                 self._daemon("slurmd", "-D", "-N", node, name=f"slurmd-{node}", port=port)
         self._wait("the nodes", self._all_nodes_idle)
-        if self.place.accounting:
-            self._limit_tres()
+        limits = (
+            _same_words({qos.name: qos.tres for qos in shape.qos if qos.tres}) if place.accounting else {}
+        )
+        if limits:
+            # The database knows of GPUs a moment after the controller has come up.
+            show = ("sacctmgr", "-n", "-P", "show", "tres", "format=type,name")
+            self._wait("gres/gpu in the database", lambda: "gres|gpu" in self._ask(*show).stdout)
+        for tres, names in limits.items():
+            self._account("modify", "qos", names, "set", *tres)
 
     def _start_database(self) -> None:
         # One shell for both steps, so that the second needs nobody who waits for the first.
@@ -224,45 +271,33 @@ class _Start:
         self.keeper.start("mariadbd", ["/bin/sh", "-c", f"{create} && exec {serve}"])
 
     def _add_accounts(self) -> None:
-        shape, user = self.shape, self.place.user
-        default = shape.accounts[0]
-        words = [["cluster", self.place.cluster], ["account", ",".join(shape.accounts)]]
+        shape, accounts = self.shape, ",".join(self.shape.accounts)
+        self._account("add", "cluster", self.place.cluster)
+        self._account("add", "account", accounts)
         # `normal` is in every database.
-        alike = _alike({qos.name: qos.limits for qos in shape.qos if qos.name != "normal"})
-        words += [["qos", names, *limits] for limits, names in alike.items()]
-        names = ",".join(dict.fromkeys(["normal", *(qos.name for qos in shape.qos if qos.given)]))
-        about_qos = [f"qos={names}", f"defaultqos={shape.default_qos}"] if shape.qos else []
-        words += [
-            ["user", user, f"account={','.join(shape.accounts)}", f"defaultaccount={default}", *about_qos]
-        ]
-        for one in words:
-            self._account("add", *one)
+        limits = _same_words({qos.name: qos.limits for qos in shape.qos if qos.name != "normal"})
+        for words, names in limits.items():
+            self._account("add", "qos", names, *words)
+        given = ",".join(dict.fromkeys(["normal", *(qos.name for qos in shape.qos if qos.given)]))
+        about_qos = [f"qos={given}", f"defaultqos={shape.default_qos}"] if shape.qos else []
+        user = ["user", self.place.user, f"account={accounts}", f"defaultaccount={shape.accounts[0]}"]
+        self._account("add", *user, *about_qos)
         for qos in shape.qos:
             if qos.name == "normal" and qos.limits:
                 self._account("modify", "qos", "normal", "set", *qos.limits)
 
-    def _limit_tres(self) -> None:
-        alike = _alike({qos.name: qos.tres for qos in self.shape.qos if qos.tres})
-        if alike:
-            # The database knows of GPUs a moment after the controller has come up.
-            self._wait("gres/gpu in the database", self._gpus_are_known)
-        for tres, names in alike.items():
-            self._account("modify", "qos", names, "set", *tres)
-
-    def _gpus_are_known(self) -> bool:
-        return "gres|gpu" in self._ask("sacctmgr", "-n", "-P", "show", "tres", "format=type,name").stdout
-
     def _account(self, *words: str) -> None:
         answer = self._ask("sacctmgr", "-i", *words)
         if answer.returncode:
-            said = (answer.stderr or answer.stdout).strip()
-            raise SandboxFailed(f"the sandbox failed: sacctmgr -i {' '.join(words)}: {said}")
+            error = (answer.stderr or answer.stdout).strip()
+            raise SandboxFailed(f"the sandbox failed: sacctmgr -i {' '.join(words)}: {error}")
 
     def _all_nodes_idle(self) -> bool:
         # Nodes in the cloud are idle with a ~ while they have no power.
-        states = self._ask("sinfo", "-h", "-N", "-o", "%N %T").stdout.split("\n")[:-1]
-        rows = {tuple(line.split()) for line in states}
-        return {node for node, state in rows if state in {"idle", "idle~"}} == set(self.shape.nodes)
+        rows = self._ask("sinfo", "-h", "-N", "-o", "%N %T").stdout.split("\n")[:-1]
+        return {node for node, state in map(str.split, rows) if state in {"idle", "idle~"}} == set(
+            self.shape.nodes
+        )
 
     def _succeeds(self, *argv: str) -> bool:
         return self._ask(*argv).returncode == 0
@@ -272,12 +307,7 @@ class _Start:
         argv = [program(command), *arguments]
         try:
             return subprocess.run(
-                argv,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=60,
+                argv, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
             )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(argv, 1, "", "no answer in 60 s")
@@ -289,8 +319,8 @@ class _Start:
         self.keeper.wait(what, ready, max(self.deadline - time.monotonic(), 0.1))
 
 
-def _alike(words: dict[str, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """The names that have the same words, comma-separated: each call of sacctmgr takes a third of a second."""
+def _same_words(words: dict[str, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """Return the names that share the same words, comma-separated: each call of sacctmgr takes a third of a second."""
     return {one: ",".join(name for name, same in words.items() if same == one) for one in words.values()}
 
 

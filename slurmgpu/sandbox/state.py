@@ -1,4 +1,4 @@
-"""What is written down about a sandbox, in ``state.json`` of its folder, and where the folders are."""
+"""The record of a sandbox in ``state.json`` of its folder, and the folders of all sandboxes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class State(Model):
     accounting: bool
     shape: Shape
     ports: tuple[int, ...]
-    """Those that its daemons listen on, the controller's first."""
+    """The ports that its daemons listen on, the controller's first."""
     token: str
     supervisor: Process
     ready: bool = False
@@ -53,14 +53,14 @@ class State(Model):
 
     @property
     def condition(self) -> Literal["alive", "starting", "crashed"]:
-        """Whether it lives: its supervisor does, or it has crashed."""
+        """Return its condition: it has crashed if its supervisor is gone."""
         if not is_running(self.supervisor):
             return "crashed"
         return "alive" if self.ready else "starting"
 
 
 def base_folder() -> Path:
-    """The folder of this user's sandboxes: slurmgpu/sandbox in XDG_STATE_HOME, or in ~/.local/state.
+    """Return the folder of this user's sandboxes: slurmgpu/sandbox in XDG_STATE_HOME, or in ~/.local/state.
 
     Not in XDG_RUNTIME_DIR, which is emptied when the user logs out, while the daemons go on.
     """
@@ -71,9 +71,9 @@ def base_folder() -> Path:
 
 
 def _check_own(folder: Path) -> None:
-    """SandboxFailed for a folder that somebody else made, and could put another sandbox in.
+    """Raise SandboxFailed for a folder that somebody else made, and could put another sandbox in.
 
-    What is in a sandbox's folder runs as its user: Slurm's commands load what its slurm.conf names.
+    Programs in a sandbox's folder run as its user: Slurm's commands load the plugins that its slurm.conf names.
     """
     foreign = Trust().foreign(folder)
     if foreign is not None:
@@ -84,7 +84,7 @@ def _check_own(folder: Path) -> None:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of the sandbox of this name; InvalidInput for a name or a path that cannot be one."""
+    """Return the folder of the sandbox of this name; raise InvalidInput for an impossible name or path."""
     if not NAME.match(name):
         raise InvalidInput(
             f"--name {name!r}: a sandbox's name is lower-case letters, digits and -, begins with a letter, "
@@ -109,12 +109,22 @@ def folder_of(name: str) -> Path:
 def locked() -> Iterator[list[Path]]:
     """Lock all sandboxes of this user, so that two commands do not claim or clean up the same one.
 
-    Gives the folders that had to be made, the innermost first. The lock is on the folder itself: no lock file is left.
+    Yields the folders that had to be made, the innermost first. The lock is on the folder itself, so no file is left.
     """
     base = base_folder()
     while True:
         made = [path for path in (base, *base.parents) if not path.exists()]
-        handle = _opened(base)
+        for attempts_left in range(5, -1, -1):
+            with _usable(base):
+                try:
+                    for folder in (base.parent, base):
+                        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    handle = os.open(base, os.O_RDONLY)
+                    break
+                except FileNotFoundError:
+                    # Another command has just removed it, or a folder around it, with its last sandbox.
+                    if not attempts_left:
+                        raise
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             # While we waited, its last sandbox may have ended, and taken the folder along.
@@ -125,24 +135,11 @@ def locked() -> Iterator[list[Path]]:
             os.close(handle)
 
 
-def _opened(base: Path, attempts: int = 5) -> int:
-    with _usable(base):
-        try:
-            for folder in (base.parent, base):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return os.open(base, os.O_RDONLY)
-        except FileNotFoundError:
-            # Another command has just removed it, or a folder around it, with its last sandbox.
-            if not attempts:
-                raise
-    return _opened(base, attempts - 1)
-
-
 def note_parents(folder: Path, made: list[Path]) -> None:
     """Note in a new sandbox's folder which folders around it slurmgpu has to remove again.
 
-    The other sandboxes are told, too: any may be the last to go. Whoever made the folders may come second, because they
-    are made before the lock is held.
+    Every sandbox has the list, because any may be the last to go. Whoever made the folders may come second, because
+    they are made before the lock is held.
     """
     others = [path for path in known_sandboxes().values() if path != folder]
     known = [one for other in others for one in parents_of(other)]
@@ -162,7 +159,7 @@ def write_state(folder: Path, state: State) -> None:
 
 
 def read_state(folder: Path) -> State | None:
-    """What is written there; None when that cannot be read: its starter died early, or another release wrote it."""
+    """Return the record; None when it cannot be read: its starter died early, or another release wrote it."""
     try:
         return State.model_validate_json((folder / "state.json").read_bytes())
     except (OSError, ValidationError):
@@ -170,7 +167,7 @@ def read_state(folder: Path) -> State | None:
 
 
 def known_sandboxes() -> dict[str, Path]:
-    """The folders of all sandboxes by name."""
+    """Return the folders of all sandboxes by name."""
     base = base_folder()
     with _usable(base):
         if not base.is_dir():
@@ -180,7 +177,7 @@ def known_sandboxes() -> dict[str, Path]:
 
 @contextmanager
 def _usable(base: Path) -> Iterator[None]:
-    """Say of the folder of all sandboxes why it cannot be used, and what to do."""
+    """Raise SandboxFailed, with a hint, where the folder of all sandboxes cannot be used."""
     try:
         yield
     except OSError as error:

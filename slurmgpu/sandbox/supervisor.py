@@ -1,15 +1,15 @@
-"""Keeps the daemons of one sandbox, and ends them all when it ends itself.
+"""The process that keeps the daemons of one sandbox, and ends them all when it ends itself.
 
-It is a process of its own, and needs nothing but the standard library. Until it is told to stay, it lives as
-long as its standard input is open: whoever starts a sandbox may be killed, the kernel then closes the pipe,
-and nothing is left behind. Requests are JSON objects, one a line, written to the FIFO ``requests``:
+It needs nothing but the standard library. Until it is told to stay, it lives as long as its standard input is open:
+if the starter of a sandbox is killed, the kernel closes the pipe, and nothing is left behind. Requests are JSON
+objects, one a line, written to the FIFO ``requests``:
 
 - ``{"do": "start", "name": ..., "argv": [...], "port": ...}`` starts a daemon that listens on a port (or null),
 - ``{"do": "stop", "name": ...}`` ends one, ``{"do": "signal", "name": ..., "signal": 19}`` signals one,
 - ``{"do": "stay", "until": SECONDS_SINCE_1970 or null}`` lets it outlive its starter.
 
-``daemons.json`` says what became of them. While a daemon is down its port is kept: another user who listened
-there would be sent what is meant for it.
+``daemons.json`` records how each of them runs or ended. While a daemon is down its port is kept: another user who
+listened there would get its messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below ``root``, from /proc; zombies are not counted."""
+    """Return every process below ``root``, from /proc, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -63,7 +63,7 @@ def descendants(root: int) -> list[int]:
 
 
 def parents_of(folder: Path) -> list[Path]:
-    """The folders around a sandbox's that slurmgpu made, the innermost first."""
+    """Return the folders around a sandbox's that slurmgpu made, the innermost first."""
     try:
         return [Path(one) for one in json.loads((folder / PARENTS).read_bytes())]
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ class Door:
 
 
 def listening() -> Iterator[tuple[int, int, int]]:
-    """Port, user and inode of each TCP socket that listens on this machine, from /proc (proc(5))."""
+    """Yield port, user and inode of each TCP socket that listens on this machine, from /proc (proc(5))."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for row in Path(table).read_text().splitlines()[1:]:
@@ -115,12 +115,12 @@ def listening() -> Iterator[tuple[int, int, int]]:
 
 
 def listener(port: int) -> int | None:
-    """The user whose socket listens on a TCP port of this machine; None where nobody does."""
+    """Return the user whose socket listens on a TCP port of this machine; None where nobody does."""
     return next((user for known, user, _ in listening() if known == port), None)
 
 
 class Supervisor:
-    """Starts and ends daemons, notes what became of them, and removes everything at the end."""
+    """Starts and ends daemons, records their ends, and removes everything at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -137,7 +137,9 @@ class Supervisor:
 
     def run(self) -> None:
         """Serve until the starter is gone, or, told to stay, until the time is up."""
-        while self._wanted():
+        while (self.parent is None or os.getppid() == self.parent) and (
+            self.until is None or time.time() < self.until
+        ):
             self._reap()
             for door in self.doors.values():
                 if door.shared and listener(door.port) is not None:
@@ -164,11 +166,6 @@ class Supervisor:
             # Held by another command: that one starts a sandbox there, or removes the folders itself.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_empty(parents)
-
-    def _wanted(self) -> bool:
-        if self.parent is not None and os.getppid() != self.parent:
-            return False
-        return self.until is None or time.time() < self.until
 
     def _serve(self, chunk: bytes) -> None:
         *lines, self.pending = (self.pending + chunk).split(b"\n")

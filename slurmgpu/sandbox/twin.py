@@ -1,7 +1,4 @@
-"""A described cluster's rules: QOS and limits in Slurm's words, accounts, and what no Slurm here enforces.
-
-From a described cluster to a sandbox like it.
-"""
+"""From a described cluster to a sandbox like it: nodes, partitions, QOS and limits, accounts, and the rest as notes."""
 
 from __future__ import annotations
 
@@ -15,20 +12,24 @@ from slurmgpu.models.units import Memory
 from slurmgpu.planning.accounts import missing_options, refused_options
 from slurmgpu.sandbox.configuration import ACCOUNTS, NodeGpus, NodeKind, PartitionShape, QosShape, Shape
 
-__all__ = ["accounts_of", "allowed_qos", "declared_qos", "limiting_qos", "not_enforced", "twin_of"]
+__all__ = ["GPUS", "accounts_of", "allowed_qos", "declared_qos", "limiting_qos", "not_enforced", "twin_of"]
 
+CPUS_COME_SINCE = (22, 5)
+"""The release of Slurm from which on jobs get a GPU's CPUs (DefCpuPerGPU) whose tasks ask for fewer."""
 
+# Assumed where a profile is silent; each use is told to the user.
+NODES, GPUS, CPUS, CPUS_PER_GPU, MIB_PER_CPU = 4, 4, 64, 16, 4096
+# Sandboxes of more nodes than this take long to start and show nothing more.
+MOST_NODES = 20_000
 NOBODYS = "none-is-legal"
 """A QOS that no user has."""
 LIFTING = {
-    "max_time": "PartitionTimeLimit",
-    "max_nodes": "PartitionMaxNodes",
-    "min_nodes": "PartitionMinNodes",
-}
+    "max_time": "PartitionTimeLimit", "max_nodes": "PartitionMaxNodes", "min_nodes": "PartitionMinNodes"
+}  # fmt: skip
 
 
 def declared_qos(cluster: Cluster, types: Mapping[str, str]) -> tuple[QosShape, ...]:
-    """The cluster's QOS in sacctmgr's words; ``types`` are the gres types by the profile's names of GPUs.
+    """Return the cluster's QOS in sacctmgr's words; ``types`` are the gres types by the profile's names of GPUs.
 
     A job over a limit of its own is refused (DenyOnLimit), not left waiting. A QOS that a partition names and the
     profile does not describe has no limits.
@@ -49,7 +50,7 @@ def declared_qos(cluster: Cluster, types: Mapping[str, str]) -> tuple[QosShape, 
 def limiting_qos(
     name: str, limits: Limits, types: Mapping[str, str], flags: tuple[str, ...] = ()
 ) -> QosShape:
-    """A QOS with these limits."""
+    """Return a QOS with these limits."""
     plain = {
         "Flags": ",".join(["DenyOnLimit", *flags]),
         "MaxWall": limits.max_time if limits.max_time and limits.max_time.seconds else None,
@@ -57,12 +58,9 @@ def limiting_qos(
         "GrpJobs": limits.in_all.jobs,
     }
     most = Totals(
-        gpus=limits.max_gpus,
-        gpus_by_type=limits.max_gpus_by_type,
-        cpus=limits.max_cpus,
-        memory=limits.max_memory_in_all,
-        nodes=limits.max_nodes,
-    )
+        gpus=limits.max_gpus, gpus_by_type=limits.max_gpus_by_type, cpus=limits.max_cpus,
+        memory=limits.max_memory_in_all, nodes=limits.max_nodes,
+    )  # fmt: skip
     node_minutes = limits.max_node_time.seconds if limits.max_node_time else None
     words = {
         "MaxTRESPerJob": _tres(most, types),
@@ -87,7 +85,7 @@ def _tres(totals: Totals, types: Mapping[str, str]) -> str:
 
 
 def allowed_qos(cluster: Cluster, partition: str) -> tuple[str, str] | None:
-    """The partition's AllowQos or DenyQos; None where every QOS is legal.
+    """Return the partition's AllowQos or DenyQos; None where every QOS is legal.
 
     Unless the site requires a QOS, a job may also name none, and is then in the user's own default one.
     """
@@ -109,7 +107,7 @@ def allowed_qos(cluster: Cluster, partition: str) -> tuple[str, str] | None:
 
 
 def accounts_of(cluster: Cluster) -> tuple[str, ...]:
-    """The cluster's accounts, the default one first, with each suffix (`_g`, `@a100`); any sandbox's if none is known."""
+    """Return the cluster's accounts, the default one first, with each suffix (`_g`, `@a100`); a sandbox's if none is known."""
     rules = list(filter(None, (cluster.dialect.account, *(p.account for p in cluster.partitions.values()))))
     named = [cluster.default_account] if cluster.default_account else []
     named += [one.account for one in cluster.associations]
@@ -117,18 +115,14 @@ def accounts_of(cluster: Cluster) -> tuple[str, ...]:
     named += [rule.example for rule in rules if rule.example]
     base = named or list(ACCOUNTS)
     suffixes = [text for rule in rules for text in (rule.suffix, *rule.suffix_by_gpu_type.values()) if text]
-    bare = [name[: -len(_suffix(name, suffixes)) or None] for name in base]
+    bare = [next((name.removesuffix(one) for one in suffixes if name.endswith(one)), name) for name in base]
     with_suffix = [name + suffix for name in bare for suffix in suffixes]
     # Slurm keeps them in lower case.
     return tuple(dict.fromkeys(name.lower() for name in [*base, *with_suffix]))
 
 
-def _suffix(name: str, suffixes: list[str]) -> str:
-    return next((one for one in suffixes if name.endswith(one)), "")
-
-
 def not_enforced(cluster: Cluster) -> tuple[str, ...]:
-    """What the profile says and the twin does not hold anybody to, as sentences about a job."""
+    """Return the rules of the profile that the twin does not enforce, as sentences about a job."""
     dialect, groups = cluster.dialect, [one for part in cluster.partitions.values() for one in part.nodes]
     limits = [part.limits for part in cluster.partitions.values()]
     # Without a default partition Slurm itself requires one; with described QOS, it requires one of them.
@@ -157,19 +151,10 @@ def not_enforced(cluster: Cluster) -> tuple[str, ...]:
     return tuple(rule for rule, applies in rules.items() if applies)
 
 
-CPUS_COME_SINCE = (22, 5)
-"""The release of Slurm from which on jobs get a GPU's CPUs (DefCpuPerGPU) whose tasks ask for fewer."""
-
-# Assumed where a profile does not say; each use is told to the user.
-NODES, GPUS, CPUS, CPUS_PER_GPU, MIB_PER_CPU = 4, 4, 64, 16, 4096
-# Sandboxes of more nodes than this take long to start and show nothing more.
-MOST_NODES = 20_000
-
-
 def twin_of(cluster: Cluster, release: tuple[int, int] | None = None) -> tuple[Shape, list[str]]:
-    """A shape like the described cluster, and what had to be assumed for it; ``release``: of the Slurm that is to run it.
+    """Return a shape like the described cluster, and its assumptions; ``release``: of the Slurm that is to run it.
 
-    The shape itself lists what the profile says and it cannot enforce. Nodes that two partitions
+    The shape itself lists the rules of the profile that it cannot enforce. Nodes that two partitions
     describe alike are taken to be the same ones: sites put several partitions over one set of nodes. Raises
     InvalidInput for a profile without partitions.
     """
@@ -192,15 +177,23 @@ class _Twin:
         self.shared: dict[tuple[str, int], NodeKind] = {}
         self.users: dict[str, list[str]] = {}
         self.partition_qos: list[QosShape] = []
+        self.default_partition = cluster.default_partition
+        if not self.default_partition and "partition" not in cluster.dialect.required:
+            self.default_partition = next(iter(cluster.partitions))
 
     def build(self) -> tuple[Shape, list[str]]:
         cluster = self.cluster
         partitions = tuple(self._partition(*item) for item in cluster.partitions.items())
         if sum(kind.count for kind in self.kinds.values()) > MOST_NODES:
             raise InvalidInput(f"--like {cluster.name}: a twin can have {MOST_NODES} nodes at most")
-        self._say_who_shares()
-        self._say_what_is_open()
-        self._say_what_this_release_cannot()
+        self._note_assumptions()
+        # Where it is not known what the site does: a job over a limit is refused, not left waiting for ever.
+        options = {
+            "EnforcePartLimits": (cluster.slurm.refuses_over_limits or "all").upper(),
+            "MaxArraySize": cluster.slurm.max_array_size,
+            "JobRequeue": "0" if cluster.slurm.requeues is False else None,
+            "Licenses": ",".join(f"{name}:{count}" for name, count in cluster.licenses.items()),
+        }
         shape = Shape(
             kinds=tuple(self.kinds.values()),
             partitions=partitions,
@@ -210,36 +203,27 @@ class _Twin:
             like=cluster.name,
             not_enforced=not_enforced(cluster),
             live=False,
-            options=tuple(self._setup()),
+            options=tuple((name, str(value)) for name, value in options.items() if value),
         )
         return shape, self.notes
 
-    def _setup(self) -> list[tuple[str, str]]:
-        # Where it is not known what the site does: what is over a limit is refused, not left waiting for ever.
-        options = {
-            "EnforcePartLimits": (self.cluster.slurm.refuses_over_limits or "all").upper(),
-            "MaxArraySize": self.cluster.slurm.max_array_size,
-            "JobRequeue": "0" if self.cluster.slurm.requeues is False else None,
-            "Licenses": ",".join(f"{name}:{count}" for name, count in self.cluster.licenses.items()),
-        }
-        return [(name, str(value)) for name, value in options.items() if value]
-
     def _partition(self, name: str, partition: Partition) -> PartitionShape:
-        seen = Counter[str]()
+        counted = Counter[str]()
         hostlists = []
         for group in _groups(partition):
             key = group.model_dump_json()
-            hostlists.append(self._kind(name, group, key, seen[key]).hostlist)
-            seen[key] += 1
-        options = tuple(self._options(name, partition))
-        return PartitionShape(name=name, nodes=",".join(hostlists), options=options)
-
-    def _options(self, name: str, partition: Partition) -> list[tuple[str, str]]:
+            kind = self.shared.get((key, counted[key]))
+            if kind is None:
+                kind = self._kind(name, group, key)
+                self.kinds[kind.prefix] = self.shared[key, counted[key]] = kind
+            self.users.setdefault(kind.prefix, []).append(name)
+            hostlists.append(kind.hostlist)
+            counted[key] += 1
         limits = partition.limits
         by_nodes = [row.max_time for row in limits.max_time_by_nodes]
         longest = limits.max_time or max(by_nodes, key=lambda time: time.seconds or 0, default=None)
         stated: dict[str, object] = {
-            "Default": "YES" if name == self._default_partition() else None,
+            "Default": "YES" if name == self.default_partition else None,
             "MaxTime": longest or "UNLIMITED",
             "DefaultTime": limits.default_time,
             "MinNodes": limits.min_nodes,
@@ -252,32 +236,35 @@ class _Twin:
             "DefCpuPerGPU": partition.default_cpus_per_gpu or self._cpus_that_come(partition),
             "DefMemPerGPU": _mib(partition.default_memory_per_gpu),
             "OverSubscribe": "EXCLUSIVE" if self._gives_whole_nodes(partition) else None,
-            "QOS": self._qos_of(name, partition),
+            "QOS": self._own_qos(name, partition),
             "AllowAccounts": ",".join(partition.accounts),
             "DenyAccounts": ",".join(partition.denied_accounts),
             "State": partition.state.upper() if partition.state != "up" else None,
         }
         allowed = allowed_qos(self.cluster, name)
-        options = [(key, str(value)) for key, value in stated.items() if value]
+        options = [(key, str(value)) for key, value in stated.items() if value] + (
+            [allowed] if allowed else []
+        )
         tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
-        return [*options, *([allowed] if allowed else []), ("PriorityTier", tier), ("PreemptMode", mode)]
+        options += [("PriorityTier", tier), ("PreemptMode", mode)]
+        return PartitionShape(name=name, nodes=",".join(hostlists), options=tuple(options))
 
     def _cpus_that_come(self, partition: Partition) -> int | None:
-        """CPUs of each GPU where the site gives them by itself, as far as it says how many."""
+        """Return the CPUs of each GPU where the site gives them by itself, as far as it says how many."""
         if self.cluster.dialect.cpus not in ("srun", "none") or self._gives_whole_nodes(partition):
             return None
-        parts = (one.cpus_per_gpu or self._of_a_part(one) for one in partition.nodes)
-        return min(filter(None, parts), default=None)
-
-    def _of_a_part(self, group: NodeGroup) -> int:
-        """CPUs of a GPU where nodes are given in parts."""
-        return (group.unit.cpus or 0) // (group.unit.gpus or 1) if group.unit else 0
+        # Where nodes are given in parts, a GPU gets those of its part.
+        given = (
+            one.cpus_per_gpu or ((one.unit.cpus or 0) // (one.unit.gpus or 1) if one.unit else 0)
+            for one in partition.nodes
+        )
+        return min(filter(None, given), default=None)
 
     def _gives_whole_nodes(self, partition: Partition) -> bool:
         return self.cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
 
-    def _qos_of(self, name: str, partition: Partition) -> str | None:
-        """The QOS that hangs on the partition: by it Slurm limits what the partition's own line cannot."""
+    def _own_qos(self, name: str, partition: Partition) -> str | None:
+        """Return the QOS that hangs on the partition: by it Slurm limits what the partition's own line cannot."""
         own = self.cluster.qos[partition.own_qos].limits if partition.own_qos else Limits()
         here = {key: getattr(partition.limits, key) for key in partition.limits.model_fields_set}
         # These three are on the partition's line.
@@ -291,21 +278,8 @@ class _Twin:
         self.partition_qos.append(qos)
         return qos.name
 
-    def _default_partition(self) -> str | None:
-        if self.cluster.default_partition:
-            return self.cluster.default_partition
-        return None if "partition" in self.cluster.dialect.required else next(iter(self.cluster.partitions))
-
-    def _kind(self, partition: str, group: NodeGroup, key: str, again: int) -> NodeKind:
-        kind = self.shared.get((key, again))
-        if kind is None:
-            kind = self._new_kind(partition, group, key)
-            self.kinds[kind.prefix] = self.shared[key, again] = kind
-        self.users.setdefault(kind.prefix, []).append(partition)
-        return kind
-
-    def _new_kind(self, partition: str, group: NodeGroup, key: str) -> NodeKind:
-        assumed = []
+    def _kind(self, partition: str, group: NodeGroup, key: str) -> NodeKind:
+        cluster, assumed = self.cluster, []
         gpus = group.gpu_count
         if gpus is None:
             gpus = GPUS
@@ -317,21 +291,38 @@ class _Twin:
         memory = group.memory
         if memory is None:
             share = group.memory_per_gpu
-            by_default = self.cluster.partitions[partition].default_memory_per_cpu
-            per_cpu = max(MIB_PER_CPU, by_default.mib if by_default else 0)
+            per_cpu = max(MIB_PER_CPU, _mib(cluster.partitions[partition].default_memory_per_cpu) or 0)
             memory = Memory(share.mib * gpus) if share and gpus else Memory(per_cpu * cpus)
             assumed.append(f"{memory} of memory each")
         count = group.count
         if count is None:
-            count = self._enough(key)
+            # As many as no job within the limits of the group's partitions is too large for.
+            count = max(
+                NODES,
+                *(
+                    one.limits.max_nodes or 0
+                    for one in cluster.partitions.values()
+                    if key in (other.model_dump_json() for other in _groups(one))
+                ),
+            )
             assumed.insert(0, f"{count} nodes")
-        types = _types(group, gpus)
+        types: dict[str | None, int] = {}
+        types.update(group.gpus.items() if isinstance(group.gpus, dict) else [(group.gpu_type, gpus)])
+        types = {name: number for name, number in types.items() if number}
         if assumed:
             names = " and ".join(name for name in types if name)
             where = f"{partition}, nodes with {names}" if names else partition
             self.notes.append(f"{where}: not stated, so assumed: {', '.join(assumed)}")
+        # A type may be selected by several features together: hopper&80gb.
+        known = [cluster.gpu_types.get(name or "", GpuType()) for name in types]
+        selecting = [one for gpu in known for one in (gpu.constraint or "").split("&")]
+        stem = next(iter(types), None) or ("gpu" if gpus else "cpu")
+        stem = re.sub(r"[^a-z0-9]+", "", stem.lower()) or "gpu"
+        # The node's own number follows: a100-1, and for further kinds a100b-1, a100c-1.
+        letters = ("", *"bcdefghijklmnopqrstuvwxyz", *(f"x{number}" for number in range(len(self.kinds))))
+        gres = (*group.gres.items(), ("shard", group.shards or 0))
         return NodeKind(
-            prefix=self._prefix(next(iter(types), None) or ("gpu" if gpus else "cpu")),
+            prefix=next(prefix for one in letters if (prefix := f"{stem}{one}-") not in self.kinds),
             count=count,
             cpus=cpus,
             memory_mib=memory.mib,
@@ -339,38 +330,17 @@ class _Twin:
                 NodeGpus(count=number, type=self.types.get(name, name) if name else None)
                 for name, number in types.items()
             ),
-            features=self._features(group, types),
-            threads=group.threads_per_core or 1,
-            other_gres=tuple(
-                (name, number)
-                for name, number in (*group.gres.items(), ("shard", group.shards or 0))
-                if number
+            features=tuple(
+                dict.fromkeys(
+                    [*group.features, *(one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))]
+                )
             ),
+            threads=group.threads_per_core or 1,
+            other_gres=tuple((name, number) for name, number in gres if number),
         )
 
-    def _features(self, group: NodeGroup, types: dict[str | None, int]) -> tuple[str, ...]:
-        # A type may be selected by several features together: hopper&80gb.
-        known = [self.cluster.gpu_types.get(name or "", GpuType()) for name in types]
-        selecting = [one for gpu in known for one in (gpu.constraint or "").split("&")]
-        named = (one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))
-        return tuple(dict.fromkeys([*group.features, *named]))
-
-    def _enough(self, key: str) -> int:
-        """A number of nodes that no job within the limits of the group's partitions is too large for."""
-        users = (
-            one
-            for one in self.cluster.partitions.values()
-            if key in (group.model_dump_json() for group in _groups(one))
-        )
-        return max([NODES, *(one.limits.max_nodes or 0 for one in users)])
-
-    def _prefix(self, what: str) -> str:
-        stem = re.sub(r"[^a-z0-9]+", "", what.lower()) or "gpu"
-        # The node's own number follows: a100-1, and for further kinds a100b-1, a100c-1.
-        letters = ("", *"bcdefghijklmnopqrstuvwxyz", *(f"x{number}" for number in range(len(self.kinds))))
-        return next(f"{stem}{one}-" for one in letters if f"{stem}{one}-" not in self.kinds)
-
-    def _say_who_shares(self) -> None:
+    def _note_assumptions(self) -> None:
+        cluster = self.cluster
         shared = Counter[tuple[str, ...]]()
         for prefix, users in self.users.items():
             if len(users) > 1:
@@ -379,24 +349,17 @@ class _Twin:
             f"{' and '.join(users)} describe {count} nodes alike: taken to share them"
             for users, count in shared.items()
         ]
-
-    def _say_what_is_open(self) -> None:
-        cluster = self.cluster
-        default = self._default_partition()
-        if default and not cluster.default_partition and len(cluster.partitions) > 1:
+        default, described = self.default_partition, cluster.partitions.items()
+        if default and not cluster.default_partition and len(described) > 1:
             self.notes.append(f"no default partition stated: {default} is taken for it")
         endless = [
-            name
-            for name, one in cluster.partitions.items()
-            if not (one.limits.max_time or one.limits.max_time_by_nodes)
+            name for name, one in described if not (one.limits.max_time or one.limits.max_time_by_nodes)
         ]
         if endless:
             self.notes.append(f"no longest time stated, so none is set: {', '.join(endless)}")
-
-    def _say_what_this_release_cannot(self) -> None:
-        given = [name for name, one in self.cluster.partitions.items() if self._cpus_that_come(one)]
+        given = [name for name, one in described if self._cpus_that_come(one)]
         # Jobs that name no tasks get them (seen on 20.11).
-        if given and self.cluster.dialect.tasks and self.release and self.release < CPUS_COME_SINCE:
+        if given and cluster.dialect.tasks and self.release and self.release < CPUS_COME_SINCE:
             self.notes.append(
                 "CPUs come with GPUs by DefCpuPerGPU, and Slurm before 22.05 refuses jobs whose tasks ask for fewer, as "
                 f"plans for this site do: {', '.join(given)}"
@@ -409,10 +372,3 @@ def _mib(memory: Memory | None) -> int | None:
 
 def _groups(partition: Partition) -> tuple[NodeGroup, ...]:
     return partition.nodes or (NodeGroup(gpus=None),)
-
-
-def _types(group: NodeGroup, gpus: int) -> dict[str | None, int]:
-    """GPUs of each type in a node."""
-    types: dict[str | None, int] = {}
-    types.update(group.gpus.items() if isinstance(group.gpus, dict) else [(group.gpu_type, gpus)])
-    return {name: number for name, number in types.items() if number}

@@ -1,11 +1,4 @@
-"""Where a session's server is reached.
-
-A session's folder: a run directory that only its owner can read, and that goes with the session.
-
-An sshd of the user's own on the node: its keys, its configuration, and the entry by which ssh finds it.
-
-A Jupyter server on the node: its token, its configuration, and whether it is there at all.
-"""
+"""A session's private folder and its server on the node: an sshd of the user's own, or Jupyter."""
 
 from __future__ import annotations
 
@@ -17,7 +10,7 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -50,42 +43,8 @@ __all__ = [
 
 
 _MARK = "slurmgpu-server "
-
-
-class Server(NamedTuple):
-    """A server on a node, as this machine reaches it."""
-
-    node: str
-    port: int
-    end: datetime | None
-    """When the allocation ends; None: Slurm does not say."""
-
-    @property
-    def until(self) -> str:
-        """The end as part of a sentence, with a blank before it; '' where it is not known."""
-        return f" until {self.end:%H:%M}" if self.end else ""
-
-
-def read_server(line: str) -> Server | None:
-    """Read the line with which a node's script says that its server listens; None for any other."""
-    if not line.startswith(_MARK):
-        return None
-    port, end, *names = line.removeprefix(_MARK).split()
-    moment = datetime.fromtimestamp(int(end)).astimezone() if int(end) else None
-    return Server(_known(names), int(port), moment)
-
-
-def _known(names: Sequence[str]) -> str:
-    """The first of a node's names under which this machine finds it."""
-    for name in names:
-        try:
-            socket.getaddrinfo(name, None)
-        except OSError:
-            continue
-        return name
-    return names[0]
-
-
+FILES = ("enter.sh", "session.sh")
+"""Files that the node's script reads, besides those that `prepare` writes."""
 _OURS = {
     "job.yaml", "plan.json", SCRIPT, "enter.sh", "code", "state", "terminals", "logs",
     "server.log", "session.sh", "environment", "sshd_config", "known_hosts",
@@ -94,11 +53,41 @@ _OURS = {
 }  # fmt: skip
 
 
+class Server(NamedTuple):
+    """A server on a node, as this machine reaches it."""
+
+    node: str
+    port: int
+    end: datetime | None
+    """The end of the allocation; None: unknown."""
+
+    @property
+    def until(self) -> str:
+        """Return the end as part of a sentence, with a blank before it; '' where it is unknown."""
+        return f" until {self.end:%H:%M}" if self.end else ""
+
+
+def read_server(line: str) -> Server | None:
+    """Return the server of the line that a node's script prints once it listens; None for any other line."""
+    if not line.startswith(_MARK):
+        return None
+    port, end, *names = line.removeprefix(_MARK).split()
+    moment = datetime.fromtimestamp(int(end)).astimezone() if int(end) else None
+    node = names[0]
+    for name in names:
+        # The first name under which this machine finds the node.
+        with suppress(OSError):
+            socket.getaddrinfo(name, None)
+            node = name
+            break
+    return Server(node, int(port), moment)
+
+
 @contextmanager
 def session_folder(
     runs: Path, plan: Plan, job: Job, script: str, say: Callable[[str], None]
 ) -> Iterator[Path]:
-    """Make the folder; at the end it is removed, except what the session's user has left in it."""
+    """Make the folder; remove it at the end, except files that the session's user has left in it."""
     made = new_run_directory(runs, plan, job, script)
     try:
         made.path.chmod(0o700)
@@ -113,9 +102,6 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
 
-
-FILES = ("enter.sh", "session.sh")
-"""What the node's script reads, besides what `prepare` writes."""
 
 # One user with one key, local forwarding (which editors reach their servers by) and copying files; the folder is 0700, but
 # those above it may be a group's, which StrictModes would refuse.
@@ -146,7 +132,7 @@ ForceCommand bash {session}
 
 
 def prepare_ssh(folder: Path) -> None:
-    """Make the keys of both sides and the server's configuration; RunFailed without ssh-keygen."""
+    """Make the keys of both sides and the server's configuration; raise RunFailed without ssh-keygen."""
     for name in ("host_key", "client_key"):
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurmgpu", "-f", str(folder / name)]
         try:
@@ -169,7 +155,12 @@ def entry(config: Path, folder: Path, job_id: int, server: Server) -> Iterator[P
     write_private(folder / "known_hosts", f"{_name(job_id)} {key[0]} {key[1]}\n")
     file = config / "ssh" / f"{job_id}.conf"
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _sweep(file.parent)
+    # Entries of sessions whose caller was lost: the node has removed their keys.
+    for other in file.parent.glob("*.conf"):
+        with suppress(OSError):  # another session may be taking its own away at this moment
+            lost = re.search(r'IdentityFile "(.+)"', other.read_text(encoding="utf-8", errors="replace"))
+            if lost and not Path(lost[1]).exists():
+                other.unlink(missing_ok=True)
     lines = [
         *_host(job_id, server),
         f'IdentityFile "{folder}/client_key"',
@@ -183,17 +174,8 @@ def entry(config: Path, folder: Path, job_id: int, server: Server) -> Iterator[P
         file.unlink(missing_ok=True)
 
 
-def _sweep(entries: Path) -> None:
-    """Remove the entries of sessions whose caller was lost: the node has removed their keys."""
-    for file in entries.glob("*.conf"):
-        with suppress(OSError):  # another session may be taking its own away at this moment
-            key = re.search(r'IdentityFile "(.+)"', file.read_text(encoding="utf-8", errors="replace"))
-            if key and not Path(key[1]).exists():
-                file.unlink(missing_ok=True)
-
-
 def for_elsewhere(folder: Path, job_id: int, server: Server, login_node: str) -> str:
-    """What gives another computer, such as a laptop, the same entry: through the login node."""
+    """Return the lines that give another computer, such as a laptop, the same entry through the login node."""
     user, name = current_user(), _name(job_id)
     keys = "~/.ssh/" + name
     lines = [
@@ -202,12 +184,11 @@ def for_elsewhere(folder: Path, job_id: int, server: Server, login_node: str) ->
         f"IdentityFile {keys}",
         f"UserKnownHostsFile {keys}.host",
     ]
-    block = "\n    ".join(lines)
     copy = [
         f"scp {user}@{login_node}:{shlex.quote(f'{folder}/{file}')} {keys}{ending}"
         for file, ending in (("client_key", ""), ("known_hosts", ".host"))
     ]
-    return "\n".join([*copy, block])
+    return "\n".join([*copy, "\n    ".join(lines)])
 
 
 def _name(job_id: int) -> str:
@@ -228,12 +209,12 @@ def _host(job_id: int, server: Server) -> list[str]:
 
 
 def include_line(config: Path) -> str:
-    """The line of ~/.ssh/config that leads to the entries."""
+    """Return the line of ~/.ssh/config that leads to the entries."""
     return f'Include "{config}/ssh/*.conf"'
 
 
 def includes(config: Path, user_file: Path) -> bool:
-    """Whether ssh reads the entries already."""
+    """Return True if ssh reads the entries already."""
     try:
         return include_line(config) in user_file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -256,13 +237,8 @@ def include_in(config: Path, user_file: Path) -> None:
         ) from None
 
 
-_LOOK = (
-    "import importlib.util as u; print(any(map(u.find_spec, ('jupyterlab', 'notebook', 'jupyter_server'))))"
-)
-
-
 def prepare_jupyter(folder: Path) -> str:
-    """Write the configuration, which only its owner can read; the token in it.
+    """Write the configuration, which only its owner can read; return its token.
 
     Given by --config, it is read in place of the user's own, which may ask for no token. Older servers read the older names.
     """
@@ -280,16 +256,17 @@ def prepare_jupyter(folder: Path) -> str:
 
 
 def check_installed(plan: Plan, folder: Path | None) -> None:
-    """PlanError where this machine can see that the job's Python has no Jupyter.
+    """Raise PlanError where this machine can see that the job's Python has no Jupyter.
 
-    Modules and containers show only on the node what they bring.
+    The programs of modules and containers show only on the node.
     """
     python = _python_here(plan, folder)
     if python is None:
         return
     try:
         # Not in the current folder, which may be somebody else's: Python would import from it.
-        command = [str(Path(python).absolute()), "-c", _LOOK]
+        look = "import importlib.util as u; print(any(map(u.find_spec, ('jupyterlab', 'notebook', 'jupyter_server'))))"
+        command = [str(Path(python).absolute()), "-c", look]
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return  # it may run on the node
@@ -301,7 +278,7 @@ def check_installed(plan: Plan, folder: Path | None) -> None:
 
 
 def _python_here(plan: Plan, folder: Path | None) -> str | None:
-    """The job's interpreter as a program of this machine; None where only the node knows it."""
+    """Return the job's interpreter as a program of this machine; None where only the node knows it."""
     environment = plan.environment
     if environment.container is not None or environment.modules is not None:
         return None

@@ -1,7 +1,4 @@
-"""A running session: salloc, what it says, and its end with nothing left in the queue.
-
-What a session asks Slurm for: what the job would, for one terminal.
-"""
+"""An interactive session: its request to Slurm, salloc while it runs, and an end that leaves no job in the queue."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from slurmgpu.errors import PlanError, SlurmGpuError
@@ -32,6 +29,8 @@ __all__ = ["DEFAULT_TIME", "Session", "as_session", "left_out", "step_of"]
 
 FIRST_LOOK, SLOWEST_LOOK = 1.0, 30.0
 _PATIENCE = 20.0
+DEFAULT_TIME = Duration.parse("1:00:00")
+"""Where the cluster refuses jobs without a time limit, and none is given."""
 
 
 @dataclass
@@ -41,19 +40,21 @@ class Session:
     slurm: Slurm
     process: subprocess.Popen[bytes]
     say: Callable[[str], None]
-    """Receives what a person should know."""
+    """Receives the messages for a person."""
     job_id: int | None = None
     given: threading.Event = field(default_factory=threading.Event)
     words: list[str] = field(default_factory=list)
-    """What was said before the nodes were given."""
+    """Lines printed before the nodes were given."""
 
     def __post_init__(self) -> None:
-        self._terminal = _terminal_state()
+        self._terminal = None
+        with suppress(termios.error, OSError):
+            self._terminal = termios.tcgetattr(0)
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
     def wait_for_nodes(self) -> None:
-        """Wait until Slurm has given the nodes, and say meanwhile why it has not.
+        """Wait until Slurm has given the nodes, and report the reason meanwhile.
 
         Raises SlurmRefused or SlurmUnreachable where it never will.
         """
@@ -83,23 +84,30 @@ class Session:
         return None
 
     def wait(self) -> int:
-        """Wait for the step's end; its exit code."""
+        """Wait for the step's end and return its exit code."""
         code = self.process.wait()
         self._reader.join(_PATIENCE)
         return code if code >= 0 else 128 - code
 
     def end(self) -> str:
-        """End what still runs, and see that no job is left; what became of the job, as a sentence.
+        """End the session, see that no job is left, and return a sentence on the job's end.
 
         May be called at any time and more than once.
         """
-        with _undisturbed():
+        # Without Ctrl-C in between.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
             self._end_process()
             self._reader.join(_PATIENCE)
             if self.process.stderr is not None:
                 self.process.stderr.close()
-            _restore(self._terminal)
+            # Ended in the middle, srun leaves a terminal that shows no typing.
+            if self._terminal is not None:
+                with suppress(termios.error, OSError):
+                    termios.tcsetattr(0, termios.TCSADRAIN, self._terminal)
             return self._after()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _end_process(self) -> None:
         steps: list[Callable[[], object]] = [self.process.terminate, self._cancel, self.process.kill]
@@ -134,11 +142,8 @@ class Session:
                 self._cancel()
         except SlurmGpuError as error:
             return f"whether {name} has ended is not known: {error.message}; `slurmgpu cancel {self.job_id}` ends it"
-        return (
-            f"{name} was given back"
-            if self.given.is_set()
-            else f"{name} was withdrawn: nothing is left of it"
-        )
+        given = self.given.is_set()
+        return f"{name} was given back" if given else f"{name} was withdrawn: nothing is left of it"
 
     def _job(self) -> JobStatus | None:
         jobs, _ = self.slurm.queue(current_user())
@@ -153,7 +158,7 @@ class Session:
         return f" ({why})" if why else ""
 
     def _listen(self) -> None:
-        """Read salloc's own lines, and pass on what the step says."""
+        """Read salloc's own lines, and pass on those of the step."""
         assert self.process.stderr is not None
         number, held, at_start = self.process.stderr.fileno(), b"", True
         while piece := os.read(number, 65536):
@@ -162,7 +167,7 @@ class Session:
                 if not at_start or not self._hears(line.decode("utf-8", "replace")):
                     _write(line + b"\n")
                 at_start = True
-            # The rest may be a prompt that nobody ends: what cannot be salloc's is not held back.
+            # The rest may be a prompt that nobody ends: it is held back only if it may be salloc's.
             if held and not (at_start and (held.startswith(b"salloc: ") or b"salloc: ".startswith(held))):
                 _write(held)
                 held, at_start = b"", False
@@ -170,7 +175,7 @@ class Session:
             _write(held)
 
     def _hears(self, line: str) -> bool:
-        """Whether a line was salloc's."""
+        """Take in a line, and return True if it was salloc's."""
         heard = hear(line)
         if heard is None:
             if not self.given.is_set():
@@ -193,47 +198,17 @@ def _write(piece: bytes) -> None:
         sys.stderr.flush()
 
 
-def _terminal_state() -> list[object] | None:
-    try:
-        return termios.tcgetattr(0)
-    except (termios.error, OSError):
-        return None
-
-
-def _restore(state: list[object] | None) -> None:
-    """As it was: srun, ended in the middle, leaves a terminal that shows no typing."""
-    if state is not None:
-        with suppress(termios.error, OSError):
-            termios.tcsetattr(0, termios.TCSADRAIN, state)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without Ctrl-C in between: what is ended is ended to the last."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-_OF_TASKS = ("--gpus-per-task=", "--cpu-bind=", "--mem-bind=")
-
-DEFAULT_TIME = Duration.parse("1:00:00")
-"""Where the cluster refuses jobs without a time limit, and none is given."""
-
-
 def as_session(job: Job, cluster: Cluster) -> Job:
-    """The job as it is planned for a session: one task of an array, and a shell where it says not what to run.
+    """Return the job as it is planned for a session: one task of an array, and a shell if it has no command.
 
-    PlanError for a job that cannot be one.
+    Raises PlanError for a job that cannot be one.
     """
     if job.components:
         raise PlanError(
             "components: a shell is on one kind of node, and the components of this job differ",
             hint="ask for what the shell needs by options: slurmgpu shell --gpus 1 -t 1:00:00",
         )
-    # One task has all that the job has on a node: what binds several would leave it a part.
+    # One task has all that the job has on a node: a binding of several would leave it a part.
     unbound = job.resources.model_copy(update={"cpu_bind": None, "gpu_bind": None, "mem_bind": None})
     changed: dict[str, object] = {"array": None, "steps": {}, "resources": unbound}
     if job.command is None and job.train is None and job.script is None:
@@ -241,35 +216,29 @@ def as_session(job: Job, cluster: Cluster) -> Job:
         if job.launch.launcher == "auto":
             changed["launch"] = job.launch.model_copy(update={"launcher": "plain"})
     if job.resources.time is None and "time" in cluster.dialect.required:
-        changed["resources"] = unbound.model_copy(update={"time": _time(job, cluster)})
+        partition = cluster.partitions.get(job.resources.partition or "")
+        most = partition.limits.max_time if partition else None
+        time_limit = most if most is not None and DEFAULT_TIME.exceeds(most) else DEFAULT_TIME
+        changed["resources"] = unbound.model_copy(update={"time": time_limit})
     return job.model_copy(update=changed)
 
 
-def _time(job: Job, cluster: Cluster) -> Duration:
-    partition = cluster.partitions.get(job.resources.partition or "")
-    most = partition.limits.max_time if partition else None
-    return most if most is not None and DEFAULT_TIME.exceeds(most) else DEFAULT_TIME
-
-
 def left_out(plan: Plan) -> list[str]:
-    """The options of the job that speak of a batch script, and were asked for: a session has none of them."""
+    """Return the job's options that are for batch scripts alone: a session has none of them."""
     ours = {"requeue", "no-requeue", "open-mode"}
     return [str(one) for one in plan.options if one.name in NOT_OF_SALLOC and one.name not in ours]
 
 
 def step_of(plan: Plan, job: Job, script: str, *, terminal: bool) -> list[str]:
-    """What srun is told: one task on the first node with all that the job has there, which runs ``script``."""
-    return [*_step_options(plan, job, terminal), "bash", *(["-l"] if plan.login_shell else []), script]
-
-
-def _step_options(plan: Plan, job: Job, terminal: bool) -> Iterator[str]:
-    yield from ("--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
+    """Return srun's arguments: one task on the first node with all that the job has there runs ``script``."""
+    words = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
     if plan.cpus_per_task is not None:
-        yield f"--cpus-per-task={plan.cpus_per_task * plan.tasks_per_node}"
+        words.append(f"--cpus-per-task={plan.cpus_per_task * plan.tasks_per_node}")
     if plan.own_gpus is not None:
-        yield f"--gpus-per-task={plan.gpus_per_node}"
+        words.append(f"--gpus-per-task={plan.gpus_per_node}")
     # Those of the launch are for the job's own processes, and so is the profile's binding.
     others = plan.srun_options[: len(plan.srun_options) - len(job.launch.srun_options)]
-    yield from (option for option in others if not option.startswith(_OF_TASKS))
-    if terminal:
-        yield "--pty"
+    of_tasks = ("--gpus-per-task=", "--cpu-bind=", "--mem-bind=")
+    words += (option for option in others if not option.startswith(of_tasks))
+    words += ["--pty"] if terminal else []
+    return [*words, "bash", *(["-l"] if plan.login_shell else []), script]
