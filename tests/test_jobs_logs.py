@@ -337,7 +337,7 @@ def test_nothing_is_read_from_a_pipe_or_a_device_in_a_logs_place(tmp_path: Path)
         logs, written = follow(pipe)
         logs.pass_on(written.append, last=True)
         assert written == []
-    why = "cannot be read: a folder, a pipe or a device, which keeps no log"
+    why = "cannot be read: a folder, a pipe or a device, not a file"
     for path in (pipe, Path("/dev/null"), tmp_path):
         assert nothing_in(Log("7", path)) == f"{path} {why}"
 

@@ -254,7 +254,7 @@ def open_regular(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "a folder, a pipe or a device, which keeps no log", str(path))
+        raise OSError(errno.EINVAL, "a folder, a pipe or a device, not a file", str(path))
     try:
         refuse_way_out(path, descriptor)
     except OSError:
