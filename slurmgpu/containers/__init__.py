@@ -15,6 +15,6 @@ def runtime(name: str) -> Runtime:
 
 
 def enters_by_srun(environment: Environment) -> bool:
-    """Whether there is an image that only srun's options enter."""
+    """Return True if there is an image that only srun's options enter."""
     container = environment.container
     return container is not None and runtime(container.runtime).by_srun

@@ -47,7 +47,7 @@ class Runtime:
             )
 
     def is_file(self, image: str) -> bool:
-        """Whether the image is a file or folder, which can be looked for before submission."""
+        """Return True if the image is a file or folder, which can be looked for before submission."""
         return not re.match(r"[a-z0-9]+://", image)
 
     def making(self, container: Container, target: str) -> list[str] | None:

@@ -27,7 +27,7 @@ class Apptainer(Runtime):
     modes = frozenset({"exec", "run"})
 
     def is_file(self, image: str) -> bool:
-        """Whether it is no address."""
+        """Return True if it is no address."""
         return not re.match(rf"{_ADDRESS}|instance://", image)
 
     def making(self, container: Container, target: str) -> list[str] | None:

@@ -35,12 +35,12 @@ class End(NamedTuple):
 
     @property
     def told_to(self) -> bool:
-        """Whether somebody else ended it, as launchers do once one process has failed."""
+        """True if somebody else ended it, as launchers do once one process has failed."""
         return self.signal in (signal.SIGTERM, signal.SIGINT) or self.code in (143, 130)
 
     @property
     def hard(self) -> bool:
-        """Whether it had no chance to say anything."""
+        """True if it had no chance to say anything."""
         return self.memory or self.signal in _HARD
 
     def words(self) -> str:

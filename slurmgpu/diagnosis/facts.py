@@ -60,7 +60,7 @@ class Facts(NamedTuple):
 
     @property
     def went_well(self) -> bool:
-        """Whether there is nothing to explain."""
+        """True if there is nothing to explain."""
         return self.state in ("COMPLETED", "") and self.exit_code == 0 and not self.signal
 
 
@@ -87,7 +87,7 @@ class Cause(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether a cause was found."""
+        """True if a cause was found."""
         return self.kind != UNKNOWN
 
     @property

@@ -60,7 +60,7 @@ def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
 
 
 def _failed(seen: Reading, ended: Sequence[End]) -> bool:
-    """Whether logs alone show that something failed: of a job that went well nothing is said."""
+    """Return True if logs alone show that something failed: of a job that went well nothing is said."""
     return bool(ended or seen.job or seen.host) or any(
         not one.trace or one.final for one in seen.causes + seen.waiting
     )
@@ -216,7 +216,7 @@ _IN_NO_LOG = {
 
 
 def _failed_before(event: Choice, first: Optional[End], seen: Reading) -> bool:
-    """Whether a process had ended badly, by a launcher's word, before Slurm acted on the job."""
+    """Return True if a process had ended badly, by a launcher's word, before Slurm acted on the job."""
     if first is None or first.told_to or (event.found is None and seen.job):
         return False
     if event.found is not None:
@@ -226,7 +226,7 @@ def _failed_before(event: Choice, first: Optional[End], seen: Reading) -> bool:
 
 
 def _is_by_memory(event: Choice, memory: Optional[Found]) -> bool:
-    """Whether Slurm cancelled the job because it saw more memory in use than was asked for."""
+    """Return True if Slurm cancelled the job because it saw more memory in use than was asked for."""
     cancelled = event.kind == "cancelled" or (event.found is not None and event.found.row.id == "cancelled")
     return cancelled and memory is not None and (event.found is None or memory.at < event.found.at)
 
@@ -312,7 +312,7 @@ def _rank(first: Optional[End], ended: Sequence[End]) -> Optional[int]:
 
 
 def _by_memory(cause: Choice) -> bool:
-    """Whether a cause is one that the OOM killer explains."""
+    """Return True if a cause is one that the OOM killer explains."""
     found = cause.found
     return (
         found is None
@@ -322,7 +322,7 @@ def _by_memory(cause: Choice) -> bool:
 
 
 def _before(killed: End, cause: Choice, first: Optional[End]) -> bool:
-    """Whether a process that was killed came before the one with an exception."""
+    """Return True if a process that was killed came before the one with an exception."""
     found = cause.found
     if found is None or found.rank is None or found.rank == killed.rank:
         if found is None or found.trace:

@@ -45,12 +45,12 @@ class Found(NamedTuple):
 
     @property
     def specific(self) -> bool:
-        """Whether it says more than that there was an exception."""
+        """True if it says more than that there was an exception."""
         return self.row.id not in (GENERIC, "assertion")
 
     @property
     def is_guess(self) -> bool:
-        """Whether a process only lost the connection to one that it had started."""
+        """True if a process only lost the connection to one that it had started."""
         return self.row.id == "loader-exited" and not self.values.get("pid")
 
 
@@ -60,7 +60,7 @@ _OF_PYTHON = re.compile(
 
 
 def _only_mentions(text: str, row: Row) -> bool:
-    """Whether an exception cannot be what a row is about: a ValueError may quote any words, and no system raises it."""
+    """Return True if an exception cannot be what a row is about: a ValueError may quote any words, and no system raises it."""
     raised_elsewhere = row.role in ("consequence", "waiting") or row.id in NEVER_OF_PYTHON
     return raised_elsewhere and _OF_PYTHON.match(text) is not None
 
@@ -233,7 +233,7 @@ class Reading:
         return chosen
 
     def _many(self) -> bool:
-        """Whether lines without a rank may be of several processes."""
+        """Return True if lines without a rank may be of several processes."""
         count = self._facts.processes or self._facts.tasks
         return count > 1 if count else self._is_launched
 
@@ -306,7 +306,7 @@ class Reading:
         )
 
     def _final(self, trace: Trace) -> bool:
-        """Whether next to nothing that matters comes after a traceback of an unknown process."""
+        """Return True if next to nothing that matters comes after a traceback of an unknown process."""
         piece = self.pieces[trace.end[0]]
         if not piece.ends and self.pieces[trace.end[0]].path == self.pieces[-1].path:
             return self._many()

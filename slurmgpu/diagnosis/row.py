@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
     @property
     def must_be_last(self) -> bool:
-        """Whether it counts only among the last lines that matter: programs say so of what they get over, too."""
+        """True if it counts only among the last lines that matter: programs say so of what they get over, too."""
         return (
             self.where == "last"
             or self.role in ("cause", "symptom")

@@ -52,7 +52,7 @@ class Trace(NamedTuple):
 
 @lru_cache(maxsize=5000)  # many hits in one log are judged by the same lines
 def is_noise(text: str) -> bool:
-    """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
+    """Return True if a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
     return lines.NOISE.search(text) is not None
 
 
@@ -72,7 +72,7 @@ def is_progress(text: str) -> bool:
 
 
 def is_own_code(path: str) -> bool:
-    """Whether a file is the user's, and no library's."""
+    """Return True if a file is the user's, and no library's."""
     return lines.LIBRARY_CODE.search(path) is None
 
 
@@ -216,7 +216,7 @@ def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
 
 
 def _ends_message(text: str, blank: int) -> bool:
-    """Whether a line is no part of the message before it."""
+    """Return True if a line is no part of the message before it."""
     if (
         text.startswith(lines.CHAINED)
         or _BEGIN in text

@@ -220,7 +220,7 @@ def _lay_over(below: Layered, above: Layered) -> None:
 
 
 def _states(data: object, key: str, depth: int = 0) -> bool:
-    """Whether a profile says something at a dotted key; names in it may have dots themselves."""
+    """Return True if a profile says something at a dotted key; names in it may have dots themselves."""
     if not key:
         return True
     if not isinstance(data, dict):

@@ -67,7 +67,7 @@ class Trust(NamedTuple):
         return cls(tuple(folder.resolve() for folder in folders))
 
     def covers(self, path: Path) -> bool:
-        """Whether a file lies in one of the folders, as it is written and where its links lead."""
+        """Return True if a file lies in one of the folders, as it is written and where its links lead."""
         written, leads = path.absolute().parent.resolve() / path.name, path.resolve()
         return any(written.is_relative_to(one) and leads.is_relative_to(one) for one in self.folders)
 
@@ -123,7 +123,7 @@ def for_somebody_else() -> Iterator[None]:
 
 
 def is_confined(folder: Path | None = None) -> bool:
-    """Whether `staying_below` holds; with ``folder``: whether it keeps from looking into that folder."""
+    """Return True if `staying_below` holds; with ``folder``: whether it keeps from looking into that folder."""
     below = _confined.get()
     if below is None or folder is None:
         return below is not None
@@ -193,7 +193,7 @@ def _by_acl(path: Path) -> str | None:
 
 
 def _reached(path: Path) -> bool:
-    """Whether anybody else gets as far as a file, by a group or an ACL; a home folder is often closed.
+    """Return True if anybody else gets as far as a file, by a group or an ACL; a home folder is often closed.
 
     Who is in one group may be in another, too. Where a folder has an ACL, the mode shows its mask as the group's rights.
     """
@@ -228,7 +228,7 @@ def _user(number: int) -> str:
 
 
 def _is_ones_own_group(number: int) -> bool:
-    """Whether a group is root's, or the user's alone: many systems make one for each user."""
+    """Return True if a group is root's, or the user's alone: many systems make one for each user."""
     if number == 0:
         return True
     try:

@@ -143,7 +143,7 @@ def _dumps(job: JobStatus, run: Run | None) -> tuple[str, ...]:
 
 
 def _is_before(one: Cause, other: Cause) -> bool:
-    """Whether a failure came before another: by their moments, and where these do not tell by the jobs' numbers."""
+    """Return True if a failure came before another: by their moments, and where these do not tell by the jobs' numbers."""
     if one.time is not None and other.time is not None and one.time != other.time:
         return one.time < other.time
     return not one.job_id.isdecimal() or not other.job_id.isdecimal() or int(one.job_id) < int(other.job_id)
@@ -155,7 +155,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def is_own_doing(job: JobStatus, cause: Cause) -> bool:
-    """Whether the user cancelled the job: nobody has to be told how that came about."""
+    """Return True if the user cancelled the job: nobody has to be told how that came about."""
     return cause.kind == "cancelled" and canceller(job) == "you"
 
 

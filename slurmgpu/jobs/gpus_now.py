@@ -239,7 +239,7 @@ _TOGETHER = frozenset({"GrpTRES", "MaxTRESPU", "MaxTRESPA"})
 
 
 def _is_mine(holder: Holder, user: str, account: str, qos: set[str]) -> bool:
-    """Whether a holder's limits count for a job of the user, with this account, in these QOS."""
+    """Return True if a holder's limits count for a job of the user, with this account, in these QOS."""
     if holder.kind.startswith("qos"):
         return holder.name in qos and holder.user in ("", user) and holder.account in ("", account)
     return holder.account == account and holder.user in ("", user)

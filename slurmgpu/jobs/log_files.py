@@ -166,7 +166,7 @@ class Log(NamedTuple):
         return int(match[1]) if match else None
 
     def shows(self, stream: Stream) -> bool:
-        """Whether what was asked for is in it."""
+        """Return True if what was asked for is in it."""
         return "both" in (stream, self.stream) or stream == self.stream
 
 

@@ -166,7 +166,7 @@ class Wanted(NamedTuple):
 
     @property
     def all(self) -> bool:
-        """Whether every line is wanted."""
+        """True if every line is wanted."""
         return self.rank is None and self.since is None and self.pattern is None
 
 

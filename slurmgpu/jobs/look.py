@@ -91,7 +91,7 @@ def _key(job: JobStatus, lone_cluster: str | None) -> tuple[str | None, str]:
 
 
 def _is_among(task: JobStatus, waiting: Iterable[str]) -> bool:
-    """Whether a task is one of those that wait together; squeue cuts a long list of these short."""
+    """Return True if a task is one of those that wait together; squeue cuts a long list of these short."""
     one = JobId.parse(task.job_id)
     if one is None or not (one.tasks or "").isdigit():
         return False

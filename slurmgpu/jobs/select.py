@@ -60,7 +60,7 @@ class Selection:
         return self.job_id
 
     def matches(self, job: JobStatus) -> bool:
-        """Whether this word means that job; a run means its newest."""
+        """Return True if this word means that job; a run means its newest."""
         if self.name is not None:
             return job.name == self.name
         number = JobId.parse(job.job_id)
@@ -71,12 +71,12 @@ class Selection:
 
 
 def belongs(run: Run, job: JobStatus) -> bool:
-    """Whether a job is one of a run's, the newest or an earlier one."""
+    """Return True if a job is one of a run's, the newest or an earlier one."""
     return _is_run(run, job) or any(_is_run(run.as_of(number), job) for number in run.job_ids)
 
 
 def _is_run(run: Run, job: JobStatus) -> bool:
-    """Whether a job is this run's: by its script, else by its id, unless its time or its name is another one's.
+    """Return True if a job is this run's: by its script, else by its id, unless its time or its name is another one's.
 
     Ids are used again after some years, after a site starts anew or its controller has lost its state; a script's path is
     the run's own. A job that was put back into the queue has a later time, and its name.
@@ -104,7 +104,7 @@ def job_of_record(run: Run) -> JobStatus:
 
 
 def is_of_this_cluster(run: Run, env: Mapping[str, str] | None) -> bool:
-    """Whether a run's job ids are those of the cluster that Slurm's commands ask, as far as this machine's files tell."""
+    """Return True if a run's job ids are those of the cluster that Slurm's commands ask, as far as this machine's files tell."""
     if (os.environ if env is None else env).get("SLURM_CLUSTERS"):
         return False
     return run.cluster in {None, cluster_name_here(env)}
@@ -171,7 +171,7 @@ def _select(word: str) -> Selection:
 
 
 def names_folder(word: str) -> bool:
-    """Whether a word is a path, or the bare name of a folder here.
+    """Return True if a word is a path, or the bare name of a folder here.
 
     A bare name may be a job's, too: the folder counts only where somebody else has not laid it there to be taken for it.
     """

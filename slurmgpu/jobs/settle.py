@@ -120,7 +120,7 @@ def _written(folder: Path, run: Run, outcome: Literal["job", "no job"]) -> Settl
 
 
 def _is_mine(folder: Path) -> bool:
-    """Whether this user made the folder and the record in it: nobody else leads this process to a file of ours."""
+    """Return True if this user made the folder and the record in it: nobody else leads this process to a file of ours."""
     try:
         return {one.lstat().st_uid for one in (folder, folder / RUN_FILE)} == {os.getuid()}
     except OSError:

@@ -91,7 +91,7 @@ class _GrowingLog:
                 yield piece
 
     def _goes_on(self, file: BinaryIO, last: bool) -> bool:
-        """Whether there is something to read now: from the position on, or from the beginning of what has begun anew."""
+        """Return True if there is something to read now: from the position on, or from the beginning of what has begun anew."""
         size = file.seek(0, 2)
         if size < self._position:
             again, self._was_short = self._was_short, True
@@ -141,7 +141,7 @@ class GrowingLogs:
 
     @property
     def shown(self) -> bool:
-        """Whether there was anything to show."""
+        """True if there was anything to show."""
         return self._shown is not None
 
     def filter_for(self, log: Log) -> LineFilter | None:
@@ -223,7 +223,7 @@ class Ended:
 
     @property
     def known(self) -> bool:
-        """Whether every task's end is known."""
+        """True if every task's end is known."""
         return bool(self.jobs) and all(job.state.is_final for job in self.jobs)
 
 
@@ -329,7 +329,7 @@ class _Seen:
         self._submitted.update({job.job_id: job.submit for job in jobs if job.submit is not None})
 
     def has_later_than(self, jobs: list[JobStatus]) -> bool:
-        """Whether one of them was there already before the one that the queue has shown."""
+        """Return True if one of them was there already before the one that the queue has shown."""
         pairs = ((self._submitted.get(job.job_id), job.submit) for job in jobs)
         return any(shown and told and told < shown - timedelta(seconds=60) for shown, told in pairs)
 

@@ -36,7 +36,7 @@ class Waits(NamedTuple):
 
     @property
     def never(self) -> bool:
-        """Whether the job will not start as it is, whatever others do."""
+        """True if the job will not start as it is, whatever others do."""
         return self.meaning.startswith(NEVER)
 
 

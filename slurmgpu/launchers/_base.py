@@ -60,7 +60,7 @@ class Launcher:
             )
 
     def starts(self, command: tuple[str, ...]) -> bool:
-        """Whether it can start the command, where it starts Python scripts only."""
+        """Return True if it can start the command, where it starts Python scripts only."""
         return python_command(command) is not None
 
     def tasks(self, name: str, asked: int | None, gpus_per_node: int, wanted: int | None) -> tuple[int, str]:

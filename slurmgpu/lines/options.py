@@ -50,11 +50,11 @@ class OptionInfo(NamedTuple):
     """The releases, first and last, in which an optional value may be given."""
 
     def there(self, release: Release) -> bool:
-        """Whether a release has it."""
+        """Return True if a release has it."""
         return self.since <= release <= self.until
 
     def may_have_value(self, release: Release | None) -> bool:
-        """Whether a release lets it have a value; without a release: whether any does."""
+        """Return True if a release lets it have a value; without a release: whether any does."""
         return self.takes != "none" and (release is None or self.valued[0] <= release <= self.valued[1])
 
 

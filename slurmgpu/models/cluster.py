@@ -321,11 +321,11 @@ class Partition(Model):
     """Where these figures come from, when it is not the profile's source."""
 
     def takes_account(self, account: str | None) -> bool:
-        """Whether an account may be charged here (AllowAccounts, or DenyAccounts where that is not set)."""
+        """Return True if an account may be charged here (AllowAccounts, or DenyAccounts where that is not set)."""
         return account in self.accounts if self.accounts else account not in self.denied_accounts
 
     def takes_qos(self, qos: str | None) -> bool:
-        """Whether a QOS is legal here (AllowQos, or DenyQos where that is not set)."""
+        """Return True if a QOS is legal here (AllowQos, or DenyQos where that is not set)."""
         return qos in self.qos if self.qos else qos not in self.denied_qos
 
     @property
@@ -418,18 +418,18 @@ class Cluster(Model):
 
     @property
     def known(self) -> bool:
-        """Whether any partition is described; otherwise nothing can be checked against limits."""
+        """True if any partition is described; otherwise nothing can be checked against limits."""
         return bool(self.partitions)
 
     @property
     def complete(self) -> bool:
-        """Whether Slurm itself was asked: what is not listed is not there. A profile that was typed from documentation may
+        """True if Slurm itself was asked: what is not listed is not there. A profile that was typed from documentation may
         describe a part of its site, and leave out QOS and features."""
         return self.slurm.release is not None
 
     @property
     def judges(self) -> bool:
-        """Whether anything is described that a request could be held against."""
+        """True if anything is described that a request could be held against."""
         return bool(self.partitions or self.qos or self.associations)
 
 

@@ -76,6 +76,6 @@ def well_known(name: str) -> GpuModel | None:
 
 
 def names_a_slice(name: str) -> bool:
-    """Whether a type's name is, or ends in, that of a MIG profile: `1g.10gb`, `a100_3g.20gb`."""
+    """Return True if a type's name is, or ends in, that of a MIG profile: `1g.10gb`, `a100_3g.20gb`."""
     profile = r"(?:\A|[^a-z0-9])\dg(?:\.\d+gb(?:\.me|\+me\S*)?)?\Z"
     return "g" in name.lower() and re.search(profile, name.lower()) is not None

@@ -176,12 +176,12 @@ class JobState(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing of the job runs any more; never true for COMPLETING, whose processes may live."""
+        """True if nothing of the job runs any more; never true for COMPLETING, whose processes may live."""
         return self in _FINAL
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the job holds no nodes yet (or no longer) and is to run later."""
+        """True if the job holds no nodes yet (or no longer) and is to run later."""
         return self in (JobState.PENDING, JobState.REQUEUED)
 
 

@@ -134,7 +134,7 @@ class Duration(_Spelled):
         return f"{days}-{clock}" if days else clock
 
     def exceeds(self, limit: Duration) -> bool:
-        """Whether this is longer than ``limit``; nothing exceeds UNLIMITED."""
+        """Return True if this is longer than ``limit``; nothing exceeds UNLIMITED."""
         if limit.seconds is None:
             return False
         return self.seconds is None or self.seconds > limit.seconds

@@ -58,7 +58,7 @@ def missing_options(cluster: Cluster, given: Collection[str]) -> list[str]:
 
 
 def wants_gpu_type(cluster: Cluster) -> bool:
-    """Whether every request for GPUs must name their type, or had better."""
+    """Return True if every request for GPUs must name their type, or had better."""
     return "gpu_type" in (*cluster.dialect.required, *cluster.dialect.advised)
 
 
@@ -68,7 +68,7 @@ def account_rule(cluster: Cluster, partition: Partition | None) -> AccountRule |
 
 
 def account_fits(rule: AccountRule, account: str, gpu_types: Collection[str]) -> bool:
-    """Whether an account looks as the site's do, and is not for another type of GPU."""
+    """Return True if an account looks as the site's do, and is not for another type of GPU."""
     own = {rule.suffix_by_gpu_type.get(gpu_type) for gpu_type in gpu_types} - {None}
     other_type = bool(own) and any(
         account.endswith(end) for end in rule.suffix_by_gpu_type.values() if end not in own

@@ -43,12 +43,12 @@ class Starting(NamedTuple):
 
     @property
     def by_srun(self) -> bool:
-        """Whether srun starts them."""
+        """True if srun starts them."""
         return launcher(self.name).by_srun or enters_by_srun(self.environment)
 
     @property
     def one_task_each(self) -> bool:
-        """Whether one task starts all processes of a node."""
+        """True if one task starts all processes of a node."""
         return launcher(self.name).one_task_each
 
 

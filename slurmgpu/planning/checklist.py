@@ -80,7 +80,7 @@ class _Loop:
 
     @property
     def wraps(self) -> bool:
-        """Whether the model is wrapped for several processes."""
+        """True if the model is wrapped for several processes."""
         return any(self.named(*_WRAPPERS))
 
 

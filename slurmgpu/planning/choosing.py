@@ -389,7 +389,7 @@ def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
 
 
 def _alike(one: Draft, other: Draft) -> bool:
-    """Whether two drafts get the same types of GPU: only then are their prices for the same thing."""
+    """Return True if two drafts get the same types of GPU: only then are their prices for the same thing."""
     return {group.gpu_type for group in one.groups} == {group.gpu_type for group in other.groups}
 
 

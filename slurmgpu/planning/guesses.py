@@ -27,7 +27,7 @@ class Doubted(NamedTuple):
     """A key of the profile, and why it was guessed so."""
 
     def only_unstated_types(self) -> bool:
-        """Whether all that was left out is that the type of some GPUs is not stated."""
+        """Return True if all that was left out is that the type of some GPUs is not stated."""
         return all(why is _UNSTATED for why in self.guesses.values())
 
     def of(self, partition: str | None) -> str:
@@ -103,7 +103,7 @@ def _of_any_type(
 
 
 def _is_sold_with(name: str, memory: Memory) -> bool:
-    """Whether GPUs of a type may have as much memory: no V100 was ever sold with 80 GB."""
+    """Return True if GPUs of a type may have as much memory: no V100 was ever sold with 80 GB."""
     model = well_known(name)
     return model is None or memory.mib <= max(model.memory, *model.other_sizes, 0) * 1024
 

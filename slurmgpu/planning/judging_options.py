@@ -57,7 +57,7 @@ def judge_options(cluster: Cluster, options: Options) -> list[Problem]:
 
 
 def _is_known(cluster: Cluster, options: Options, names: list[str], problem: Problem) -> bool:
-    """Whether a profile that may describe a part of its site knows enough for a problem to count."""
+    """Return True if a profile that may describe a part of its site knows enough for a problem to count."""
     if problem.about == "qos" and options.get("qos") not in (None, *cluster.qos):
         return not problem.subject.startswith("cluster ")  # a QOS that it does not describe
     if problem.about == "gpu_type":
@@ -201,12 +201,12 @@ def places_of(cluster: Cluster, options: Options) -> list[str]:
 
 
 def _asks_for_gpus(cluster: Cluster, options: Options) -> bool:
-    """Whether a job is for GPUs: it asks for them, or there only srun does."""
+    """Return True if a job is for GPUs: it asks for them, or there only srun does."""
     return asks_for_gpus(options) or cluster.dialect.gpus in ("srun", "none")
 
 
 def asks_for_gpus(options: Options) -> bool:
-    """Whether any option asks for GPUs."""
+    """Return True if any option asks for GPUs."""
     return (
         any(name.startswith("gpus") for name in options)
         or re.search(r"(?:\A|,)(?:gres/)?gpu(?::|,|\Z)", options.get("gres") or "") is not None

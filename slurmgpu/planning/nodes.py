@@ -71,7 +71,7 @@ def as_spelled(cluster: Cluster, resources: Resources) -> Resources:
 
 
 def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> bool:
-    """Whether a job's name for a type means the type of a group of nodes: by its name, or by its gres type."""
+    """Return True if a job's name for a type means the type of a group of nodes: by its name, or by its gres type."""
     if group_type is None:
         return False
     known = cluster.gpu_types.get(group_type)
@@ -79,7 +79,7 @@ def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> b
 
 
 def is_slice(cluster: Cluster, group: NodeGroup) -> bool:
-    """Whether its GPUs are slices: types that end in a MIG profile's name (1g.10gb), as NVIDIA names them."""
+    """Return True if its GPUs are slices: types that end in a MIG profile's name (1g.10gb), as NVIDIA names them."""
     known = cluster.gpu_types.get(group.gpu_type or "")
     return names_a_slice((known and known.gres) or group.gpu_type or "")
 
@@ -133,7 +133,7 @@ def gres_type(cluster: Cluster, wanted: str | None) -> str | None:
 
 
 def selectable(cluster: Cluster, everywhere: tuple[NodeGroup, ...], wanted: str) -> bool:
-    """Whether the site's dialect can say that this type is meant, or need not: there is no other."""
+    """Return True if the site's dialect can say that this type is meant, or need not: there is no other."""
     _, known = entry_of(cluster, everywhere, wanted)
     if gres_type(cluster, wanted) is not None or (known is not None and known.constraint):
         return True
@@ -206,7 +206,7 @@ def counted_in_cores(cluster: Cluster) -> Cluster:
 
 
 def takes_one_thread(hint: object, threads_per_core: object) -> bool:
-    """Whether a job's options take one thread of each core (sbatch(1), --hint and --threads-per-core)."""
+    """Return True if a job's options take one thread of each core (sbatch(1), --hint and --threads-per-core)."""
     return str(hint) in {"nomultithread", "compute_bound"} or str(threads_per_core) == "1"
 
 

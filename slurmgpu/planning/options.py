@@ -282,7 +282,7 @@ def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 
 def _is_forbidden(option: Option, job: Job, cluster: Cluster) -> bool:
-    """Whether the site refuses an option: one that was derived is left out, one that was asked for is an error."""
+    """Return True if the site refuses an option: one that was derived is left out, one that was asked for is an error."""
     why = refused_options(cluster).get(option.name)
     if why is None:
         return False

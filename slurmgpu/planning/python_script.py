@@ -258,7 +258,7 @@ class ScriptFacts(NamedTuple):
 
     @property
     def trains_alone(self) -> bool:
-        """Whether all of it was read, and nothing in it takes part in a training of several processes."""
+        """True if all of it was read, and nothing in it takes part in a training of several processes."""
         others = self.distributed or self.framework or self.joins or self.trains_elsewhere
         return self.parsed and not (others or self.idle)
 
@@ -344,7 +344,7 @@ _BUSY += "|import_module|subprocess"
 
 
 def _same_in_all_tasks(texts: list[str]) -> bool:
-    """Whether no file names a variable of Slurm, and none imports what hands out trials (wandb) or is not known."""
+    """Return True if no file names a variable of Slurm, and none imports what hands out trials (wandb) or is not known."""
     unknown = _imported(texts) - (_PLAIN - {"wandb"})
     return not unknown and not any("SLURM_" in one for one in texts)
 

@@ -36,12 +36,12 @@ class Request(NamedTuple):
 
     @property
     def wants_gpus(self) -> bool:
-        """Whether any GPU is asked for."""
+        """True if any GPU is asked for."""
         return bool(self.gpus or self.gpus_per_node)
 
     @property
     def single(self) -> bool:
-        """Whether its words name one thing: ``1 GPU``, ``1 node x 4 GPUs``."""
+        """True if its words name one thing: ``1 GPU``, ``1 node x 4 GPUs``."""
         if self.wants_gpus and self.gpus_per_node is None:
             return self.gpus == 1
         return (self.nodes or 1) == 1

@@ -33,7 +33,7 @@ class Rule(NamedTuple):
 
 
 def enforced(cluster: Cluster, what: str) -> bool:
-    """Whether accounting enforces this (AccountingStorageEnforce); taken as enforced where nothing is known of it."""
+    """Return True if accounting enforces this (AccountingStorageEnforce); taken as enforced where nothing is known of it."""
     if cluster.slurm.release is None and not cluster.slurm.enforces:
         return True
     names = set(cluster.slurm.enforces)

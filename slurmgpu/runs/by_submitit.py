@@ -73,7 +73,7 @@ def require_submitit() -> None:
 
 
 def is_checkpointable(function: object) -> bool:
-    """Whether submitit can save the function's state and start it again: it has a method ``checkpoint``."""
+    """Return True if submitit can save the function's state and start it again: it has a method ``checkpoint``."""
     return any(callable(getattr(function, name, None)) for name in ("checkpoint", "__submitit_checkpoint__"))
 
 

@@ -119,7 +119,7 @@ class Checkpoint:
 
     @property
     def kept_for_good(self) -> bool:
-        """Whether ``keep_every`` keeps it."""
+        """True if ``keep_every`` keeps it."""
         every = self.manifest.settings.keep_every if self.manifest else None
         return bool(every) and self.state == "complete" and self.step % (every or 1) == 0
 
@@ -191,7 +191,7 @@ def _look(path: Path, step: int) -> Checkpoint | None:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder, or one that the file server does not show now: ``Path.is_dir`` would hide that one."""
+    """Return True if it is a folder, or one that the file server does not show now: ``Path.is_dir`` would hide that one."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:

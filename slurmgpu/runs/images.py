@@ -62,7 +62,7 @@ Told = Callable[[str], None]
 
 
 def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -> bool:
-    """Whether the file is there in the end: made beside it, then renamed; who comes second waits, and finds it.
+    """Return True if the file is there in the end: made beside it, then renamed; who comes second waits, and finds it.
 
     ``make`` writes the file whose path it is given, and says whether that worked; ``what`` is made, in words. Raises
     OSError where the folder cannot be written.
@@ -139,7 +139,7 @@ class Making(NamedTuple):
 
     @property
     def here(self) -> bool:
-        """Whether this machine has the runtime."""
+        """True if this machine has the runtime."""
         return shutil.which(self.words(self.file)[0]) is not None
 
     @property
@@ -268,7 +268,7 @@ def _pulled(container: Container, images: Path) -> Path | None:
 
 
 def _made(making: Making, told: Told) -> bool:
-    """Whether the image's file is there in the end."""
+    """Return True if the image's file is there in the end."""
     file = making.file
     try:
         return made_once(

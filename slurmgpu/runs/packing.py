@@ -280,7 +280,7 @@ class Packing(NamedTuple):
 
     @property
     def is_there(self) -> bool:
-        """Whether it is packed already."""
+        """True if it is packed already."""
         return self.archive.exists()
 
     @property

@@ -203,7 +203,7 @@ def as_probe(job: Job, minutes: int, policy: SamplerPolicy, slurm_samples: int =
 
 
 def is_sampled(job: Job, policy: SamplerPolicy) -> bool:
-    """Whether slurmgpu itself samples a probe of the job."""
+    """Return True if slurmgpu itself samples a probe of the job."""
     return bool(_sample(job, policy))
 
 
@@ -213,7 +213,7 @@ def _sample(job: Job, policy: SamplerPolicy) -> int | None:
 
 
 def goes_on(job: Job) -> bool:
-    """Whether the job itself goes on in another start at its time limit."""
+    """Return True if the job itself goes on in another start at its time limit."""
     return "timeout" in restart_of(job)[0].on
 
 

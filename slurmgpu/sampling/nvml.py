@@ -196,6 +196,6 @@ class Nvml:
         return text.value.decode("utf-8", "replace") if asked else None
 
     def _asked(self, name: str, *arguments: object) -> bool:
-        """Whether a function of the library is there and could answer; older drivers lack some, some GPUs others."""
+        """Return True if a function of the library is there and could answer; older drivers lack some, some GPUs others."""
         function = getattr(self._lib, f"nvml{name}", None)
         return function is not None and function(*arguments) == _OK

@@ -165,7 +165,7 @@ class JobProcesses:
         return (pid, int(cells[19])), int(cells[1]), ticks, int(cells[21]) * _PAGE, name
 
     def _is_ours(self, pid: int, stats: dict[int, tuple[Key, int, int, int, str]]) -> bool:
-        """Whether it has the job's number in its environment, or descends from one that has; looked up once."""
+        """Return True if it has the job's number in its environment, or descends from one that has; looked up once."""
         key, parent, _, _, _ = stats[pid]
         known = self._ours.get(key)
         if known is None:

@@ -116,7 +116,7 @@ class Script:
 
     @property
     def is_shell(self) -> bool:
-        """Whether the body is a Bourne-like shell's."""
+        """True if the body is a Bourne-like shell's."""
         return self.interpreter in SHELLS
 
     @cached_property
@@ -330,7 +330,7 @@ class _Reader:
 
     @staticmethod
     def _may_take(option: Option, words: list[_Word], at: int) -> bool:
-        """Whether an option, a site's plug-in's perhaps, may have the word behind it as its value."""
+        """Return True if an option, a site's plug-in's perhaps, may have the word behind it as its value."""
         unknown = option.name not in SBATCH.options and option.spelling.startswith("--")
         adjacent = option.at == at - 1 and words[option.at].line == words[at].line
         return unknown and option.value is None and adjacent

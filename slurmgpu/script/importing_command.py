@@ -132,7 +132,7 @@ def _is_torchrun_module(words: list[str]) -> bool:
 
 
 def _tasks_are_sure(job: Job) -> bool:
-    """Whether Slurm starts as many tasks, and on as many nodes, as the rendered srun asks for."""
+    """Return True if Slurm starts as many tasks, and on as many nodes, as the rendered srun asks for."""
     resources = job.resources
     if {*_COUNTED_OTHERWISE, *_SIZES} & set(job.sbatch) or job.components:
         return False

@@ -96,17 +96,17 @@ _IN_ADDRESS = r"\b[a-z][a-z0-9+.-]*://[^/\s:@'\"]+:(?P<password>[^/\s@'\"$`<{]+)
 
 
 def surely_names_secret(name: str) -> bool:
-    """Whether what is called so is a secret whatever its value: `DB_PASSWORD`, `--api-key`."""
+    """Return True if what is called so is a secret whatever its value: `DB_PASSWORD`, `--api-key`."""
     return re.search(rf"(?i)(?:\A|[-_])(?:{_SURE})\Z", name) is not None
 
 
 def names_secret(name: str) -> bool:
-    """Whether what is called so may be a secret: as above, or any key or token."""
+    """Return True if what is called so may be a secret: as above, or any key or token."""
     return surely_names_secret(name) or re.search(rf"(?i)(?:\A|[-_])(?:{_MAYBE})\Z", name) is not None
 
 
 def looks_random(value: str) -> bool:
-    """Whether a value looks drawn by chance: long, in one word, with letters and digits, and no path."""
+    """Return True if a value looks drawn by chance: long, in one word, with letters and digits, and no path."""
     return (
         len(value) >= 12
         and re.fullmatch(r"[\w+/=.:-]+", value) is not None
@@ -116,7 +116,7 @@ def looks_random(value: str) -> bool:
 
 
 def is_known_key(text: str) -> bool:
-    """Whether a key of a known service stands in a text, which such a key tells by how it begins."""
+    """Return True if a key of a known service stands in a text, which such a key tells by how it begins."""
     return re.search(_KNOWN_KEYS, text) is not None
 
 

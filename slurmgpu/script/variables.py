@@ -472,7 +472,7 @@ def _interpreter(plan: Plan) -> str | None:
 
 
 def _is_seen(plan: Plan) -> bool:
-    """Whether the batch shell sees the files that the command will: no image or plug-in of Slurm brings others."""
+    """Return True if the batch shell sees the files that the command will: no image or plug-in of Slurm brings others."""
     environment = plan.environment
     return environment.container is None and not environment.sbatch and not environment.srun_options
 
@@ -587,7 +587,7 @@ def _tended(plan: Plan) -> dict[str, object] | None:
 
 
 def _ends_others(plan: Plan) -> bool:
-    """Whether srun ends other tasks of a command, which may ask for a new start by its code, once one has ended."""
+    """Return True if srun ends other tasks of a command, which may ask for a new start by its code, once one has ended."""
     return plan.train is None and plan.nodes * plan.tasks_per_node > 1 and launcher(plan.launcher).by_srun
 
 

@@ -341,7 +341,7 @@ def ask_cluster_name(slurm: Commands) -> str | None:
 
 
 def talks_to_a_cluster(slurm: Commands) -> bool:
-    """Whether Slurm's commands here belong to a cluster: a package alone, without a configuration, does not.
+    """Return True if Slurm's commands here belong to a cluster: a package alone, without a configuration, does not.
 
     Where no file tells, `scontrol ping` is asked: it fails at once when there is nothing to talk to.
     """

@@ -18,7 +18,7 @@ _SOUND = re.compile(r"[^\s\"'#\\$`]+")
 
 
 def sound(name: str) -> bool:
-    """Whether a name can be written into a profile, and into an option; administrators may give others."""
+    """Return True if a name can be written into a profile, and into an option; administrators may give others."""
     return _SOUND.fullmatch(name) is not None
 
 

@@ -204,7 +204,7 @@ def _histories(starts: list[Start]) -> Iterator[History]:
 
 
 def _goes_on(before: JobStatus, after: JobStatus) -> bool:
-    """Whether a row is the next start of the job: a requeue sets the time of submission anew, at the end before it."""
+    """Return True if a row is the next start of the job: a requeue sets the time of submission anew, at the end before it."""
     if before.user != after.user or before.state is JobState.COMPLETED:
         return False
     if before.end is None or after.submit is None:

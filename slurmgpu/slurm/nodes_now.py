@@ -98,7 +98,7 @@ class NodeNow:
 
     @property
     def slices(self) -> bool:
-        """Whether its GPUs are slices (MIG)."""
+        """True if its GPUs are slices (MIG)."""
         return any(map(names_a_slice, self.gpus))
 
 

@@ -235,7 +235,7 @@ class Present:
         return known(self.config.get("ClusterName", ""))
 
     def hides(self, what: str) -> bool:
-        """Whether users do not see others' ``jobs``, ``usage``, ``reservations`` or ``nodes`` here (PrivateData).
+        """Return True if users do not see others' ``jobs``, ``usage``, ``reservations`` or ``nodes`` here (PrivateData).
 
         Slurm's own user and root see all; where the configuration is not told, everything may be hidden.
         """

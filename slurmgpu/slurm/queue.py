@@ -76,7 +76,7 @@ class QueuedJob:
 
     @property
     def waits(self) -> bool:
-        """Whether it has no nodes yet."""
+        """True if it has no nodes yet."""
         return self._row[6].strip() == "PENDING"
 
     @property

@@ -194,13 +194,13 @@ def _is_own(folder: Path, above: str, me: int) -> bool:
 
 
 def only_reads(argv: Sequence[str]) -> bool:
-    """Whether the answer to a command may be shared: it shows, and nothing is different after it."""
+    """Return True if the answer to a command may be shared: it shows, and nothing is different after it."""
     shows = argv[0] in {"scontrol", "sacctmgr"} and "show" in argv
     return shows or argv[0] in _READING
 
 
 def changes(argv: Sequence[str]) -> bool:
-    """Whether what Slurm said before such a command may be old after it."""
+    """Return True if what Slurm said before such a command may be old after it."""
     if argv[0] == "scontrol":
         return not {"show", "ping"} & set(argv[1:3])
     return argv[0] == "scancel" or (argv[0] == "sbatch" and "--test-only" not in argv)
@@ -278,7 +278,7 @@ def _locked(number: int) -> bool:
 
 
 def _is_stopped(number: int) -> bool:
-    """Whether who holds the lock has been stopped (Ctrl-Z) in the middle of asking."""
+    """Return True if who holds the lock has been stopped (Ctrl-Z) in the middle of asking."""
     try:
         holder = int(os.pread(number, 20, 0))
         return Path(f"/proc/{holder}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"

@@ -232,7 +232,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the command ended with 0."""
+        """True if the command ended with 0."""
         return self.rc == 0
 
     @property
@@ -338,7 +338,7 @@ class JobId:
         return cls(int(match[1]), match[2], None if match[3] is None else int(match[3]))
 
     def covers(self, other: JobId) -> bool:
-        """Whether asking for this id asks for `other`, too: an array's id means all its tasks."""
+        """Return True if asking for this id asks for `other`, too: an array's id means all its tasks."""
         if self.number != other.number:
             return False
         if self.component is not None and self.component != other.component:
@@ -364,7 +364,7 @@ def _indices(tasks: str) -> Iterator[int]:
 
 
 def _holds(tasks: str, index: int) -> bool:
-    """Whether a list such as `[0-4,7,10-20:5%2]` holds the index."""
+    """Return True if a list such as `[0-4,7,10-20:5%2]` holds the index."""
     return any(low <= index <= high and (index - low) % step == 0 for low, high, step in _spans(tasks))
 
 

@@ -343,7 +343,7 @@ def trained_sums(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _differ(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    """Whether two lists of sums differ; with sums of NaN they do."""
+    """Return True if two lists of sums differ; with sums of NaN they do."""
     return len(some) != len(others) or not all(map(torch.equal, some, others))
 
 

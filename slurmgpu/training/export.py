@@ -134,7 +134,7 @@ def _weights(folder: Path, part: str) -> Mapping[object, object]:
 
 
 def averaged(folder: Path, part: str) -> bool:
-    """Whether what is exported is the average of the weights (``ema``)."""
+    """Return True if what is exported is the average of the weights (``ema``)."""
     return part == "model" and (folder / AVERAGE).exists()
 
 

@@ -129,7 +129,7 @@ def sync_folder(path: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists; raises a file server's error, where ``Path.exists`` says no (Python 3.14 and newer)."""
+    """Return True if a path exists; raises a file server's error, where ``Path.exists`` says no (Python 3.14 and newer)."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -86,11 +86,11 @@ class Judge:
 
     @property
     def spent(self) -> bool:
-        """Whether the training ends, because it has not got better for long enough."""
+        """True if the training ends, because it has not got better for long enough."""
         return self._stop is not None and is_spent(self._patience, self._stop)
 
     def is_best(self, step: int) -> bool:
-        """Whether this step is the best one so far, and is to be kept."""
+        """Return True if this step is the best one so far, and is to be kept."""
         return self._best is not None and self._record is not None and self._record["step"] == step
 
     def facts(self, step: int) -> dict[str, object]:

@@ -489,7 +489,7 @@ class Loop:
 
     @property
     def _measures_more(self) -> bool:
-        """Whether an evaluation has more than what its batches measure."""
+        """True if an evaluation has more than what its batches measure."""
         return self.task.has("finish") or self.task.has("sample")
 
     def _also_of_later_batches(self, names: list[str]) -> Optional[list[str]]:
@@ -615,7 +615,7 @@ class Loop:
 
     @property
     def writes_late(self) -> bool:
-        """Whether a line waits for the next one, so that nobody waits for the GPU."""
+        """True if a line waits for the next one, so that nobody waits for the GPU."""
         return self.group.device.type == "cuda"
 
     def health(self) -> Union[torch.Tensor, list[float]]:

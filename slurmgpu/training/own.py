@@ -454,7 +454,7 @@ def _whole(value: Any) -> Any:
 
 
 def _sharded_in(value: Any) -> bool:
-    """Whether there is a tensor in a state of which each rank has a piece."""
+    """Return True if there is a tensor in a state of which each rank has a piece."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -463,7 +463,7 @@ def _sharded_in(value: Any) -> bool:
 
 
 def _has_pieces(part: Any) -> bool:
-    """Whether it is a model of which each rank has a piece, or an optimizer of such a one."""
+    """Return True if it is a model of which each rank has a piece, or an optimizer of such a one."""
     if isinstance(part, torch.nn.Module):
         return any(map(is_sharded, part.parameters()))
     groups = part.param_groups if isinstance(part, torch.optim.Optimizer) else []

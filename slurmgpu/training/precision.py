@@ -65,14 +65,14 @@ class Precision:
 
 
 def can_bf16(device: torch.device) -> bool:
-    """Whether the device computes in bf16; of GPUs that are not NVIDIA's it is taken for granted."""
+    """Return True if the device computes in bf16; of GPUs that are not NVIDIA's it is taken for granted."""
     if device.type != "cuda" or not torch.version.cuda:
         return True
     return torch.cuda.get_device_capability(device) >= _AMPERE
 
 
 def _cpu_computes_fp16() -> bool:
-    """Whether this torch has a scaler and autocast to fp16 for the CPU; an older one warns and computes in fp32."""
+    """Return True if this torch has a scaler and autocast to fp16 for the CPU; an older one warns and computes in fp32."""
     if not hasattr(torch.amp, "GradScaler"):
         return False
     with warnings.catch_warnings():

@@ -256,7 +256,7 @@ class Session:
         return max(step + 1, self._kept + self._kept_every) if self.replicas.on else NEVER
 
     def keep_is_due(self, step: int) -> bool:
-        """Whether a copy of this step is to be kept on the nodes."""
+        """Return True if a copy of this step is to be kept on the nodes."""
         return self.replicas.on and step >= self._kept + self._kept_every
 
     def keep(

@@ -381,7 +381,7 @@ class _Source:
         return pickle.dumps(place), None
 
     def _has_more(self) -> bool:
-        """Whether this pass has another sample, which is then the next one; random states are as before."""
+        """Return True if this pass has another sample, which is then the next one; random states are as before."""
         if not self._looked_at:
             before = randomness.capture(torch.device("cpu"))
             seed_sample(sample_seed(self.own_seed, self._given))

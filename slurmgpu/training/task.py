@@ -187,7 +187,7 @@ class Task:
         )
 
     def has(self, method: str) -> bool:
-        """Whether the task has this optional method."""
+        """Return True if the task has this optional method."""
         return callable(getattr(self._user, method, None))
 
     @property
@@ -583,12 +583,12 @@ class Task:
 
 
 def _is_rows(value: object) -> bool:
-    """Whether it has an entry for each of several samples: a list, or a tensor or array with dimensions."""
+    """Return True if it has an entry for each of several samples: a list, or a tensor or array with dimensions."""
     return isinstance(value, list) or (not isinstance(value, tuple) and bool(getattr(value, "shape", None)))
 
 
 def is_stream(dataset: object) -> bool:
-    """Whether a data set is to be iterated over, and its samples have no numbers."""
+    """Return True if a data set is to be iterated over, and its samples have no numbers."""
     if isinstance(dataset, IterableDataset):
         return True  # it inherits a __getitem__, which only raises
     return hasattr(dataset, "__iter__") and not (
@@ -597,7 +597,7 @@ def is_stream(dataset: object) -> bool:
 
 
 def _needs_nothing(method: Callable[..., object]) -> bool:
-    """Whether it can be called without arguments, as far as Python knows its signature."""
+    """Return True if it can be called without arguments, as far as Python knows its signature."""
     with contextlib.suppress(ValueError):  # written in C: it has no signature
         try:
             inspect.signature(method).bind()
@@ -607,7 +607,7 @@ def _needs_nothing(method: Callable[..., object]) -> bool:
 
 
 def _weighs(weights: torch.Tensor) -> bool:
-    """Whether one can draw by these weights."""
+    """Return True if one can draw by these weights."""
     wide = weights.double()
     return bool(torch.isfinite(wide).all() and (wide >= 0).all() and wide.sum() > 0)
 

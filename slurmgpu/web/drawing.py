@@ -51,7 +51,7 @@ def draw(name: str, **values: object) -> str:
 
 
 def is_begun(values: Mapping[str, str]) -> bool:
-    """Whether anything is filled in."""
+    """Return True if anything is filled in."""
     return any(value.strip() for value in values.values())
 
 

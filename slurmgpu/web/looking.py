@@ -330,7 +330,7 @@ def _trial(job: JobStatus, run: Run | None) -> Trial:
 
 
 def _is_there(job: JobStatus, other: JobStatus) -> bool:
-    """Whether both are on one cluster: squeue names none where there is one, and sacct does."""
+    """Return True if both are on one cluster: squeue names none where there is one, and sacct does."""
     return job.cluster == other.cluster or None in (job.cluster, other.cluster)
 
 

@@ -185,7 +185,7 @@ class _Connection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request of it is being answered."""
+        """True if no request of it is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
 

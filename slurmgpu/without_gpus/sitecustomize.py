@@ -277,7 +277,7 @@ def _pretended_gpus() -> int:
 
 @functools.cache
 def _is_of_a_spawning_script(asked_by: str) -> bool:
-    """Whether this file is the user's own, and it or the script itself starts processes."""
+    """Return True if this file is the user's own, and it or the script itself starts processes."""
     if _INSTALLED.search(asked_by):
         return False
     script = getattr(sys.modules.get("__main__"), "__file__", None)

@@ -67,7 +67,7 @@ class Proposal:
 
     @property
     def more(self) -> bool:
-        """Whether it asks for more than before."""
+        """True if it asks for more than before."""
         return self.asked is not None and self.proposed > self.asked
 
     def spelled(self, amount: int | None) -> str:

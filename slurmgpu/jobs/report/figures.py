@@ -131,7 +131,7 @@ class Figures:
 
     @property
     def over_memory(self) -> bool:
-        """Whether more than it asked for is known to have been in use: Slurm may have ended it for that, in any state."""
+        """True if more than it asked for is known to have been in use: Slurm may have ended it for that, in any state."""
         peak = self.peak
         return peak is not None and peak.exact and self.memory is not None and peak.amount > self.memory
 

@@ -165,7 +165,7 @@ def report_since(
 
 
 def _ran(job: JobStatus, since: datetime) -> bool:
-    """Whether a job has been at work since a moment: accounting is asked from an even time on, which is earlier."""
+    """Return True if a job has been at work since a moment: accounting is asked from an even time on, which is earlier."""
     return bool(job.elapsed or job.state.is_final) and (job.end is None or job.end >= since)
 
 

@@ -147,7 +147,7 @@ class Probed(NamedTuple):
 
 
 def ended_well(job: JobStatus, run_dir: Path) -> bool:
-    """Whether a probe's job ended as it was to: of itself, at its limit, or as a training that stopped before it."""
+    """Return True if a probe's job ended as it was to: of itself, at its limit, or as a training that stopped before it."""
     if job.state in (JobState.COMPLETED, JobState.TIMEOUT):
         return True
     pace = pace_in(run_dir)
@@ -253,7 +253,7 @@ def _mean_of_late(line: Line) -> float | None:
 
 
 def _grows(line: Line) -> bool:
-    """Whether the most in the last quarter of the time is above all before."""
+    """Return True if the most in the last quarter of the time is above all before."""
     if len(line) < _LEAST_SAMPLES:
         return False
     begin = line[0][0] + 0.75 * (line[-1][0] - line[0][0])

@@ -44,7 +44,7 @@ class Held(NamedTuple):
         return f"a limit leaves too little for it: {self.fact.text}"
 
     def counts(self, job: QueuedJob) -> bool:
-        """Whether a running job is one of those that use the limit up; those of accounts below it are not seen."""
+        """Return True if a running job is one of those that use the limit up; those of accounts below it are not seen."""
         holder = self.holder
         if holder.kind.startswith("qos") and job.qos != holder.name:
             return False
@@ -106,7 +106,7 @@ _OF_A_QOS = (
 
 
 def is_free(qos: str, job: JobStatus, asked: Asked, book: Book) -> bool:
-    """Whether no limit of another QOS would hold the job, as far as the book shows its limits."""
+    """Return True if no limit of another QOS would hold the job, as far as the book shows its limits."""
     there = job.model_copy(update={"qos": qos})
     matches = filter(None, map(LIMIT.fullmatch, _OF_A_QOS))
     return not any(True for match in matches for _ in _holding(match, there, asked, book, None))
@@ -312,7 +312,7 @@ def _takes(rules: Partition, what: str, name: str) -> bool:
 
 
 def _taken(case: Case, what: str, name: str) -> bool:
-    """Whether one of its partitions takes a name."""
+    """Return True if one of its partitions takes a name."""
     return any(_takes(one.rules, what, name) for one in case.partitions)
 
 

@@ -18,7 +18,7 @@ _STARTS_ACCELERATE = re.compile(r"\baccelerate(?: |\.commands\.|\.commands\.acce
 
 
 def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
-    """Whether a host name is a pretended node's, whatever suffix a site has (``node1i``, ``node1.ib``)."""
+    """Return True if a host name is a pretended node's, whatever suffix a site has (``node1i``, ``node1.ib``)."""
     return any(re.fullmatch(re.escape(node) + r"(?![0-9])[A-Za-z0-9.-]*", name) for node in nodes)
 
 

@@ -361,6 +361,6 @@ def machine_line(results: Results) -> str:
 
 
 def is_busy(results: Results) -> bool:
-    """Whether others used the machine as the measuring began."""
+    """Return True if others used the machine as the measuring began."""
     load, cpus = positive(results.machine.get("load")), whole(results.machine.get("cpus"))
     return load is not None and bool(cpus) and load / (cpus or 1) > _BUSY

@@ -248,7 +248,7 @@ def _smaller(results: Results, base: _Try, proposals: Sequence[Proposal]) -> Ite
 
 
 def runs(results: Results) -> bool:
-    """Whether the training could be tried as it is; without that, nothing follows."""
+    """Return True if the training could be tried as it is; without that, nothing follows."""
     return bool(_of(results, "base"))
 
 

@@ -78,7 +78,7 @@ class Asked(NamedTuple):
 
     @property
     def sets_tasks(self) -> bool:
-        """Whether the job has a number of tasks, beside which srun ignores its own --ntasks-per-node (tried: 22.05)."""
+        """True if the job has a number of tasks, beside which srun ignores its own --ntasks-per-node (tried: 22.05)."""
         return bool({"ntasks", "ntasks-per-node"} & set(self.options))
 
     @property
@@ -285,7 +285,7 @@ class View:
 
     @cached_property
     def sure(self) -> bool:
-        """Whether every command is one that we know: no other script or program could start processes."""
+        """True if every command is one that we know: no other script or program could start processes."""
         known = {*self.shells, *self.functions}
         return all(
             one.housekeeping or one.trains or one.srun is not None or {one.shell_script, one.name} & known
@@ -294,7 +294,7 @@ class View:
 
     @property
     def launches(self) -> bool:
-        """Whether anything starts several processes: srun, mpirun, torchrun, ..."""
+        """True if anything starts several processes: srun, mpirun, torchrun, ..."""
         return any(call.srun is not None or call.by_launcher for call in self.calls)
 
     @cached_property
@@ -316,7 +316,7 @@ class View:
         )
 
     def sets(self, variable: str) -> bool:
-        """Whether the body sets a variable."""
+        """Return True if the body sets a variable."""
         return re.search(rf"(?m)(?:^|[\s;]){variable}=", self.body) is not None
 
 

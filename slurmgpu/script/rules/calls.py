@@ -84,23 +84,23 @@ class Call:
 
     @property
     def trains(self) -> bool:
-        """Whether it starts a Python program, or one of the launchers of PyTorch."""
+        """True if it starts a Python program, or one of the launchers of PyTorch."""
         return self.python is not None or self.torchrun is not None or self.by_launcher
 
     @property
     def by_launcher(self) -> bool:
-        """Whether a launcher of processes other than srun starts it."""
+        """True if a launcher of processes other than srun starts it."""
         names = {word.rsplit("/", 1)[-1] for word in self.words}
         return bool(names & (LAUNCHERS - {"srun"})) or self.torchrun is not None
 
     @property
     def housekeeping(self) -> bool:
-        """Whether it is one of the small commands around the real work."""
+        """True if it is one of the small commands around the real work."""
         return self.srun is None and self.name in _HOUSEKEEPING
 
     @property
     def container(self) -> bool:
-        """Whether it runs inside a container."""
+        """True if it runs inside a container."""
         options = self.srun or {}
         return self.name in CONTAINERS or bool({"container-image", "environment"} & set(options))
 
@@ -163,7 +163,7 @@ class Variables:
 
 
 def _is_written_out(raw: str) -> bool:
-    """Whether a value needs no shell to be known: no command, no wildcard, no number by chance."""
+    """Return True if a value needs no shell to be known: no command, no wildcard, no number by chance."""
     parts = (part if quote in ("'", "\\") else _REFERENCE.sub("", part) for quote, part in pieces(raw))
     return not re.search(r"[$`*?{\[]|RANDOM", raw if "RANDOM" in raw else "".join(parts))
 

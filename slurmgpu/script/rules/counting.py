@@ -29,7 +29,7 @@ _GPUS = {"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-
 
 
 def _whole(view: View) -> bool:
-    """Whether the job has whole nodes, as far as is known: with more CPUs and GPUs than it asks for."""
+    """Return True if the job has whole nodes, as far as is known: with more CPUs and GPUs than it asks for."""
     if "exclusive" in view.asked.options:
         return True
     cluster = view.facts.cluster
@@ -127,7 +127,7 @@ def _over(view: View, own: Mapping[str, str | None]) -> Iterator[tuple[str, str]
 
 
 def _said(view: View) -> bool:
-    """Whether the options say how many CPUs there are, and nothing gives further ones."""
+    """Return True if the options say how many CPUs there are, and nothing gives further ones."""
     options = set(view.asked.options)
     more = {"cpus-per-gpu", "mincpus", "overcommit", "ntasks-per-gpu", "hint", "threads-per-core"}
     return bool({"ntasks", "ntasks-per-node", "cpus-per-task"} & options) and not more & options
@@ -194,7 +194,7 @@ def steps_in_turn(view: View) -> Iterator[Hit]:
 
 
 def _goes_round(view: View, call: Call) -> bool:
-    """Whether a loop starts a step again and does not itself wait, for one after the other."""
+    """Return True if a loop starts a step again and does not itself wait, for one after the other."""
     loop = next((loop for loop in _loops(view) if call.line in loop), range(0))
     return bool(loop) and not any(one.name == "wait" and one.line in loop for one in view.simple)
 

@@ -27,7 +27,7 @@ def _traps(view: View) -> list[tuple[Simple, set[str]]]:
 
 
 def _only_notes(trap: Simple) -> bool:
-    """Whether it sets a variable, says something or does nothing: that keeps the shell alive, and nothing waits for it."""
+    """Return True if it sets a variable, says something or does nothing: that keeps the shell alive, and nothing waits for it."""
     return re.fullmatch(r"\s*(?::|\w+=\w*|echo [^;&|>]*)\s*", trap.words[1]) is not None
 
 
@@ -159,7 +159,7 @@ def background_lost(view: View) -> Iterator[Hit]:
 
 
 def _in_a_loop(view: View, line: int) -> bool:
-    """Whether a loop follows that may itself wait, such as one over `kill -0`."""
+    """Return True if a loop follows that may itself wait, such as one over `kill -0`."""
     later = view.script.lines[line:]
     return any(re.match(r"\s*(while|until)\b", text) for text in later)
 

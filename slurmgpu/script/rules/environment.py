@@ -428,7 +428,7 @@ def fixed_interface(view: View) -> Iterator[Hit]:
 
 
 def _is_named(known: str, value: str, *, by_start: bool) -> bool:
-    """Whether one of the interfaces that are listed is the known one; NCCL takes the start of a name, too."""
+    """Return True if one of the interfaces that are listed is the known one; NCCL takes the start of a name, too."""
     listed = takewhile(lambda one: "=" not in one, value.split(","))  # --export=A=eth0,B=1
     return any(known.startswith(one) if by_start else known == one for one in listed)
 

@@ -26,7 +26,7 @@ def _trainings(view: View) -> Iterator[Call]:
 
 
 def _starts_others(view: View, call: Call) -> bool:
-    """Whether a program is told by its arguments, or says in its text, how it starts processes on other CPUs or nodes."""
+    """Return True if a program is told by its arguments, or says in its text, how it starts processes on other CPUs or nodes."""
     facts = view.facts.python.get(call.script or "")
     if any(word.startswith("$") for word in (call.python or ())[:1]):
         return True  # python $script: who knows
@@ -52,7 +52,7 @@ def _tasks_on_a_node(view: View, call: Call) -> int | None:
 
 
 def _stays_here(call: Call) -> bool:
-    """Whether a launcher starts its processes on its own node alone: deepspeed and ray may reach others."""
+    """Return True if a launcher starts its processes on its own node alone: deepspeed and ray may reach others."""
     own = call.torchrun is not None or "accelerate" in {word.rsplit("/", 1)[-1] for word in call.words}
     return own and not re.search(r"hostfile|multinode_launcher", " ".join(call.words))
 
@@ -270,7 +270,7 @@ _ENDPOINT = r"--?(?:master[-_]addr|rdzv[-_]endpoint|main_process_ip)"
 
 
 def _stays_on_a_node(view: View, line: int) -> bool:
-    """Whether the srun that follows a line starts its tasks on one node: steps side by side, each on its own."""
+    """Return True if the srun that follows a line starts its tasks on one node: steps side by side, each on its own."""
     following = next((call for call in view.calls if call.srun is not None and call.line >= line), None)
     return following is not None and (following.srun or {}).get("nodes") == "1"
 
@@ -302,7 +302,7 @@ def address_by_hostname(view: View) -> Iterator[Hit]:
 
 
 def _is_meeting_point(view: View, word: str) -> bool:
-    """Whether a word, or the variable that it sets, is where torch's processes meet."""
+    """Return True if a word, or the variable that it sets, is where torch's processes meet."""
     if re.search(rf"\A(?:MASTER_ADDR=|{_RENDEZVOUS})", word):
         return True
     name = re.match(r"([A-Za-z_]\w*)=", word)
@@ -488,7 +488,7 @@ def one_process(view: View) -> Iterator[Hit]:
 
 
 def _one_on_a_node(view: View, call: Call) -> bool:
-    """Whether an srun starts one task on each node, as it does where no number is given."""
+    """Return True if an srun starts one task on each node, as it does where no number is given."""
     said = any(name.startswith("ntasks") for name in (*view.asked.options, *(call.srun or ())))
     return _tasks_on_a_node(view, call) == 1 if said else not call.open_options
 
@@ -574,7 +574,7 @@ def _processes_on_a_node(view: View, call: Call) -> str | None:
 
 
 def _one_for_each_gpu(call: Call) -> bool:
-    """Whether it is deepspeed, told neither how many GPUs to use nor which."""
+    """Return True if it is deepspeed, told neither how many GPUs to use nor which."""
     line = read_launch_line(call.words)
     told = {"num-gpus", "num-accelerators", "include", "exclude", "hostfile"}
     return line is not None and line.name == "deepspeed" and not told & set(line.line.given)

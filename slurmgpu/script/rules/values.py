@@ -56,7 +56,7 @@ def _better_time(value: str) -> str:
 
 
 def _like_hours(minutes: int) -> bool:
-    """Whether a number is one that people ask for in hours: half a day and more, but for a whole hour's 60."""
+    """Return True if a number is one that people ask for in hours: half a day and more, but for a whole hour's 60."""
     return minutes % 12 == 0 and (minutes % 60 != 0 or 60 < minutes < 240)
 
 

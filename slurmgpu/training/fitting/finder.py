@@ -272,7 +272,7 @@ class _Child:
         return self.read(patience)
 
     def was_killed(self) -> bool:
-        """Whether a signal has ended it, as that of a machine without memory does."""
+        """Return True if a signal has ended it, as that of a machine without memory does."""
         code = self._process.poll()
         return code is not None and code < 0
 

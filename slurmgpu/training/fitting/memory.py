@@ -116,7 +116,7 @@ def _group(folder: Path, limit: str, used: str) -> list[tuple[int, int]]:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether this is an error of memory, the GPU's or the machine's."""
+    """Return True if this is an error of memory, the GPU's or the machine's."""
     if isinstance(error, MemoryError) or is_full(error):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)

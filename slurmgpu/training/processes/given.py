@@ -126,18 +126,18 @@ def _expected(given: int, environment: Mapping[str, str]) -> int:
 
 
 def _is_part_of_a_gpu(seen: int) -> bool:
-    """Whether what torch sees is a part of a GPU (MIG): a process can use one of them, however many it has."""
+    """Return True if what torch sees is a part of a GPU (MIG): a process can use one of them, however many it has."""
     return seen == 1 and " MIG " in torch.cuda.get_device_name(0)
 
 
 def _pretended(environment: Mapping[str, str]) -> bool:
-    """Whether this is a job in a sandbox, whose GPUs are symlinks to /dev/null beside its slurm.conf."""
+    """Return True if this is a job in a sandbox, whose GPUs are symlinks to /dev/null beside its slurm.conf."""
     conf = environment.get("SLURM_CONF", "")
     return bool(conf) and os.path.realpath(Path(conf).parent / "gpu" / "gpu0") == os.devnull
 
 
 def _local(environment: Mapping[str, str]) -> bool:
-    """Whether this is ``slurmgpu run`` or ``train`` on this machine, and not a job of Slurm's."""
+    """Return True if this is ``slurmgpu run`` or ``train`` on this machine, and not a job of Slurm's."""
     return environment.get("SLURMGPU_LOCAL_JOB", "") == environment.get("SLURM_JOB_ID", "none")
 
 

@@ -108,7 +108,7 @@ class Group:
 
     @property
     def together(self) -> bool:
-        """Whether there is more than one process."""
+        """True if there is more than one process."""
         return self.ranks.world_size > 1
 
     def gather(self, value: T) -> list[T]:
@@ -135,11 +135,11 @@ class Group:
         return None if rank == world else self._of(rank, value)
 
     def any(self, value: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Return True if it is so on any rank."""
         return self.first_of(True if value else None) is not None
 
     def all_alike(self, value: object) -> bool:
-        """Whether all ranks have the same value as rank 0."""
+        """Return True if all ranks have the same value as rank 0."""
         return not self.together or self.first_of(None if self._of(0, value) == value else True) is None
 
     def _gather_equal(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -315,7 +315,7 @@ class Channel:
             self._store.compare_set(name, "", json.dumps(value))
 
     def has(self, *names: str) -> bool:
-        """Whether all of the names have a value; does not wait."""
+        """Return True if all of the names have a value; does not wait."""
         if self._store is None:
             return all(name in self._own for name in names)
         return bool(self._store.check(list(names)))
@@ -404,7 +404,7 @@ def choose_device(ranks: Ranks, seen: int) -> torch.device:
 
 
 def _threads_are_chosen(text: str) -> bool:
-    """Whether OMP_NUM_THREADS says something that this machine can do; a pretend node has more CPUs than it."""
+    """Return True if OMP_NUM_THREADS says something that this machine can do; a pretend node has more CPUs than it."""
     return bool(text) and not (text.isdecimal() and int(text) > (os.cpu_count() or 1))
 
 

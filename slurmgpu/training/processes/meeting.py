@@ -71,7 +71,7 @@ class _Checked:
         self._store.delete_key(name)
 
     def check(self, names: Iterable[str]) -> bool:
-        """Whether all of the names have a value; does not wait."""
+        """Return True if all of the names have a value; does not wait."""
         return all(self._store.add(f"{name}/there", 0) > 0 for name in names)
 
 

@@ -42,7 +42,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is large, on the CPU, and fills one stretch of memory."""
+    """Return True if a tensor is large, on the CPU, and fills one stretch of memory."""
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         return False
     if tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_complex():

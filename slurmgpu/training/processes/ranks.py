@@ -31,7 +31,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, the one that speaks and writes."""
+        """True if this is rank 0, the one that speaks and writes."""
         return self.rank == 0
 
     def __str__(self) -> str:

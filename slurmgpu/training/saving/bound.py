@@ -51,17 +51,17 @@ class Bound:
         return min(self.steps // 2, 1 + int(2 * taken))
 
     def must_wait(self, step: int) -> bool:
-        """Whether the save under way must be collected before another step."""
+        """Return True if the save under way must be collected before another step."""
         return self._begun is not None and step >= self._end()
 
     def due(self, step: int) -> bool:
-        """Whether a save is to begin."""
+        """Return True if a save is to begin."""
         if self.steps is None:
             return False
         return self.is_for_good(step) or (self._begun is None and step >= self._end())
 
     def is_for_good(self, step: int) -> bool:
-        """Whether the checkpoint of a step stays for good."""
+        """Return True if the checkpoint of a step stays for good."""
         return bool(self.keep_every and step and step % self.keep_every == 0)
 
     def next(self, step: int) -> int:

@@ -50,7 +50,7 @@ class Budget:
         return max(1e-9, self._clock() - self._began)
 
     def affords(self, writing: bool = False) -> bool:
-        """Whether one more save keeps to the share; not while it would wait for one that is still being written."""
+        """Return True if one more save keeps to the share; not while it would wait for one that is still being written."""
         after = self._spent + self.cost
         if self.share is None or after <= _FREE:
             return True

@@ -163,7 +163,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def counts(path: Path) -> bool:
-    """Whether a generation counts; raises where that is unclear, because a wrong no would lose a good one."""
+    """Return True if a generation counts; raises where that is unclear, because a wrong no would lose a good one."""
     return patiently(partial(is_there, path / MANIFEST))
 
 

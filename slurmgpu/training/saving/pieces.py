@@ -49,7 +49,7 @@ class Region(NamedTuple):
 
 
 def is_note(value: object) -> bool:
-    """Whether this stands for a sharded tensor."""
+    """Return True if this stands for a sharded tensor."""
     return isinstance(value, Mapping) and _MARK in value
 
 

@@ -262,7 +262,7 @@ class Replicas:
 
     @property
     def on(self) -> bool:
-        """Whether steps are kept."""
+        """True if steps are kept."""
         return self._own is not None
 
     @property

@@ -149,7 +149,7 @@ class Saver:
 
     @property
     def writing(self) -> bool:
-        """Whether a save is under way on this rank."""
+        """True if a save is under way on this rank."""
         return self._thread is not None and self._thread.is_alive()
 
     def collect(self) -> Optional[Saved]:

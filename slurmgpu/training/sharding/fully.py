@@ -32,7 +32,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def is_asked_for(settings: Settings, group: Group) -> bool:
-    """Whether a model is sharded; by one process alone there is nothing to share out."""
+    """Return True if a model is sharded; by one process alone there is nothing to share out."""
     return settings.strategy == "fsdp2" and group.pieces > 1
 
 

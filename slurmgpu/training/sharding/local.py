@@ -16,7 +16,7 @@ __all__ = ["is_sharded", "local", "norm", "scale_down", "settle"]
 
 
 def is_sharded(value: object) -> bool:
-    """Whether a tensor is one of which each process has a piece."""
+    """Return True if a tensor is one of which each process has a piece."""
     return isinstance(value, torch.Tensor) and type(value) not in _PLAIN and _is_dtensor(value)
 
 

@@ -35,7 +35,7 @@ class Handed(Exception):
 
 
 def is_asked_for(settings: Settings, group: Group) -> bool:
-    """Whether each process has a stage."""
+    """Return True if each process has a stage."""
     return settings.strategy == "pipeline" and group.together
 
 

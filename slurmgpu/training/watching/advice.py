@@ -32,7 +32,7 @@ _IMAGE = 4  # channels of a picture: cuDNN pads them itself
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether this is an error of a GPU's memory, and not the machine's."""
+    """Return True if this is an error of a GPU's memory, and not the machine's."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
@@ -93,7 +93,7 @@ def _gib(size: int) -> str:
 
 
 def _in_a_step(trace: Optional[TracebackType]) -> bool:
-    """Whether it happened with a batch at hand: in a step or in an evaluation."""
+    """Return True if it happened with a batch at hand: in a step or in an evaluation."""
     here = Path(__file__).parents[1]
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)

@@ -47,7 +47,7 @@ class Console:
             self._drawn = None
 
     def due(self) -> bool:
-        """Whether a line of progress would go into the log now."""
+        """Return True if a line of progress would go into the log now."""
         return self._logs and time.monotonic() - self._last >= _LOG_INTERVAL
 
     def progress(self, text: str) -> None:

@@ -79,7 +79,7 @@ class Gauges:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to measure."""
+        """True if there is anything to measure."""
         return self._flops is not None or self._utilisation.missing is None
 
     def look(self) -> None:

@@ -72,7 +72,7 @@ class Means:
 
     @property
     def any(self) -> bool:
-        """Whether there is a value."""
+        """True if there is a value."""
         return any(self._values.values())
 
     def clear(self) -> None:

@@ -59,7 +59,7 @@ class Reading:
 
     @property
     def on_its_way(self) -> bool:
-        """Whether ``values`` has to be asked at once, or waits for the device."""
+        """True if ``values`` has to be asked at once, or waits for the device."""
         return self._event is not None or not self.plain
 
     @property
@@ -163,7 +163,7 @@ class Meter:
 
     @property
     def has_losses(self) -> bool:
-        """Whether there is a loss or another value that is not logged yet."""
+        """True if there is a loss or another value that is not logged yet."""
         return bool(self.losses) or self.means.any
 
     def pause(self, seconds: float) -> None:

@@ -86,7 +86,7 @@ class Profile:
 
     @property
     def through(self) -> bool:
-        """Whether all is recorded."""
+        """True if all is recorded."""
         return self._taken >= self.needs
 
     def take(self, size: int) -> None:

@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def wanted(self) -> bool:
-        """Whether this rank knows of a stop to come: a long evaluation is not worth beginning."""
+        """True if this rank knows of a stop to come: a long evaluation is not worth beginning."""
         return bool(self._wanted) or self.line != NEVER
 
     def stop(self) -> bool:

@@ -36,7 +36,7 @@ class Fit:
 
     @property
     def whole(self) -> bool:
-        """Whether everything has found its place."""
+        """True if everything has found its place."""
         return not (self.missing or self.unexpected or self.shapes)
 
     def describe(self) -> str:

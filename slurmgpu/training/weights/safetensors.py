@@ -39,7 +39,7 @@ class _Entry(NamedTuple):
 
 
 def looks_like(start: bytes) -> bool:
-    """Whether a file that begins with these 9 bytes or more is of this format."""
+    """Return True if a file that begins with these 9 bytes or more is of this format."""
     return len(start) > 8 and start[8:9] == b"{"
 
 
