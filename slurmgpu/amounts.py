@@ -20,12 +20,12 @@ def duration(seconds: int | None) -> str | None:
 
 
 def clock(seconds: float | None) -> str:
-    """A duration as Slurm writes it: `1-02:03:04`."""
+    """Return a duration as Slurm writes it: `1-02:03:04`."""
     return duration(None if seconds is None else round(seconds)) or "unknown"
 
 
 def percent(share: float | None) -> str:
-    """A share of 1 in percent; below one in a hundred with a digit more."""
+    """Return a share of 1 in percent; below one in a hundred with a digit more."""
     if share is None:
         return "unknown"
     return f"{share * 100:.1f} %" if 0 < share < 0.01 else f"{share * 100:.0f} %"
@@ -49,7 +49,7 @@ def energy(joules: float) -> str:
 
 
 def amount(number: float) -> str:
-    """A number of hours or CPUs, in as many digits as tell something."""
+    """Return a number of hours or CPUs, in as many digits as tell something."""
     if 0 < number < 0.005:
         return "<0.01"
     digits = 0 if number >= 100 else 1 if number >= 10 else 2
@@ -70,7 +70,7 @@ def memory_text(mib: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units: `2 d 3 h`, `45 min`, `30 s`."""
+    """Return a length of time in its two largest units: `2 d 3 h`, `45 min`, `30 s`."""
     left = round(abs(seconds))
     found = []
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
@@ -85,7 +85,7 @@ def span(seconds: float) -> str:
 
 
 def time_of_day(moment: datetime, now: datetime) -> str:
-    """The time in this machine's zone; with its date where that is not today's."""
+    """Return the time in this machine's zone; with its date where that is not today's."""
     local, today = moment.astimezone(), now.astimezone().date()
     if local.date() == today:
         return f"{local:%H:%M}"

@@ -108,7 +108,7 @@ def submit(
 
 
 def _layer(function: Callable[..., object], settings: dict[str, object]) -> Layered:
-    """The keywords as the topmost layer; the function's dotted name stands for a command."""
+    """Return the keywords as the topmost layer; the function's dotted name stands for a command."""
     from slurmgpu.files.layered import Layered, Origin
     from slurmgpu.runs.by_submitit import is_checkpointable
 
@@ -136,7 +136,7 @@ def _layer(function: Callable[..., object], settings: dict[str, object]) -> Laye
 
 
 def _read(function: Callable[..., object]) -> ScriptFacts | None:
-    """The file that the function is written in, and what that imports from beside it; None where there is none."""
+    """Return the file that the function is written in, and what that imports from beside it; None where there is none."""
     import inspect
 
     from slurmgpu.files.jobs import read_python
@@ -150,12 +150,12 @@ def _read(function: Callable[..., object]) -> ScriptFacts | None:
 
 
 def _restart(checkpointable: bool) -> dict[str, object] | None:
-    """What can save its state may start again; of anything else nobody knows, and the settings decide."""
+    """Return when to start again: what can save its state may; of anything else nobody knows, and the settings decide."""
     return {"on": ["preemption", "node_failure"]} if checkpointable else None
 
 
 def _names(function: Callable[..., object]) -> tuple[str, str]:
-    """A function's own name and its dotted one, through functools.partial and for callable objects."""
+    """Return a function's own name and its dotted one, through functools.partial and for callable objects."""
     function = _innermost(function)
     if not callable(function):
         raise InvalidInput(
@@ -172,7 +172,7 @@ def _innermost(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _plain(key: str, value: Any) -> object:
-    """A keyword's value as a job file would hold it."""
+    """Return a keyword's value as a job file would hold it."""
     from pydantic import BaseModel
 
     if isinstance(value, BaseModel):

@@ -34,7 +34,7 @@ class SlurmGpuError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message and the next act, for those who see a traceback: users of ``slurmgpu.submit``."""
+        """Return the message and the next act, for those who see a traceback: users of ``slurmgpu.submit``."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
@@ -69,7 +69,7 @@ class SlurmUnreachable(SlurmGpuError):
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that is most like another, if one is; ``cutoff`` is how alike, from 0 to 1 (difflib)."""
+    """Return the known word that is most like another, if one is; ``cutoff`` is how alike, from 0 to 1 (difflib)."""
     from difflib import get_close_matches  # only a mistake pays for it
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

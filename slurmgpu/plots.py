@@ -40,7 +40,7 @@ figcaption { font-weight: 600; } .plot { width: 100%; max-width: 46rem; height: 
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """The whole page; the parts of the body are HTML, and empty ones are left out."""
+    """Return the whole page; the parts of the body are HTML, and empty ones are left out."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -87,7 +87,7 @@ Line = Sequence[tuple[float, float]]
 
 
 def bar(share: float | None, label: str) -> str:
-    """A bar of a share of 1; what goes beyond is full, and the text beside it says by how much."""
+    """Return a bar of a share of 1; what goes beyond is full, and the text beside it says by how much."""
     if share is None:
         return '<span class="none">not known</span>'
     width = max(0.0, min(1.0, share)) * 120
@@ -136,7 +136,7 @@ def plot(
 
 
 def _spread(lines: Mapping[str, Line], spelled: Callable[[float], str]) -> str:
-    """What somebody who does not see it is told of each line."""
+    """Return what somebody who does not see it is told of each line."""
     told = []
     for name, line in list(lines.items())[:COLOURS]:
         values = [y for _, y in line]
@@ -186,7 +186,7 @@ def _ticks(low: float, high: float, *, bytes_: bool = False, times: bool = False
 
 
 def _thinned(line: Line) -> Line:
-    """As many points as a plot shows: the mean of each stretch, and finite values alone."""
+    """Return as many points as a plot shows: the mean of each stretch, and finite values alone."""
     finite = [(x, y) for x, y in line if math.isfinite(x) and math.isfinite(y)]
     if len(finite) <= _POINTS:
         return finite

@@ -55,7 +55,7 @@ class Harmless:
         self._coloured = False
 
     def text(self, piece: str) -> str:
-        """The next piece; a sequence that is not whole yet waits for the rest of it."""
+        """Return the next piece; a sequence that is not whole yet waits for the rest of it."""
         text, self._held = self._held + piece, ""
         if text.isascii() and text.isprintable():
             return text
@@ -77,7 +77,7 @@ class Harmless:
         return "".join(parts)
 
     def end(self) -> str:
-        """What is left at the end, and the end of a colour that was never taken back."""
+        """Return what is left at the end, and the end of a colour that was never taken back."""
         rest, self._held = printable(self._held), ""
         return rest + ("\x1b[0m" if self._coloured else "")
 

@@ -28,7 +28,7 @@ def _refuse_breaks(value: str) -> None:
 
 
 def directive_value(value: str) -> str:
-    """A value as it is written after ``#SBATCH --option=``.
+    """Return a value as it is written after ``#SBATCH --option=``.
 
     sbatch's own reader: an unquoted ``#`` cuts the line, blanks split it, a backslash escapes even inside
     single quotes; inside double quotes only ``\\`` and ``"`` need an escape (seen on Slurm 22.05).
@@ -47,7 +47,7 @@ def shell_word(value: str) -> str:
 
 
 def job_path(value: str) -> str:
-    """A path (or a variable's value) in which ``$NAME`` and ``${NAME}`` expand when the job runs, nothing else.
+    """Return a path (or a variable's value) in which ``$NAME`` and ``${NAME}`` expand when the job runs, nothing else.
 
     A leading ``~/`` means ``$HOME/``: inside quotes the shell would leave it as it is.
     """
@@ -72,7 +72,7 @@ def _escape(text: str) -> str:
 
 
 def path_variables(value: str) -> tuple[str, ...]:
-    """The names of the variables that a path needs when the job runs."""
+    """Return the names of the variables that a path needs when the job runs."""
     return tuple(dict.fromkeys(match[0].strip("${}") for match in re.finditer(_VARIABLE, value)))
 
 

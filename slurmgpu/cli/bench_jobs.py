@@ -160,7 +160,7 @@ def submit_bench(
 
 
 def _places(given: Mapping[str, Any], jobs: BenchJobOptions) -> list[_PlannedPlace]:
-    """The places, in the order of the options."""
+    """Return the places, in the order of the options."""
     hosts = [host for text in jobs.nodelists for host in _hosts(text)]
     if jobs.all_nodes and jobs.partition is not None:
         hosts = nodes_that_take_jobs(jobs.partition, Slurm().present())
@@ -197,7 +197,7 @@ def _places(given: Mapping[str, Any], jobs: BenchJobOptions) -> list[_PlannedPla
 
 
 def nodes_that_take_jobs(partition: str, present: Present) -> list[str]:
-    """The nodes of a partition that take jobs, by name; the others are said. InvalidInput where there is none."""
+    """Return the nodes of a partition that take jobs, by name; the others are said. InvalidInput where there is none."""
     present.config  # noqa: B018 (it says first whether anybody answers)
     nodes = present.nodes
     if nodes is None:
@@ -219,7 +219,7 @@ def nodes_that_take_jobs(partition: str, present: Present) -> list[str]:
 
 
 def _hosts(text: str) -> list[str]:
-    """The nodes of a list, each once; InvalidInput where it is none."""
+    """Return the nodes of a list, each once; InvalidInput where it is none."""
     found = list(dict.fromkeys(expand(text)))
     if text.count("[") != text.count("]") or not found or not all(map(_HOST.fullmatch, found)):
         raise InvalidInput(
@@ -370,7 +370,7 @@ def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
 
 
 def _selection(job: BenchJob) -> Selection | str:
-    """The job's run; or why it is not known, which is no reason to hide the others."""
+    """Return the job's run; or why it is not known, which is no reason to hide the others."""
     try:
         return Selection(text=job.run_dir, run=read_run(Path(job.run_dir)))
     except SlurmGpuError as error:

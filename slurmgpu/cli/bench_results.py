@@ -117,7 +117,7 @@ def _table(kind: str, results: Results) -> list[Sequence[str]]:
 
 
 def _long_table(kind: str, results: Results) -> list[Sequence[str]]:
-    """The table with the same columns on every machine: of networks, a line for each place."""
+    """Return the table with the same columns on every machine: of networks, a line for each place."""
     if kind != "networks":
         return _table(kind, results)
     found = times(results)

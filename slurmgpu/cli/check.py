@@ -168,7 +168,7 @@ def _findings_of_loop(
 
 
 def _each_script(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]:
-    """The scripts that are named, and those of folders, each once."""
+    """Yield the scripts that are named, and those of folders, each once."""
     from slurmgpu.files.yaml import batch_scripts_in
 
     seen: set[str] = set()
@@ -203,7 +203,7 @@ def _text(script: str) -> str:
 
 
 def _cluster(name: str | None) -> Cluster | None:
-    """The cluster that is asked for; without the option the script is judged for any."""
+    """Return the cluster that is asked for; without the option the script is judged for any."""
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
 

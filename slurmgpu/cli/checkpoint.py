@@ -356,7 +356,7 @@ def _check_target(target: Path, tasks: list[_Task], *, force: bool, like: Path |
 
 
 def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
-    """The checkpoint to export, read through: that of the step, else the newest intact one."""
+    """Return the checkpoint to export, read through: that of the step, else the newest intact one."""
     from slurmgpu.runs.checkpoints import damage, read_through
 
     require_one(run_dir, tasks)
@@ -379,7 +379,7 @@ def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
 
 
 def _best_step(run_dir: Path, tasks: list[_Task], step: int | None) -> int:
-    """The step of the best checkpoint."""
+    """Return the step of the best checkpoint."""
     from slurmgpu.runs.checkpoints import best_of
 
     if step is not None:
@@ -418,7 +418,7 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
 
 
 def tasks_of(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
-    """The run directory that is meant, and its folders of checkpoints."""
+    """Return the run directory that is meant, and its folders of checkpoints."""
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import find_run, newest_run
     from slurmgpu.jobs.select import current_user

@@ -452,7 +452,7 @@ def _text(found: Discovered, base: Cluster | None) -> str:
 
 
 def _saved(name: str | None, settings: LoadedSettings) -> Path:
-    """The file of a profile of the user's."""
+    """Return the file of a profile of the user's."""
     from slurmgpu.files.clusters import user_profile
 
     name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
@@ -471,7 +471,7 @@ _WHOSE = {"site": "the site's", "lab": "the lab's", "user": "yours", "project": 
 
 
 def _chosen_profile(name: str | None, settings: LoadedSettings) -> Path | None:
-    """The profile's file; None: none is named or chosen."""
+    """Return the profile's file; None: none is named or chosen."""
     from slurmgpu.files.clusters import profiles
 
     name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
@@ -502,7 +502,7 @@ def _likely(found: Discovered, settings: LoadedSettings) -> Path:
 
 
 def _load_fetched(fetched: Fetched, address: str, name: str | None, settings: LoadedSettings) -> Cluster:
-    """The profile, as it would be loaded; InvalidInput names the address."""
+    """Return the profile, as it would be loaded; InvalidInput names the address."""
     from slurmgpu.files.clusters import load_cluster, profile_folders
 
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ _SQUEUE_TIMEOUT = 2.0
 
 
 def _offering(find: Callable[[click.Context], Iterable[str | tuple[str, str]]]) -> Completer:
-    """A completer of the words that ``find`` returns, each perhaps with what it is."""
+    """Return a completer of the words that ``find`` returns, each perhaps with what it is."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -47,7 +47,7 @@ def _settings() -> LoadedSettings:
 
 
 def _cluster(ctx: click.Context) -> Cluster:
-    """The profile that the command line so far, the environment or the settings choose."""
+    """Return the profile that the command line so far, the environment or the settings choose."""
     import os
 
     from slurmgpu.files.clusters import choose_cluster
@@ -117,7 +117,7 @@ def _templates(_: click.Context) -> Iterable[tuple[str, str]]:
 
 
 def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
-    """The ids and names of the user's jobs that squeue knows."""
+    """Return the ids and names of the user's jobs that squeue knows."""
     from slurmgpu.jobs.select import current_user
     from slurmgpu.slurm import Slurm, shelf_here
 

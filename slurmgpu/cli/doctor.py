@@ -84,7 +84,7 @@ def _print_lines(lines: Sequence[Line], more: dict[str, object], as_json: bool) 
 
 
 def _text(lines: Sequence[Line]) -> Iterator[str]:
-    """The lines in three columns that fit a terminal: how it came out, which check, what was found and what to do."""
+    """Yield the lines in three columns that fit a terminal: how it came out, which check, what was found and what to do."""
     columns = min(shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH, 120)
     width = max(len(line.check) for line in lines)
     for where, group in groupby(lines, key=lambda line: line.where):

@@ -78,7 +78,7 @@ def check_places(settings: LoadedSettings, job: Path) -> None:
 def find_target(
     found: Cluster, name: str | None, settings: LoadedSettings, environ: Mapping[str, str], *, force: bool
 ) -> Target:
-    """The profile of this cluster: a sandbox's own, one of the user's that is there already, or a new one."""
+    """Return the profile of this cluster: a sandbox's own, one of the user's that is there already, or a new one."""
     folders = profile_folders(settings)
     path = _sandbox_profile(environ) if name is None else None
     path = path or (user_profile(settings, name) if name else _profile_of(found, settings))
@@ -94,13 +94,13 @@ def find_target(
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
-    """A sandbox's own profile, which goes with it: nothing of a sandbox is to stay in the user's settings."""
+    """Return a sandbox's own profile, which goes with it: nothing of a sandbox is to stay in the user's settings."""
     chosen = Path(environ.get("SLURMGPU_CLUSTER", ""))
     return chosen if environ.get("SLURMGPU_SANDBOX") and chosen.is_absolute() and chosen.is_file() else None
 
 
 def _profile_of(found: Cluster, settings: LoadedSettings) -> Path:
-    """The user's profile of the cluster that is called so in Slurm, whatever its own name; else where it would be."""
+    """Return the user's profile of the cluster that is called so in Slurm, whatever its own name; else where it would be."""
     folder = settings.folders["user"] / "clusters"
     paths = sorted(folder.glob("*.yaml")) if found.slurm_name else []
     own = [path for path in paths if read_file(path).data.get("slurm_name") == found.slurm_name]
@@ -201,7 +201,7 @@ class Drafts:
 
 
 def shell_path(path: Path) -> str:
-    """The path as a shell wants it."""
+    """Return the path as a shell wants it."""
     import shlex
 
     return shlex.quote(os.fspath(path))
@@ -372,6 +372,6 @@ def _is_of(target: Target, chosen: Cluster, settings: LoadedSettings) -> bool:
 
 
 def _options_in_words(plan: Plan) -> list[str]:
-    """The request alone, without names and folders."""
+    """Return the request alone, without names and folders."""
     dull = {"job-name", "chdir", "output", "error", "requeue", "no-requeue"}
     return [str(one) for one in plan.options if one.name not in dull]

@@ -33,7 +33,7 @@ _MOST = 8
 
 
 def found_lines(found: Discovered) -> Iterator[str]:
-    """The cluster in a few lines."""
+    """Yield the cluster in a few lines."""
     cluster = found.cluster
     groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
     nodes = len({name for group in groups for name in expand(group.names or "")})
@@ -66,7 +66,7 @@ def _listed(names: list[str]) -> str:
 
 
 def accounts_here(cluster: Cluster, partition: str | None = None) -> list[str]:
-    """The accounts that the user may charge, for jobs in any partition or in this one; none: not known."""
+    """Return the accounts that the user may charge, for jobs in any partition or in this one; none: not known."""
     rows = [row for row in cluster.associations if partition is None or row.partition in (None, partition)]
     names = list(dict.fromkeys(row.account for row in rows))
     part = cluster.partitions.get(partition or "")
@@ -80,7 +80,7 @@ def accounts_here(cluster: Cluster, partition: str | None = None) -> list[str]:
 
 
 def gpu_partitions(cluster: Cluster) -> list[str]:
-    """The partitions with GPUs that are open, the default one first."""
+    """Return the partitions with GPUs that are open, the default one first."""
     names = [
         name
         for name, partition in cluster.partitions.items()
@@ -90,7 +90,7 @@ def gpu_partitions(cluster: Cluster) -> list[str]:
 
 
 def in_short(name: str, cluster: Cluster) -> str:
-    """A partition in one line."""
+    """Return a partition in one line."""
     partition = cluster.partitions[name]
     said = [_gpus(partition)]
     if partition.limits.max_time is not None and partition.limits.max_time.seconds is not None:
@@ -156,7 +156,7 @@ class Questions:
         return numbered.index(answer) if answer in numbered else names.index(answer)
 
     def text(self, question: str, check: Callable[[str], None], default: str | None = None) -> str:
-        """A text that ``check`` does not refuse (by InvalidInput); asked again until it is one."""
+        """Return a text that ``check`` does not refuse (by InvalidInput); asked again until it is one."""
         while True:
             answer: str = click.prompt(question, default=default, err=True)
             try:
@@ -181,7 +181,7 @@ _NO_TORCH = (
 
 
 def choose_base(given: str | None, likely: Sequence[tuple[str, str]], questions: Questions) -> str | None:
-    """The documented profile below the new one."""
+    """Return the documented profile below the new one."""
     if given is not None:
         return None if given == NONE else given
     for name, why in likely[:1]:
@@ -194,7 +194,7 @@ def choose_base(given: str | None, likely: Sequence[tuple[str, str]], questions:
 def choose_account(
     given: str | None, found: Cluster, rules: Cluster, partition: str | None, questions: Questions
 ) -> str | None:
-    """The account to charge; None: none is named, and Slurm takes the user's default one."""
+    """Return the account to charge; None: none is named, and Slurm takes the user's default one."""
     legal = accounts_here(found, partition)
     given = None if given is None else given.lower()  # as Slurm keeps them
 
@@ -235,7 +235,7 @@ def _unlisted_account(needed: bool, questions: Questions) -> str | None:
 
 
 def choose_partition(given: str | None, found: Cluster, questions: Questions) -> str | None:
-    """The partition of all jobs; None: the planner chooses one for each."""
+    """Return the partition of all jobs; None: the planner chooses one for each."""
     if given is not None:
         if found.partitions and given not in found.partitions:
             raise InvalidInput(
@@ -253,7 +253,7 @@ def choose_partition(given: str | None, found: Cluster, questions: Questions) ->
 def choose_qos(
     given: str | None, found: Cluster, rules: Cluster, account: str | None, questions: Questions
 ) -> str | None:
-    """The QOS of all jobs, asked for only where one must be named and the profile names none; None: none for all.
+    """Return the QOS of all jobs, asked for only where one must be named and the profile names none; None: none for all.
 
     Where the QOS are known, the planner takes one for each job that starts it: one for all may be legal in no partition.
     """
@@ -291,7 +291,7 @@ class EnvironmentQuestion:
     environ: Mapping[str, str]
 
     def ask(self, given: str | None) -> Environment | None:
-        """The environment; None: none was found, or none is wanted."""
+        """Return the environment; None: none was found, or none is wanted."""
         if given == NONE:
             return None
         known = candidates(self.environ, self.found.software, self.folder, documented=self.rules.environments)
@@ -352,7 +352,7 @@ class EnvironmentQuestion:
                 return self._described(one, tried)
 
     def _entry(self, one: Candidate) -> str:
-        """A candidate in the list of choices."""
+        """Return a candidate in the list of choices."""
         remark = "" if one.likely else "; no sign of torch in it"
         if self._wastes_gpus(one):
             remark = f"; its torch is {_CPU_ONLY}"

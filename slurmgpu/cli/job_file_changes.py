@@ -189,7 +189,7 @@ def _resources(path: Path) -> Resources:
 
 
 def _values(report: JobReport, plan: Plan, asked: Resources) -> Iterator[tuple[Place, str | int]]:
-    """The keys of the job file, and what they are to be; what cannot be said in one key is told.
+    """Yield the keys of the job file, and what they are to be; what cannot be said in one key is told.
 
     What follows from an amount that changes is kept: fewer GPUs or CPUs bring less of it with them.
     """
@@ -269,7 +269,7 @@ def _memory(asked: Resources, memory: int, cpus: int, gpus: int) -> tuple[Place,
 
 
 def file_to_change(what: str) -> Path:
-    """The job file, before anything runs; InvalidInput where there is none to change."""
+    """Return the job file, before anything runs; InvalidInput where there is none to change."""
     path = Path(what)
     if path.suffix not in {".yaml", ".yml"} or not path.is_file():
         raise InvalidInput(

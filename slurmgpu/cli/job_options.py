@@ -58,7 +58,7 @@ class JobCommand(click.Command):
 
 
 def parameter(row: Row) -> str:
-    """The name under which an option's value arrives."""
+    """Return the name under which an option's value arrives."""
     return "job__" + row.key.replace(".", "__")
 
 

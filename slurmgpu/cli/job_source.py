@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str]) -> Source:
-    """The job file or batch script of a request: as named, after ``--``, or job.yaml where nothing is named."""
+    """Return the job file or batch script of a request: as named, after ``--``, or job.yaml where nothing is named."""
     named, command = given.get("job__file"), given.get("command") or ()
     for word in (named, *command[:1]):
         refuse_notebook(word or "")
@@ -141,7 +141,7 @@ def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) ->
 
 
 def _with_arguments(name: str, shebang: str | None, script: str, arguments: tuple[str, ...]) -> str:
-    """The script's lines, with the arguments that sbatch would hand to it."""
+    """Return the script's lines, with the arguments that sbatch would hand to it."""
     from slurmgpu.script.batch_script import SHELLS
 
     shell = (shebang or "/bin/bash").split()

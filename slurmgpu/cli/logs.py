@@ -183,7 +183,7 @@ def _nothing_of(logs: list[Log], wanted: Wanted, growing: GrowingLogs) -> str:
 def _find(
     slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
 ) -> list[Log]:
-    """The logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
+    """Return the logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
     from slurmgpu.jobs.logs import find_logs
     from slurmgpu.jobs.select import current_user
     from slurmgpu.jobs.wait import SLOWEST_POLL
@@ -215,7 +215,7 @@ def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: b
 
 
 def _name_of(word: str) -> str:
-    """A job as it was named; of a run directory its own name, for the path is long."""
+    """Return a job as it was named; of a run directory its own name, for the path is long."""
     return Path(word).absolute().name if "/" in word or word in {".", ".."} else word
 
 

@@ -100,7 +100,7 @@ def _words(text: str, option: str) -> set[str]:
 
 
 def _states(text: str) -> set[JobState]:
-    """The states that a list names, in Slurm's long or short words."""
+    """Return the states that a list names, in Slurm's long or short words."""
     from slurmgpu.models.run import JobState
 
     words = [word.strip() for word in text.split(",")]

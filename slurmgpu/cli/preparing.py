@@ -89,7 +89,7 @@ def plan_given(given: dict[str, Any], change: Change | None = None) -> Prepared:
 
 
 def load(given: dict[str, Any]) -> LoadedJob:
-    """The job that file and options describe, as it stands there: nothing of it is planned or judged."""
+    """Return the job that file and options describe, as it stands there: nothing of it is planned or judged."""
     cwd = Path.cwd()
     return _loaded(given, find_source(given, cwd, os.environ), cwd)
 
@@ -138,7 +138,7 @@ def tell_of_image(prepared: Prepared) -> None:
 
 
 def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
-    """The job of a file, a batch script or the options alone, with the options on top."""
+    """Return the job of a file, a batch script or the options alone, with the options on top."""
     if source.note:
         note(source.note)
     if source.batch is None:
@@ -270,7 +270,7 @@ def _mention_misplaced(command: tuple[str, ...]) -> None:
 
 
 def _layer(given: dict[str, Any], exact: bool) -> Layered:
-    """The options as the topmost layer; an exact job has its GPUs in gres where they are asked for so."""
+    """Return the options as the topmost layer; an exact job has its GPUs in gres where they are asked for so."""
     layer = Layered({}, {})
 
     def put(key: str, value: object, origin: str) -> None:

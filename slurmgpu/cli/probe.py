@@ -150,7 +150,7 @@ def _check_options(
 
 
 def _file_to_change(prepared: Prepared) -> Path:
-    """The job file that is changed afterwards; InvalidInput, before anything runs, where there is none to change."""
+    """Return the job file that is changed afterwards; InvalidInput, before anything runs, where there is none to change."""
     from slurmgpu.cli.job_file_changes import check_own
 
     path = prepared.loaded.path

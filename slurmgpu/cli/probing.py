@@ -122,7 +122,7 @@ def _read_result(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> ProbeR
 
 
 def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobReport:
-    """The report on the job, once accounting has its steps; without accounting, by its samples alone."""
+    """Return the report on the job, once accounting has its steps; without accounting, by its samples alone."""
     selection = Selection(text=run.run_dir, run=run)
     deadline = time.monotonic() + _ACCOUNTING_LATE
     pause = 1.0

@@ -169,7 +169,7 @@ def check_nodes(asked: str, names: Sequence[str], partition: str | None, known: 
 
 
 def expand_node_lists(words: Sequence[str]) -> list[str]:
-    """The nodes of some lists, each once; InvalidInput where one is no list."""
+    """Return the nodes of some lists, each once; InvalidInput where one is no list."""
     found: list[str] = []
     for word in words:
         names = expand(word)

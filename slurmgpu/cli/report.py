@@ -123,7 +123,7 @@ _LISTED = 25
 
 
 def _job_file(words: tuple[str, ...]) -> tuple[tuple[str, ...], Path | None]:
-    """The JOB words, and the job file that stands among them."""
+    """Return the JOB words, and the job file that stands among them."""
     files = [word for word in words if word.endswith((".yaml", ".yml"))]
     if len(files) > 1:
         raise InvalidInput(
@@ -153,7 +153,7 @@ def _check_options(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_
 
 
 def _cluster() -> Cluster | None:
-    """The profile that is in use here, for what it says of limits and carbon; a report needs none."""
+    """Return the profile that is in use here, for what it says of limits and carbon; a report needs none."""
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
 

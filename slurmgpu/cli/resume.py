@@ -97,7 +97,7 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
 
 
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
-    """The run directory that is meant, and the task of an array if one is."""
+    """Return the run directory that is meant, and the task of an array if one is."""
     from slurmgpu.cli.preparing import check_whose
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import find_run
@@ -173,7 +173,7 @@ def _submission(
 def _unfinished(
     slurm: Slurm, run_dir: Path, run: Run, before: Plan, plan: Plan, named: str | None
 ) -> Array | None:
-    """The tasks of an array that are to start; None for a job that is not an array, or when all are.
+    """Return the tasks of an array that are to start; None for a job that is not an array, or when all are.
 
     SlurmGpuError when nothing is left to do.
     """

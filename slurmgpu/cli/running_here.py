@@ -280,7 +280,7 @@ def count_of_the_job() -> int:
 
 
 def choose_gpus(plan: Plan, on_gpus: bool | None) -> UsableGpus | None:
-    """The GPUs that may be used here; None: the CPU stands in for them, or the job asks for none."""
+    """Return the GPUs that may be used here; None: the CPU stands in for them, or the job asks for none."""
     if on_gpus is False:
         return None
     if not plan.gpus_per_node:
@@ -305,7 +305,7 @@ def choose_gpus(plan: Plan, on_gpus: bool | None) -> UsableGpus | None:
 
 
 def share_out(plan: Plan, gpus: UsableGpus | None, each: int, nodes: int) -> UsableGpus | None:
-    """As many GPUs as the job wants for ``each`` processes on so many nodes; InvalidInput where ranks would share one."""
+    """Return as many GPUs as the job wants for ``each`` processes on so many nodes; InvalidInput where ranks would share one."""
     if gpus is None:
         return None
     there = len(gpus.devices)

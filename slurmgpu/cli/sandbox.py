@@ -250,7 +250,7 @@ LONGEST_DAYS = 365
 
 
 def _discovered(env: Mapping[str, str]) -> str:
-    """The profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
+    """Return the profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
     from slurmgpu.clusters.discover import discover
     from slurmgpu.clusters.writing import profile_text
     from slurmgpu.slurm import Slurm

@@ -36,7 +36,7 @@ def shared_slurm(ctx: click.Context, settings: Settings | None = None) -> Slurm:
 
 
 def shared(settings: Settings | None = None) -> Slurm:
-    """A Slurm whose answers may be some seconds old: as many as settings and site allow.
+    """Return a Slurm whose answers may be some seconds old: as many as settings and site allow.
 
     Not for what decides something: who submits, cancels or resumes asks anew.
     """

@@ -148,7 +148,7 @@ def _check_place() -> None:
 
 
 def _plan_session(given: dict[str, Any]) -> Prepared:
-    """The job as it is planned, with a command or a shell (None) in place of what it runs."""
+    """Return the job as it is planned, with a command or a shell (None) in place of what it runs."""
     from slurmgpu.cli.preparing import plan_given
     from slurmgpu.script.render import shell_plan
     from slurmgpu.shell.session import as_session, left_out

@@ -242,7 +242,7 @@ def _marked(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _json(report: StatusReport, one_line: bool, why_old: str) -> Iterator[str]:
-    """The document, job by job.
+    """Yield the document, job by job.
 
     What Slurm said before it fell silent is apart from `jobs`, which a program takes as it stands.
     """
@@ -345,7 +345,7 @@ WATCH_SECONDS = 30.0
 
 
 def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
-    """The columns asked for, on the command line or in the settings; none: those that say something."""
+    """Return the columns asked for, on the command line or in the settings; none: those that say something."""
     from slurmgpu.jobs.table import COLUMNS, columns_of
 
     usual = columns_of(settings.status_columns, "status_columns in the settings")
@@ -361,7 +361,7 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
 
 
 def _named_tasks(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
-    """A record, or of tasks that wait together those that are named one by one."""
+    """Return a record, or of tasks that wait together those that are named one by one."""
     from slurmgpu.jobs.arrays import only
 
     means = [one for one in selections if one.matches(job)]

@@ -27,7 +27,7 @@ from slurmgpu.slurm import Slurm
 
 
 def plan_text(plan: Plan, columns: int | None = None) -> str:
-    """The plan as aligned lines: option, and why; reasons fold where a terminal's ``columns`` are given."""
+    """Return the plan as aligned lines: option, and why; reasons fold where a terminal's ``columns`` are given."""
     rows = [(str(option), option.why) for option in plan.options]
     for number, component in enumerate(plan.components, start=1):
         rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
@@ -55,7 +55,7 @@ def _row_text(left: str, why: str, width: int, columns: int | None) -> str:
 
 
 def with_image(prepared: Prepared, *, pull: bool, now: bool) -> tuple[Prepared, Making | None]:
-    """The job with its image, which is pulled or built ``now`` where it has to be; and what that is."""
+    """Return the job with its image, which is pulled or built ``now`` where it has to be; and what that is."""
     making = prepared.image_to_make(note) if pull else None
     if making is not None and now:
         with as_interrupts():

@@ -80,7 +80,7 @@ def show(name: str, given: dict[str, object], rendered: bool, shipped: bool) -> 
 
 
 def _rendered(name: str, given: dict[str, object]) -> str:
-    """A template's part of a job's script."""
+    """Return a template's part of a job's script."""
     from collections import ChainMap
 
     from slurmgpu.cli.preparing import prepare

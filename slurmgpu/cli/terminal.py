@@ -23,7 +23,7 @@ def note(text: str) -> None:
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """The width of a terminal; None where a stream is not one."""
+    """Return the width of a terminal; None where a stream is not one."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 

@@ -71,7 +71,7 @@ def _option(name: str, field: FieldInfo) -> Decorator:
 
 
 def _kinds(annotation: object) -> list[object]:
-    """The types in an annotation, and the words of its literals."""
+    """Return the types in an annotation, and the words of its literals."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return [kind for inner in get_args(annotation) for kind in _kinds(inner)]
@@ -79,7 +79,7 @@ def _kinds(annotation: object) -> list[object]:
 
 
 def layer_of(settings: Mapping[str, object]) -> Layered:
-    """The options as a layer over a job file; what is not a number stays a word, for the model to refuse by name."""
+    """Return the options as a layer over a job file; what is not a number stays a word, for the model to refuse by name."""
     layer = Layered({}, {})
     for name, value in settings.items():
         kinds = _kinds(TrainSettings.model_fields[name].annotation)
@@ -229,7 +229,7 @@ def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
 
 
 def _gpu_types(cluster: Cluster) -> list[tuple[str, Kind | None]]:
-    """The cluster's types of GPU; one of which nobody knows the memory is None."""
+    """Return the cluster's types of GPU; one of which nobody knows the memory is None."""
     from slurmgpu.runs.bench.verdict import kinds_of
 
     known = {kind.name: kind for kind in kinds_of(cluster)}

@@ -89,7 +89,7 @@ _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 
 def meant_command(word: str, commands: Iterable[str]) -> str:
-    """The next act for a word that is not a command."""
+    """Return the next act for a word that is not a command."""
     known = list(commands)
     if re.search(r"\.(ya?ml|py|sh|sbatch|slurm)\Z", word):
         given = (
@@ -114,7 +114,7 @@ _MAPPINGS = {
 
 
 def usage_hint(error: click.UsageError) -> str:
-    """The next act for a command line that click cannot read."""
+    """Return the next act for a command line that click cannot read."""
     ctx = error.ctx
     if isinstance(error, click.BadOptionUsage) and error.message.endswith("requires an argument."):
         value = "page.html" if error.option_name == "--html" else "VALUE"

@@ -108,7 +108,7 @@ class Wait:
         self._told = False
 
     def until_its_end(self) -> JobStatus:
-        """The job as it ended; SlurmGpuError where it did not start in time, OutcomeUnknown where nobody tells."""
+        """Return the job as it ended; SlurmGpuError where it did not start in time, OutcomeUnknown where nobody tells."""
         run = self._run
         try:
             with as_interrupts():

@@ -189,7 +189,7 @@ def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch:
 
 
 def _report_lines(source: Source, job: JobStatus) -> list[str]:
-    """The lines of ``slurmgpu report JOB``."""
+    """Return the lines of ``slurmgpu report JOB``."""
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
     from slurmgpu.jobs.report import text

@@ -36,7 +36,7 @@ def discover_here(slurm: Slurm, name: str | None, settings: LoadedSettings) -> D
 
 
 def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
-    """The profile of this name, which another can be based on: it is found again by the name of its file."""
+    """Return the profile of this name, which another can be based on: it is found again by the name of its file."""
     if "/" in name or name.endswith((".yaml", ".yml")):
         stem = Path(name).stem
         raise InvalidInput(
@@ -51,7 +51,7 @@ def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
 
 
 def likely_documented(cluster: Cluster, settings: LoadedSettings) -> list[tuple[str, str]]:
-    """The documented profiles that seem to describe this cluster, the likeliest first, and why."""
+    """Return the documented profiles that seem to describe this cluster, the likeliest first, and why."""
     folders = profile_folders(settings)
     own = settings.folders["user"] / "clusters"
     documented = []

@@ -10,7 +10,7 @@ __all__ = ["Runtime", "enters_by_srun", "runtime"]
 
 
 def runtime(name: str) -> Runtime:
-    """The container runtime of that name; InvalidInput where a user's own module has none."""
+    """Return the container runtime of that name; InvalidInput where a user's own module has none."""
     return RUNTIMES.instance(name, Runtime)
 
 

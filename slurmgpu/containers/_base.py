@@ -51,13 +51,13 @@ class Runtime:
         return not re.match(r"[a-z0-9]+://", image)
 
     def making(self, container: Container, target: str) -> list[str] | None:
-        """The command that makes an image's file before the job, of its address or ``build``; None: the job finds it."""
+        """Return the command that makes an image's file before the job, of its address or ``build``; None: the job finds it."""
         return None
 
     def words(
         self, container: Container, *, gpus: bool, binds: Sequence[str], variables: Sequence[str]
     ) -> list[str]:
-        """What comes before the command, as words of the shell; none where srun enters the image.
+        """Return what comes before the command, as words of the shell; none where srun enters the image.
 
         ``gpus``: whether the job has any. ``binds``: the folders to see inside, quoted, HOST or HOST:INSIDE[:ro].
         ``variables``: what of the environment must get in, by name, or by the beginning of a name and ``*``.
@@ -72,5 +72,5 @@ class Runtime:
 
 
 def host_and_inside(bind: str) -> str:
-    """A bind as HOST:INSIDE[:ro], for runtimes that want both."""
+    """Return a bind as HOST:INSIDE[:ro], for runtimes that want both."""
     return bind if ":" in bind else f"{bind}:{bind}"

@@ -58,7 +58,7 @@ class Apptainer(Runtime):
 
 
 def _passing(variables: Sequence[str], prefix: str) -> str:
-    """A shell that hands variables on to what follows it, each task its own."""
+    """Return a shell that hands variables on to what follows it, each task its own."""
     names = "\\|".join(name.replace("*", "[^=]*") for name in variables)
     take = f'export -p | sed -n "s/^export \\(\\({names}\\)=\\)/export {prefix}\\1/p"'
     return f'sh -c \'eval "$({take})"; exec "$@"\' sh'

@@ -66,7 +66,7 @@ def lines_of(cause: Cause) -> list[str]:
 
 
 def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Facts:
-    """What the batch script's environment says."""
+    """Return what the batch script's environment says."""
     tasks = environment.get("SLURM_NTASKS") or environment.get("SLURM_NPROCS") or ""
     return Facts(
         exit_code=code,
@@ -82,7 +82,7 @@ def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Fact
 
 
 def processes_of(run_dir: Path) -> Optional[int]:
-    """How many processes the plan in a run directory, or in the one above it, starts in all."""
+    """Return how many processes the plan in a run directory, or in the one above it, starts in all."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         plan = _plan_of(run_dir)
         return int(plan["nodes"]) * int(plan["processes_per_node"])
@@ -90,7 +90,7 @@ def processes_of(run_dir: Path) -> Optional[int]:
 
 
 def _secrets_of(run_dir: Path) -> list[str]:
-    """The names of the job's secrets, by the same plan."""
+    """Return the names of the job's secrets, by the same plan."""
     plan = _plan_of(run_dir)
     named, notify = plan.get("secrets"), plan.get("notify")
     names = [*named] if isinstance(named, list) else []
@@ -99,7 +99,7 @@ def _secrets_of(run_dir: Path) -> list[str]:
 
 
 def _plan_of(run_dir: Path) -> Mapping[str, Any]:
-    """The plan in a run directory, or in the one above it; empty without one. The folder may be somebody else's."""
+    """Return the plan in a run directory, or in the one above it; empty without one. The folder may be somebody else's."""
     for folder in (run_dir, run_dir.parent):
         with contextlib.suppress(OSError, ValueError, RecursionError):
             number = os.open(folder / "plan.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -111,7 +111,7 @@ def _plan_of(run_dir: Path) -> Mapping[str, Any]:
 
 
 def open_logs(shell: str) -> list[str]:
-    """The files that the batch shell's output and errors go to."""
+    """Return the files that the batch shell's output and errors go to."""
     found = []
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ def open_logs(shell: str) -> list[str]:
 
 
 def logs_in(run_dir: Path, job_id: str) -> list[str]:
-    """The logs in a run directory that belong to a job by their names: of tasks, of steps, of NCCL."""
+    """Return the logs in a run directory that belong to a job by their names: of tasks, of steps, of NCCL."""
     found: list[Path] = []
     for folder, pattern in (
         ("submitit", f"{job_id}_*_log.*"),

@@ -98,7 +98,7 @@ def complaints(
 
 
 def _weigh_silence(choice: Choice, seen: Reading) -> Choice:
-    """A job that wrote nothing for long before its time limit, or complained instead of going on, may have hung."""
+    """Judge whether a job hung: it wrote nothing for long before its time limit, or complained instead of going on."""
     event, now = choice.found, datetime.now(timezone.utc)
     limit = moment_in(seen.line(event.at), now) if event is not None else None
     shown: list[str] = []

@@ -16,7 +16,7 @@ __all__ = ["by_facts", "of_end", "of_memory", "of_row"]
 
 
 def of_memory(memory: Found, end: Optional[End], cause: Optional[Choice]) -> Choice:
-    """The OOM killer, and whom it met: as a launcher says, else as the process whose worker is gone."""
+    """Return the OOM killer, and whom it met: as a launcher says, else as the process whose worker is gone."""
     ranks = (memory.rank, end.rank if end else None, cause.rank if cause else None)
     return Choice(memory, end, next((rank for rank in ranks if rank is not None), None), True)
 
@@ -30,7 +30,7 @@ def of_row(
 
 
 def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
-    """A process that ended without a word of its own."""
+    """Return a process that ended without a word of its own."""
     if end.memory or (memory is not None and end.signal == 9):
         return of_row("host-memory", end, end.rank)._replace(found=memory)
     if end.signal:
@@ -48,7 +48,7 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
 
 
 def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
-    """A process that a signal ended, by a launcher's word or by the exit code alone."""
+    """Return a process that a signal ended, by a launcher's word or by the exit code alone."""
     rank = end.rank if end is not None else None
     if number == 9:
         what = "the process was killed (SIGKILL), and nothing in the logs says by whom"
@@ -66,7 +66,7 @@ def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
 
 
 def by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choice]:
-    """What the exit code alone says."""
+    """Return what the exit code alone says."""
     code = facts.exit_code
     if facts.state == "OUT_OF_MEMORY":
         return of_row("host-memory", first)

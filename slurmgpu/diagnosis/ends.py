@@ -77,7 +77,7 @@ _HYDRA = re.compile(r"=\s+RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)")
 
 
 def ends(pieces: Sequence[Piece]) -> list[End]:
-    """What launchers say, in the order of the files."""
+    """Return what launchers say, in the order of the files."""
     found: list[End] = []
     for number, piece in enumerate(pieces):
         found += _of_srun(piece, number)
@@ -117,7 +117,7 @@ def _of_srun(piece: Piece, number: int) -> Iterator[End]:
 
 
 def _numbers(text: str) -> list[int]:
-    """The tasks of a list such as ``0-2,5``."""
+    """Return the tasks of a list such as ``0-2,5``."""
     found: list[int] = []
     for part in text.strip("[]").split(","):
         first, _, last = part.partition("-")
@@ -129,7 +129,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _of_torchrun(piece: Piece, number: int) -> Iterator[End]:
-    """The blocks with Failures and Root Cause that ChildFailedError prints, a block for each failed process."""
+    """Yield the blocks with Failures and Root Cause that ChildFailedError prints, a block for each failed process."""
     roots = list(piece.where(b"Root Cause (first obs"))
     for at in piece.where(b"  exitcode  : ", 2000):
         block: dict[str, str] = {}
@@ -163,7 +163,7 @@ def _of_torchrun(piece: Piece, number: int) -> Iterator[End]:
 
 
 def _of_deepspeed(piece: Piece, number: int) -> Iterator[End]:
-    """The process that DeepSpeed's launcher saw ending first, for which it ended the others.
+    """Yield the process that DeepSpeed's launcher saw ending first, for which it ended the others.
 
     The command in its line is always that of the node's last process (launch.py): its --local_rank says nothing.
     """
@@ -209,7 +209,7 @@ def _of_mpirun(piece: Piece, number: int) -> Iterator[End]:
 
 
 def first_host(pieces: Sequence[Piece], rank: int) -> str:
-    """The host of a rank by what NCCL or the training wrote before its lines; empty where nothing tells."""
+    """Return the host of a rank by what NCCL or the training wrote before its lines; empty where nothing tells."""
     for piece in pieces:
         for at in piece.where(f"[rank {rank} on ".encode(), 1):
             if piece[at].rank == rank and piece[at].host:

@@ -97,7 +97,7 @@ class Cause(NamedTuple):
         return " ".join(filter(None, (rank, f"on {self.host}" if self.host else "")))
 
     def to_json(self) -> str:
-        """The text of its file."""
+        """Return the text of its file."""
         return json.dumps({"schema": CAUSE_SCHEMA, **self._asdict()}, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -145,7 +145,7 @@ def signal_name(number: int) -> str:
 
 
 def code_in_words(code: Optional[int], number: Optional[int]) -> str:
-    """What an exit code and a signal say: ``exit code 137: SIGKILL``; empty where neither says anything."""
+    """Return what an exit code and a signal say: ``exit code 137: SIGKILL``; empty where neither says anything."""
     if number:
         return f"ended by {signal_name(number)}"
     if not code:

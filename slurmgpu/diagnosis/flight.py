@@ -54,7 +54,7 @@ class _Plain(pickle._Unpickler):  # the one in C makes room for whatever number 
 
 
 def plain(data: bytes) -> object:
-    """What a pickle of plain values holds; ValueError where it is none, or holds anything else."""
+    """Return what a pickle of plain values holds; ValueError where it is none, or holds anything else."""
     try:
         return _Plain(io.BytesIO(data)).load()
     except Exception as error:  # whatever rubbish makes of it
@@ -88,11 +88,11 @@ class Dump(NamedTuple):
     """The ranks of each group, where the dump knows them."""
 
     def last(self, group: str) -> int:
-        """The number of the last collective that it has begun in a group; 0: none."""
+        """Return the number of the last collective that it has begun in a group; 0: none."""
         return max(self.entries.get(group, {}), default=0)
 
     def unfinished(self, group: str) -> Optional[int]:
-        """The first one that it has begun and that has not ended; None of gloo, which does not tell."""
+        """Return the first one that it has begun and that has not ended; None of gloo, which does not tell."""
         waits = [one.number for one in self.entries.get(group, {}).values() if not one.done]
         told = any(one.done for one in self.entries.get(group, {}).values())
         return min(waits, default=None) if told else None
@@ -122,7 +122,7 @@ class Stuck(NamedTuple):
         return alone[0] if len(alone) == 1 and len(self.came) > 2 else None
 
     def words(self) -> str:
-        """What the recorder tells, in one sentence."""
+        """Return what the recorder tells, in one sentence."""
         if self.other:
             each = "; ".join(f"{_ranks(ranks)} began {what}" for what, ranks in self.other.items())
             return f"the ranks did not begin the same: {each}"
@@ -144,12 +144,12 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def dumps_in(run_dir: Path, job_id: str, restart: int) -> list[str]:
-    """The dumps that a start of a job has left in its run directory."""
+    """Return the dumps that a start of a job has left in its run directory."""
     return [str(path) for path in sorted((run_dir / "debug").glob(f"{DUMP}{job_id}.{restart}-rank-*"))]
 
 
 def read_dumps(paths: Iterable[str], owner: Optional[int] = None) -> list[Dump]:
-    """The dumps of an owner (default: this user) among some files, one of each rank; what is none is left out."""
+    """Return the dumps of an owner (default: this user) among some files, one of each rank; what is none is left out."""
     until = time.monotonic() + _SECONDS
     found: dict[int, Dump] = {}
     for path in list(dict.fromkeys(paths))[:_MOST_DUMPS]:
@@ -215,7 +215,7 @@ def _entry(one: Mapping[str, Any]) -> Optional[Entry]:
 
 
 def _sizes(tensors: object) -> str:
-    """The sizes of a collective's tensors, such as ``[8, 4]``; of the first few."""
+    """Return the sizes of a collective's tensors, such as ``[8, 4]``; of the first few."""
     found = []
     for one in tensors[:4] if isinstance(tensors, list) else ():
         if isinstance(one, list) and all(isinstance(size, int) for size in one[:8]):
@@ -232,7 +232,7 @@ def _place(frames: object) -> str:
 
 
 def stuck(dumps: Sequence[Dump], world: Optional[int] = None) -> Optional[Stuck]:
-    """The collective that did not end first, by the dumps of at least two ranks; None where they do not tell one.
+    """Return the collective that did not end first, by the dumps of at least two ranks; None where they do not tell one.
 
     ``world``: how many processes there are in all, where that is known.
     """
@@ -283,7 +283,7 @@ def _in_group(name: str, dumps: Sequence[Dump], world: Optional[int]) -> Optiona
 
 
 def _differ(name: str, at: int, theirs: Sequence[Dump], *, all_came: bool) -> Optional[Stuck]:
-    """A collective that all have begun: whether it was the same one, and else only that it did not end."""
+    """Return a collective that all have begun: whether it was the same one, and else only that it did not end."""
     begun = {dump.rank: dump.entries[name][at] for dump in theirs if at in dump.entries.get(name, {})}
     if len(begun) < 2:
         return None

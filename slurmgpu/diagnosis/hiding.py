@@ -41,7 +41,7 @@ _CUT_FORMS = (
 
 
 def secrets_here(environment: Mapping[str, str], named: Iterable[str]) -> list[str]:
-    """The values of the secrets that a job names, and of variables that are called like secrets; the longest first."""
+    """Return the values of the secrets that a job names, and of variables that are called like secrets; the longest first."""
     names = {*named, *(name for name in environment if _NAMES.search(name))}
     values = {line.strip() for name in names for line in environment.get(name, "").splitlines()}
     # The path of a file with a secret in it is none.
@@ -49,14 +49,14 @@ def secrets_here(environment: Mapping[str, str], named: Iterable[str]) -> list[s
 
 
 def without_secrets(cause: Cause, values: Iterable[str] = ()) -> Cause:
-    """The same cause with asterisks for these values, and for what has a secret's form."""
+    """Return the same cause with asterisks for these values, and for what has a secret's form."""
     secrets = tuple(values)
     evidence = tuple(hide(line, secrets) for line in cause.evidence)
     return cause._replace(what=hide(cause.what, secrets), fix=hide(cause.fix, secrets), evidence=evidence)
 
 
 def hide(text: str, secrets: Sequence[str]) -> str:
-    """The same text with asterisks for these values, and for what has a secret's form."""
+    """Return the same text with asterisks for these values, and for what has a secret's form."""
     for value in secrets:
         text = text.replace(value, _INSTEAD)
     for pattern in _FORMS:

@@ -25,7 +25,7 @@ __all__ = ["diagnose", "first_cause"]
 
 
 def diagnose(paths: Iterable[str], facts: Facts = Facts(), seconds: float = 0.7) -> Optional[Cause]:  # noqa: B008
-    """The first cause by some log files; None where nothing failed.
+    """Return the first cause by some log files; None where nothing failed.
 
     ``seconds`` bounds the search in the middle of large logs.
     """
@@ -33,7 +33,7 @@ def diagnose(paths: Iterable[str], facts: Facts = Facts(), seconds: float = 0.7)
 
 
 def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
-    """The first cause by what was read of the logs; None where nothing failed."""
+    """Return the first cause by what was read of the logs; None where nothing failed."""
     if facts.went_well:
         return None
     seen = Reading(pieces, facts)
@@ -118,7 +118,7 @@ def _is_orderly(ended: Sequence[End], facts: Facts) -> bool:
 
 
 def _left(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:
-    """The one process that all others lost, and that nobody saw ending badly: it ended early, without an error."""
+    """Return the one process that all others lost, and that nobody saw ending badly: it ended early, without an error."""
     count = world_size(ended, facts) or 0
     lost = {one.rank for one in seen.lost if one.rank is not None}
     missing = set(range(count)) - lost if lost and count <= 100_000 else set()
@@ -143,7 +143,7 @@ def _first_end(ended: Sequence[End]) -> Optional[End]:
 
 
 def _silent(ended: Sequence[End], seen: Reading) -> Optional[End]:
-    """The one process that ended badly without a word, where all others that did so say that they had lost another."""
+    """Return the one process that ended badly without a word, where all others that did so say that they had lost another."""
     first = _first_end(ended)
     # A launcher speaks of its processes, and of itself when srun ends it.
     lost = [one for one in seen.lost if one.trace and one.row.id not in ("launcher", "told-to-end")]
@@ -161,7 +161,7 @@ def _silent(ended: Sequence[End], seen: Reading) -> Optional[End]:
 
 
 def _killed(ended: Sequence[End]) -> Optional[End]:
-    """The first process that was ended before it could say a word."""
+    """Return the first process that was ended before it could say a word."""
     first = _first_end(ended)
     if first is not None and first.hard:
         return first
@@ -232,7 +232,7 @@ def _is_by_memory(event: Choice, memory: Optional[Found]) -> bool:
 
 
 def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Optional[Choice]:
-    """An error that a process has told itself."""
+    """Return an error that a process has told itself."""
     causes = [one for one in seen.causes if one.row.id != "mpi-abort"] or seen.causes  # only how it ended
     xids = [one for one in causes if one.row.id == "xid"]
     causes = [one for one in causes if one.row.id != "xid"] or causes
@@ -305,7 +305,7 @@ def _was_survived(found: Found, final: Sequence[Found], first: Optional[End], se
 
 
 def _rank(first: Optional[End], ended: Sequence[End]) -> Optional[int]:
-    """The rank of the process that ended first; tasks that run torchrun are no ranks."""
+    """Return the rank of the process that ended first; tasks that run torchrun are no ranks."""
     if first is None or (first.by == "srun" and any(end.by == "torchrun" for end in ended)):
         return None
     return first.rank

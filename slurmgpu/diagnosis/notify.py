@@ -91,7 +91,7 @@ def _secret(name: str, environment: Mapping[str, str]) -> str:
 
 
 def message_of(event: str, code: int, shell: str, environment: Mapping[str, str]) -> Message:
-    """What the script knows at its end, of this start alone."""
+    """Return what the script knows at its end, of this start alone."""
     job_id = environment["SLURM_JOB_ID"]
     array = environment.get("SLURM_ARRAY_JOB_ID")
     shown = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID', '')}" if array else job_id
@@ -148,7 +148,7 @@ def _duration(seconds: float) -> str:
 
 
 def _seconds(shell: str, environment: Mapping[str, str]) -> Optional[float]:
-    """How long this start has run: since Slurm's moment, else since the batch shell began (proc(5))."""
+    """Return how long this start has run: since Slurm's moment, else since the batch shell began (proc(5))."""
     started = environment.get("SLURM_JOB_START_TIME", "")
     if started.isdigit():
         return max(0.0, time.time() - int(started))
@@ -160,7 +160,7 @@ def _seconds(shell: str, environment: Mapping[str, str]) -> Optional[float]:
 
 
 def _cause(run_dir: Path, job_id: str, restarts: int, environment: Mapping[str, str]) -> Optional[Cause]:
-    """What has just been found, handed over where the disk is full; not what an earlier start has left."""
+    """Return what has just been found, handed over where the disk is full; not what an earlier start has left."""
     with contextlib.suppress(ValueError):
         if environment.get("SLURMGPU_CAUSE"):
             return Cause.from_json(environment["SLURMGPU_CAUSE"].encode())

@@ -66,7 +66,7 @@ def _only_mentions(text: str, row: Row) -> bool:
 
 
 def read_logs(paths: Iterable[str], facts: Facts, seconds: float) -> list[Piece]:
-    """What matters of some logs; of one that holds earlier starts of the job, this start's part."""
+    """Return what matters of some logs; of one that holds earlier starts of the job, this start's part."""
     pieces = read(paths, seconds)
     return _of_last_start(pieces) if facts.restarts else pieces
 
@@ -140,12 +140,12 @@ class Reading:
         return number.isdecimal() and self._facts.job_id.isdecimal() and number != self._facts.job_id
 
     def line(self, at: Place) -> str:
-        """The text of a line."""
+        """Return the text of a line."""
         piece = self.pieces[at[0]]
         return piece[at[1]].text if at[1] < len(piece) else ""
 
     def host_of(self, rank: Optional[int]) -> str:
-        """The host of a rank, where the logs name it."""
+        """Return the host of a rank, where the logs name it."""
         return first_host(self.pieces, rank) if rank is not None else ""
 
     def went_on(self, at: Place) -> bool:
@@ -238,7 +238,7 @@ class Reading:
         return count > 1 if count else self._is_launched
 
     def _ending(self, theirs: Sequence[Trace], *, many: bool) -> list[Trace]:
-        """The tracebacks at the end of a process, or of several at once: the last one, and those just before it."""
+        """Return the tracebacks at the end of a process, or of several at once: the last one, and those just before it."""
         ending: list[Trace] = []
         for one in reversed(theirs):
             if one.by_launcher:
@@ -256,7 +256,7 @@ class Reading:
         return self._matter(one.end[0], one.end[1], later.at[1], one.stream)
 
     def _matter(self, number: int, begin: int, end: int, stream: str) -> int:
-        """How many lines of a process between two of its own say something that is no noise."""
+        """Return how many lines of a process between two of its own say something that is no noise."""
         piece, count = self.pieces[number], 0
         for at in range(begin, min(end, begin + 4000)):
             line = piece[at]
@@ -315,7 +315,7 @@ class Reading:
         )
 
     def _details(self, row: Row, trace: Trace) -> dict[str, Optional[str]]:
-        """What stands before an exception, and not in it."""
+        """Return what stands before an exception, and not in it."""
         piece = self.pieces[trace.at[0]]
         if row.id != "device-assert":
             return self._detail_nearby(row, piece, trace.at[1])
@@ -387,7 +387,7 @@ _OWN = ("slurmgpu: first cause: ", "slurmgpu: fix: ")
 
 
 def last_lines(pieces: Sequence[Piece], most: int, *, outside: bool = False) -> list[str]:
-    """The last lines that matter, of all logs together: the newest file's last, progress bars and framing left out.
+    """Return the last lines that matter, of all logs together: the newest file's last, progress bars and framing left out.
 
     ``outside``: only what programs say beside tracebacks, and no launcher.
     """

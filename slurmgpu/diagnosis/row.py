@@ -53,12 +53,12 @@ class Row(NamedTuple):
         return tuple(one.encode() for one in self.seen.split("|"))
 
     def match(self, text: str) -> Optional[re.Match[str]]:
-        """Where it is in a text; None where it is not."""
+        """Return where it is in a text; None where it is not."""
         return re.search(self.pattern, text) if any(one in text for one in self.seen.split("|")) else None
 
 
 def filled(template: str, values: Mapping[str, Optional[str]]) -> str:
-    """A template with its names filled in, on one line of bounded length."""
+    """Return a template with its names filled in, on one line of bounded length."""
 
     def optional(match: re.Match[str]) -> str:
         names = re.findall(r"\{(\w+)\}", match[1])

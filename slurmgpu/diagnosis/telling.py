@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
-    """The cause in words, with its evidence."""
+    """Return the cause in words, with its evidence."""
     found, end = choice.found, choice.end
     what = choice.what or (filled(found.row.what, found.values) if found else "")
     what = "; ".join((what, *choice.also))
@@ -78,7 +78,7 @@ def _bounded(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _said_of(end: End, seen: Reading) -> tuple[str, ...]:
-    """The launcher's lines about the end of a process."""
+    """Return the launcher's lines about the end of a process."""
     number, at = end.at
     return tuple(
         seen.line((number, each)) for each in range(at - 1 if end.by == "torchrun" and at else at, at + 1)
@@ -93,7 +93,7 @@ def _short(frame: str) -> str:
 
 
 def _node(host: str) -> str:
-    """A host without its domain, as Slurm names nodes; an address stays as it is."""
+    """Return a host without its domain, as Slurm names nodes; an address stays as it is."""
     if host.startswith(("localhost", "127.")):
         return ""  # what torchrun says where the machine does not know its own name
     return host if host.replace(".", "").isdigit() else host.partition(".")[0]

@@ -106,7 +106,7 @@ class Piece:
         return None
 
     def where(self, sign: bytes, most: int = 400, end: Optional[int] = None) -> Iterator[int]:
-        """The numbers of the lines with this in them, of very many the first and the last; in the last ``end`` bytes."""
+        """Yield the numbers of the lines with this in them, of very many the first and the last; in the last ``end`` bytes."""
         if not self._begins:
             at = 0
             for raw in self._raw:
@@ -205,7 +205,7 @@ class _Budget:
 
 
 def read(paths: Iterable[str], seconds: float = 0.7, begins: Optional[dict[str, int]] = None) -> list[Piece]:
-    """The pieces of some logs that matter, in the order of the files; what cannot be read is left out.
+    """Return the pieces of some logs that matter, in the order of the files; what cannot be read is left out.
 
     ``seconds`` of work bound the search between the beginning and the end of large logs, ``begins`` says from which byte on
     a log counts.
@@ -259,7 +259,7 @@ def _bytes(descriptor: int, begin: int, end: int) -> bytes:
 
 
 def _found(descriptor: int, begin: int, end: int, budget: _Budget) -> list[tuple[int, int]]:
-    """Where errors stand between head and tail, the last ones first: what came long before is seldom the end's cause."""
+    """Return where errors stand between head and tail, the last ones first: what came long before is seldom the end's cause."""
     spans: list[tuple[int, int]] = []
     at, chunk = end, bytearray(_CHUNK + 64)  # a sign may lie across two
     while at > begin and budget.is_left and len(spans) < _MOST_FOUND:

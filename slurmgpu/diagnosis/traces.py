@@ -43,7 +43,7 @@ class Trace(NamedTuple):
     """Whether a thread ended with it, and its process went on."""
 
     def evidence(self) -> tuple[str, ...]:
-        """The few lines that show it."""
+        """Return the few lines that show it."""
         said = [
             line for text in self.exceptions[:1] + self.exceptions[1:][-1:] for line in text.splitlines()[:5]
         ]
@@ -77,7 +77,7 @@ def is_own_code(path: str) -> bool:
 
 
 def traces(pieces: Sequence[Piece]) -> Iterator[Trace]:
-    """Every traceback in the logs, in the order of the files."""
+    """Yield every traceback in the logs, in the order of the files."""
     for number, piece in enumerate(pieces):
         taken: set[int] = set()
         for begin in piece.where(_BEGIN.encode()):
@@ -190,7 +190,7 @@ def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[s
 
 
 def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
-    """Where an exception's message ends, and its lines."""
+    """Return where an exception's message ends, and its lines."""
     says, end = [piece[at].text], at + 1
     blank = 0
     follows = says[0].rstrip().endswith(" error:")  # TensorFlow's own words are behind blank lines and frames
@@ -235,7 +235,7 @@ def _ends_message(text: str, blank: int) -> bool:
 
 
 def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
-    """Where the next traceback of a chain begins."""
+    """Return where the next traceback of a chain begins."""
     linked = False
     for number in range(max(0, at - 2), min(at + 8, len(piece))):
         line = piece[number]

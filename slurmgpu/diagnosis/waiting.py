@@ -24,12 +24,12 @@ _WRITTEN_LATER = 60  # seconds after the log's last line in which a dump may sti
 
 
 def recorded(seen: Reading, facts: Facts) -> Optional[Stuck]:
-    """Which collective did not end, and who did not come, by torch's flight recorder; None where it does not tell."""
+    """Return which collective did not end, and who did not come, by torch's flight recorder; None where it does not tell."""
     return stuck(read_dumps(facts.dumps or recorder_files(seen), facts.owner), facts.processes)
 
 
 def recorder_files(seen: Reading) -> list[str]:
-    """The files into which, by the logs, torch's flight recorder wrote what each rank had begun.
+    """Return the files into which, by the logs, torch's flight recorder wrote what each rank had begun.
 
     Without those that were written after the log: another job's, where all write to the same name.
     """
@@ -50,7 +50,7 @@ def _is_as_old(file: str, log: str) -> bool:
 
 
 def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[int]:
-    """The one rank that the others waited for; None where it cannot be told, or where there are several."""
+    """Return the one rank that the others waited for; None where it cannot be told, or where there are several."""
     named = _named(seen)
     if named is not None:
         return named
@@ -65,7 +65,7 @@ def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[i
 
 
 def _named(seen: Reading) -> Optional[int]:
-    """The rank that a message names: a monitored barrier's."""
+    """Return the rank that a message names: a monitored barrier's."""
     for one in seen.waiting:
         text = one.values.get("missing") or one.values.get("waited")
         numbers = re.findall(r"\d+", text or "")
@@ -75,7 +75,7 @@ def _named(seen: Reading) -> Optional[int]:
 
 
 def _behind(seen: Reading) -> Optional[int]:
-    """The rank that has begun fewer collectives than all others, as NCCL's watchdogs count them."""
+    """Return the rank that has begun fewer collectives than all others, as NCCL's watchdogs count them."""
     last: dict[int, int] = {}
     for piece in seen.pieces:
         for at in piece.where(b"last enqueued", 2000):
@@ -108,7 +108,7 @@ def rank_apart(seen: Reading) -> Optional[int]:
 
 
 def _everyone(seen: Reading, told: Sequence[End], facts: Facts) -> set[int]:
-    """All ranks of the job, as far as facts and logs know them."""
+    """Return all ranks of the job, as far as facts and logs know them."""
     known = {
         end.rank
         for end in told

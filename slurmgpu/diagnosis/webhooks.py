@@ -96,7 +96,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def form_of(host: str) -> str:
-    """What the service with this host takes; a server of one's own is told by a name such as ntfy.example.org."""
+    """Return what the service with this host takes; a server of one's own is told by a name such as ntfy.example.org."""
     for end, form in _HOSTS:
         if host == end or host.endswith(f".{end}"):
             return form

@@ -93,7 +93,7 @@ def _time(place: str, budget: float, found: Figures) -> None:
 
 
 def quota(place: str) -> Optional[list[Figures]]:
-    """The user's quotas, by `quota` and, for a Lustre file system, `lfs quota`; None: neither tells anything."""
+    """Return the user's quotas, by `quota` and, for a Lustre file system, `lfs quota`; None: neither tells anything."""
     texts = [_output(["quota", "-w"], 5.0, codes=(0, 1))]  # 1: something is over its quota
     if shutil.which("lfs"):
         texts.append(_output(["lfs", "quota", "-q", "-u", str(os.getuid()), place], 5.0))
@@ -120,7 +120,7 @@ def read_quota(text: str) -> list[Figures]:
 
 
 def _output(argv: list[str], seconds: float, *, codes: tuple[int, ...] = (0,)) -> Optional[str]:
-    """What a program prints; None where there is none, it fails, or takes too long."""
+    """Return what a program prints; None where there is none, it fails, or takes too long."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds
@@ -134,7 +134,7 @@ def _output(argv: list[str], seconds: float, *, codes: tuple[int, ...] = (0,)) -
 
 
 def gpus() -> Figures:
-    """What nvidia-smi says of each GPU that it shows; ``why`` it says nothing."""
+    """Return what nvidia-smi says of each GPU that it shows; ``why`` it says nothing."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {"why": "nvidia-smi is not on PATH", "there": False}
@@ -240,7 +240,7 @@ def shown(found: list[Figures], visible: Optional[str]) -> list[Figures]:
 
 
 def xids() -> Optional[list[int]]:
-    """The numbers of the driver's errors in the kernel's log; None where users may not read it."""
+    """Return the numbers of the driver's errors in the kernel's log; None where users may not read it."""
     text = _output(["dmesg"], 10.0)
     return (
         None
@@ -280,7 +280,7 @@ def _physical() -> Optional[int]:
 
 
 def memory_limit(root: Path) -> Optional[int]:
-    """The tightest memory limit of this process's cgroups (v2 or v1), in bytes; None: there is none."""
+    """Return the tightest memory limit of this process's cgroups (v2 or v1), in bytes; None: there is none."""
     try:
         text = (root / "proc/self/cgroup").read_text(encoding="utf-8")
     except OSError:
@@ -319,7 +319,7 @@ def shm(path: str) -> Figures:
 
 
 def nodes() -> Optional[list[str]]:
-    """The names of the job's nodes, in Slurm's order; None: scontrol is not here, in a container for example."""
+    """Return the names of the job's nodes, in Slurm's order; None: scontrol is not here, in a container for example."""
     named = os.environ.get("SLURM_JOB_NODELIST")
     text = _output(["scontrol", "show", "hostnames", named], 20.0) if named else None
     return None if text is None else text.split()
@@ -343,7 +343,7 @@ def addresses(names: list[str]) -> dict[str, Figures]:
 
 
 def first_port(job_id: str) -> int:
-    """Where the probes of a job listen: one port for each node, below those that Linux gives out by itself."""
+    """Return where the probes of a job listen: one port for each node, below those that Linux gives out by itself."""
     return 20000 + int(job_id or 0) * 37 % 9000
 
 
@@ -476,7 +476,7 @@ def reduce() -> Figures:
 
 
 def _timed(group: Any, members: int, total: int, device: Any) -> Figures:
-    """The median of 5 all-reduces of float32, each of rank + 1; bus bandwidth as NVIDIA's nccl-tests define it."""
+    """Return the median of 5 all-reduces of float32, each of rank + 1; bus bandwidth as NVIDIA's nccl-tests define it."""
     import torch
     import torch.distributed as dist
 

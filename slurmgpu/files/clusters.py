@@ -35,7 +35,7 @@ GROUP = "slurmgpu.clusters"
 
 @cache
 def package_folders() -> dict[str, Path]:
-    """The folders of profiles by the names of their entry points; those that are not there are left out.
+    """Return the folders of profiles by the names of their entry points; those that are not there are left out.
 
     Looked for among the packages of this Python and of the user: not in the folder that one works in.
     """
@@ -80,7 +80,7 @@ def _profiles_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _roots(package: str) -> list[Path]:
-    """The folders of a package, found and not imported; none: it is not installed, or no package."""
+    """Return the folders of a package, found and not imported; none: it is not installed, or no package."""
     top, *rest = package.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -94,7 +94,7 @@ _WHOLE = ("partitions", "qos", "environments")
 
 
 def profile_folders(settings: LoadedSettings) -> list[Path]:
-    """The folders of profiles by rank: site, lab, user, project, those of installed packages, shipped; without those of
+    """Return the folders of profiles by rank: site, lab, user, project, those of installed packages, shipped; without those of
     the first four that hold an untrusted file."""
     named = [folder / "clusters" for folder in settings.folders.values()]
     own = (folder for folder in named if not foreign_profiles(settings, folder))
@@ -102,7 +102,7 @@ def profile_folders(settings: LoadedSettings) -> list[Path]:
 
 
 def foreign_profiles(settings: LoadedSettings, folder: Path) -> list[Foreign]:
-    """The profiles in a folder, and the folder itself, that others wrote or may write."""
+    """Return the profiles in a folder, and the folder itself, that others wrote or may write."""
     if not folder.is_dir():
         return []
     found = (settings.trust.foreign(path) for path in (folder, *sorted(folder.glob("*.yaml"))))
@@ -120,7 +120,7 @@ def profiles(settings: LoadedSettings) -> dict[str, Path]:
 
 
 def user_profile(settings: LoadedSettings, name: str) -> Path:
-    """The file of a profile of the user's own, whether it is there or not."""
+    """Return the file of a profile of the user's own, whether it is there or not."""
     return settings.folders["user"] / "clusters" / f"{name}.yaml"
 
 
@@ -134,7 +134,7 @@ def load_cluster(path: Path, folders: Sequence[Path] | None = None, trust: Trust
 
 
 def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
-    """The profile that a profile is based on; None: on none."""
+    """Return the profile that a profile is based on; None: on none."""
     layered = read_file(path)
     base = layered.data.get("based_on")
     if not isinstance(base, str):
@@ -144,7 +144,7 @@ def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
 
 
 def chain_of(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """A profile's file and those that it is based on, itself first."""
+    """Return a profile's file and those that it is based on, itself first."""
     found = [path]
     while isinstance(base := (layered := read_file(found[-1])).data.get("based_on"), str):
         found.append(_base(base, layered.origin(("based_on",)), folders, tuple(found)))
@@ -154,7 +154,7 @@ def chain_of(path: Path, folders: Sequence[Path]) -> list[Path]:
 def _layers(
     path: Path, folders: Sequence[Path], above: tuple[Path, ...], trust: Trust | None = None
 ) -> Layered:
-    """The profile's values, laid over those of the profile that it is based on."""
+    """Return the profile's values, laid over those of the profile that it is based on."""
     layered = read_file(path, trust)
     base = layered.data.get("based_on")
     if not isinstance(base, str):
@@ -167,7 +167,7 @@ def _layers(
 
 
 def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tuple[Path, ...]) -> Path:
-    """The profile of this name that is none of the chain: a profile may be based on the shipped one of its own name."""
+    """Return the profile of this name that is none of the chain: a profile may be based on the shipped one of its own name."""
     seen = {path.resolve() for path in chain}
     candidates = [folder / f"{name}.yaml" for folder in folders]
     existing = [path for path in candidates if path.is_file()]
@@ -241,7 +241,7 @@ def _entry(entries: object, key: str) -> bool:
 def choose_cluster(
     asked: str | None, settings: LoadedSettings, environ: Mapping[str, str], *, asker: str = "--cluster"
 ) -> tuple[Cluster, str | None]:
-    """The cluster to plan on, and who chose it (None: nobody): option, SLURMGPU_CLUSTER, settings; else the generic one.
+    """Return the cluster to plan on, and who chose it (None: nobody): option, SLURMGPU_CLUSTER, settings; else the generic one.
 
     ``asker`` is what messages call the source of ``asked``.
     """

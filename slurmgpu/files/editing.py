@@ -21,7 +21,7 @@ Place = tuple[str, str]
 
 
 def with_values(text: str, where: str, values: Mapping[Place, str | int]) -> str:
-    """The text of a YAML file with these values; those that are not there yet are added.
+    """Return the text of a YAML file with these values; those that are not there yet are added.
 
     A writer of whole documents would indent and wrap by its own rules: only the characters of a value are replaced, and
     the result is read again to see that this and nothing else has changed.
@@ -55,7 +55,7 @@ def with_values(text: str, where: str, values: Mapping[Place, str | int]) -> str
 
 
 def with_values_at(text: str, where: str, values: Mapping[tuple[str | int, ...], str | int]) -> str:
-    """The text of a YAML file with values at any depth; a key of a mapping that is there may be new.
+    """Return the text of a YAML file with values at any depth; a key of a mapping that is there may be new.
 
     Of places that are one by an alias, all are to be named, or none is changed.
 
@@ -103,7 +103,7 @@ def _with_value_at(text: str, place: tuple[str | int, ...], value: str | int) ->
 
 
 def _unshared(data: Any) -> Any:
-    """A copy in which aliases are values of their own."""
+    """Return a copy in which aliases are values of their own."""
     if isinstance(data, dict):
         return {key: _unshared(inner) for key, inner in data.items()}
     return [_unshared(inner) for inner in data] if isinstance(data, list) else data
@@ -140,7 +140,7 @@ def _with_value(text: str, place: Place, value: str | int) -> str:
 
 
 def _with_key(text: str, inner: MappingNode, line: str) -> str:
-    """The text with one more key in a mapping, behind its last one."""
+    """Return the text with one more key in a mapping, behind its last one."""
     if inner.flow_style:
         close = inner.end_mark.index - 1
         behind = text[:close].rstrip()
@@ -181,7 +181,7 @@ def _inside(mapping: MappingNode, key: str) -> Node | None:
 
 
 def _spelled(value: str | int, quote: str | None = None) -> str:
-    """A value as YAML has it; older readers take 12:30:00 for a number."""
+    """Return a value as YAML has it; older readers take 12:30:00 for a number."""
     if isinstance(value, int):
         return str(value).lower() if isinstance(value, bool) else str(value)
     if quote is None and re.fullmatch(r"[A-Za-z_][\w.-]*(?::\d+)?|\d+[A-Za-z][\w.-]*", value, re.ASCII):

@@ -22,7 +22,7 @@ def job_text(
     before: Mapping[Key, Iterable[str]] | None = None,
     beside: Mapping[Key, str] | None = None,
 ) -> str:
-    """The YAML of a job's data; ``head`` comes above it, ``before`` above keys, ``beside`` at the end of lines."""
+    """Return the YAML of a job's data; ``head`` comes above it, ``before`` above keys, ``beside`` at the end of lines."""
     root = _node(data, ())
     for key, text in (beside or {}).items():
         _holder(root, key).yaml_add_eol_comment(_one_line(text), key[-1])

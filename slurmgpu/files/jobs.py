@@ -48,7 +48,7 @@ class LoadedJob(NamedTuple):
     layered: Layered
 
     def from_settings(self) -> dict[str, str]:
-        """The keys of the job whose values come from a settings file, and where they are there."""
+        """Return the keys of the job whose values come from a settings file, and where they are there."""
         files = {str(file) for _, file in layer_files(self.settings)}
         return {
             dotted(key): str(origin)
@@ -58,7 +58,7 @@ class LoadedJob(NamedTuple):
 
 
 def find_job_file(name: str) -> Path:
-    """A job file by its path, or a shipped one by its name."""
+    """Return a job file by its path, or a shipped one by its name."""
     path = Path(name)
     if path.is_file():
         program = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}.get(path.suffix)
@@ -109,7 +109,7 @@ _TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
 
 
 def _meant_file(path: Path, shipped: list[str]) -> str:
-    """The next act for a job file that is not there."""
+    """Return the next act for a job file that is not there."""
     name = str(path)
     if name.isdecimal():
         return (
@@ -217,7 +217,7 @@ _NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch", "debug", "s
 
 
 def _defaults(settings: Layered, above: list[Layered]) -> Layered:
-    """The settings' values as far as they may add to the job: nothing to an exact one, no set-up to a script."""
+    """Return the settings' values as far as they may add to the job: nothing to an exact one, no set-up to a script."""
     if any(layer.data.get("exact") is True for layer in above):
         return Layered({}, {})
     if any(layer.data.get("script") is not None for layer in above):
@@ -258,7 +258,7 @@ def _check_name(folder: Path) -> None:
 
 
 def folder_here(work_dir: str, cwd: Path) -> Path | None:
-    """The work folder as a folder of this machine; None if it has a variable that only the job knows."""
+    """Return the work folder as a folder of this machine; None if it has a variable that only the job knows."""
     if work_dir == "~" or work_dir.startswith("~/"):
         return Path(work_dir).expanduser()
     if work_dir in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}"}:
@@ -273,7 +273,7 @@ def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
 
 
 def read_scripts_of_steps(job: Job, work_dir: str, cwd: Path) -> dict[str, ScriptFacts]:
-    """The same for the steps of a job, by their names; without those whose script is not here."""
+    """Return the same for the steps of a job, by their names; without those whose script is not here."""
     read = {
         name: read_user_script(job.model_copy(update={"command": step.command}), work_dir, cwd)
         for name, step in job.steps.items()
@@ -308,7 +308,7 @@ _MOST_MODULES = 50
 def _imported(
     files: list[tuple[Path, str]], roots: list[Path], *, deeper: bool = False
 ) -> list[tuple[Path, str]]:
-    """The modules of the user's own that these files import; with ``deeper`` what those import, too, and so on."""
+    """Return the modules of the user's own that these files import; with ``deeper`` what those import, too, and so on."""
     from slurmgpu.planning.python_script import local_imports
 
     found: list[tuple[Path, str]] = []
@@ -328,7 +328,7 @@ def _imported(
 
 
 def _module_files(module: str, importer: Path, roots: list[Path]) -> Iterator[Path]:
-    """Where a dotted module and the packages around it would be."""
+    """Yield where a dotted module and the packages around it would be."""
     name = module.lstrip(".")
     level = len(module) - len(name)
     parts = name.split(".") if name else []

@@ -11,7 +11,7 @@ Key = tuple[str | int, ...]
 
 
 def dotted(key: Key) -> str:
-    """A key as messages name it: ``resources.gpus``."""
+    """Return a key as messages name it: ``resources.gpus``."""
     return ".".join(map(str, key))
 
 
@@ -58,13 +58,13 @@ class Layered:
         self.origins[key] = origin
 
     def part(self, name: str) -> Layered:
-        """The values under one key, as layered values of their own."""
+        """Return the values under one key, as layered values of their own."""
         inside = self.data.get(name)
         origins = {key[1:]: origin for key, origin in self.origins.items() if key[:1] == (name,)}
         return Layered(inside if isinstance(inside, dict) else {}, origins)
 
     def origin(self, key: Key) -> Origin | None:
-        """Where a key was written, or the nearest thing around it."""
+        """Return where a key was written, or the nearest thing around it."""
         for end in range(len(key), -1, -1):
             if key[:end] in self.origins:
                 return self.origins[key[:end]]

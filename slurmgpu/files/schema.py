@@ -28,7 +28,7 @@ class _Described(GenerateJsonSchema):
 
 
 def schema_of(what: Kind) -> dict[str, object]:
-    """The JSON Schema of one kind of file; every field is described by its docstring in the model's source.
+    """Return the JSON Schema of one kind of file; every field is described by its docstring in the model's source.
 
     The sources are read here, not as the classes are made (``use_attribute_docstrings`` of Pydantic): no other command
     waits for it.
@@ -39,7 +39,7 @@ def schema_of(what: Kind) -> dict[str, object]:
 
 
 def _docstrings(cls: type) -> dict[str, str]:
-    """The text below each field of a class, those of its bases included, on one line."""
+    """Return the text below each field of a class, those of its bases included, on one line."""
     found: dict[str, str] = {}
     for base in reversed([one for one in cls.__mro__ if one.__module__.startswith("slurmgpu.")]):
         (node,) = ast.parse(inspect.getsource(base)).body

@@ -31,13 +31,13 @@ class Listed(NamedTuple):
 
 
 def listed_templates(templates: Templates) -> list[Listed]:
-    """All templates in force by name, those that only a folder of the user's has among them."""
+    """Return all templates in force by name, those that only a folder of the user's has among them."""
     shipped = read_templates()
     return [_listed(name, templates, shipped) for name in templates]
 
 
 def template_named(name: str, templates: Templates) -> str:
-    """The whole name of a template; ``srun`` is enough for ``launcher/srun.sh.j2``."""
+    """Return the whole name of a template; ``srun`` is enough for ``launcher/srun.sh.j2``."""
     short = {
         one: (one, one.removesuffix(".sh.j2"), Path(one).name.removesuffix(".sh.j2")) for one in templates
     }

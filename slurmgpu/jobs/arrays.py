@@ -56,7 +56,7 @@ ALL = Among()
 
 
 def lines(jobs: Sequence[JobStatus], *, each_task: bool = False, among: Among = ALL) -> list[Line]:
-    """The lines of a table, in the order of the jobs; an array is one line, where its first task was."""
+    """Return the lines of a table, in the order of the jobs; an array is one line, where its first task was."""
     if each_task:
         return [Line(task) for job in jobs for task in apart(job)]
     # squeue names no cluster where there is one, and sacct does; tasks that have left the queue are of the same array.
@@ -106,7 +106,7 @@ def only(job: JobStatus, named: Iterable[JobId]) -> list[JobStatus]:
 
 
 def _waiting(tasks: str | None) -> Array | None:
-    """The indices in ``[0-4,7%2]``; None where there is one task, or none."""
+    """Return the indices in ``[0-4,7%2]``; None where there is one task, or none."""
     if tasks is None or tasks.isdigit():
         return None
     try:
@@ -116,7 +116,7 @@ def _waiting(tasks: str | None) -> Array | None:
 
 
 def label(job_id: str) -> str:
-    """An id in a table: ``4_[1,3,5,...]`` where its list of tasks is long."""
+    """Return an id in a table: ``4_[1,3,5,...]`` where its list of tasks is long."""
     number, bracket, tasks = job_id.partition("_[")
     if len(tasks) <= _LONGEST_LIST:
         return job_id
@@ -147,7 +147,7 @@ def _together(tasks: list[JobStatus], among: Among) -> Line:
 
 
 def _used(tasks: list[JobStatus]) -> JobUse | None:
-    """The most that any task used, and the CPUs of a task on average; None where no task's use was asked for."""
+    """Return the most that any task used, and the CPUs of a task on average; None where no task's use was asked for."""
     measured = [(task.used, task.elapsed or 0) for task in tasks if task.used is not None]
     if not measured:
         return None
@@ -163,7 +163,7 @@ def _used(tasks: list[JobStatus]) -> JobUse | None:
 
 
 def known(values: Iterable[T | None]) -> list[T]:
-    """What Slurm said, without what it did not say."""
+    """Return what Slurm said, without what it did not say."""
     return [value for value in values if value is not None]
 
 
@@ -188,7 +188,7 @@ def _summary(tasks: list[JobStatus], among: Among) -> str:
 
 
 def _which(tasks: list[JobStatus], state: JobState) -> str:
-    """The numbers of the tasks in this state, as many as a line can hold."""
+    """Return the numbers of the tasks in this state, as many as a line can hold."""
     numbers: list[str] = []
     for task in tasks:
         if task.state is state and len(numbers) <= _MOST_NAMED:
@@ -206,6 +206,6 @@ def _short(tasks: Array) -> list[str]:
 
 
 def _count(task: JobStatus) -> int:
-    """How many tasks a record stands for: those that wait together are one."""
+    """Return how many tasks a record stands for: those that wait together are one."""
     tasks = _waiting(task.array_tasks)
     return 1 if tasks is None else tasks.tasks

@@ -77,7 +77,7 @@ def cancel(
 
 
 def _target(selection: Selection, job: JobStatus) -> str:
-    """The id to give to scancel: what the user wrote, or the whole array or heterogeneous job."""
+    """Return the id to give to scancel: what the user wrote, or the whole array or heterogeneous job."""
     if selection.job_id is not None:
         return selection.text.split("%")[0] + ("]" if "%" in selection.text else "")
     job_id = JobId.parse(job.job_id)
@@ -101,7 +101,7 @@ def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusRe
 def _watch(
     slurm: Slurm, targets: list[str], user: str | None, wait: float, pause: Callable[[float], None]
 ) -> dict[str, list[JobStatus]] | None:
-    """The targets' records in the queue, once none runs any more or the time is over; None where it does not answer."""
+    """Return the targets' records in the queue, once none runs any more or the time is over; None where it does not answer."""
     polls = max(1, round(wait / POLL))
     after: dict[str, list[JobStatus]] | None = None
     for poll in range(polls):

@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 20
 
 
 def read_cause(run_dir: Path | str, job_id: int | str, owner: int | None = None) -> Cause | None:
-    """What a job's script wrote into its run directory at its end; None where there is no such file of its owner's.
+    """Return what a job's script wrote into its run directory at its end; None where there is no such file of its owner's.
 
     ``job_id`` is the plain number; an array's task has a folder of its own. ``owner``: whose file counts (default: this
     user's), since a folder may be one that others write into.
@@ -44,7 +44,7 @@ def read_cause(run_dir: Path | str, job_id: int | str, owner: int | None = None)
 
 
 def cause_file(path: Path, owner: int) -> Cause | None:
-    """What such a file says; None where it is none, or is not this owner's."""
+    """Return what such a file says; None where it is none, or is not this owner's."""
     try:
         return Cause.from_json(_read_file_of(owner, path))
     except (OSError, ValueError, RecursionError):
@@ -90,7 +90,7 @@ def orderly_stop(job: JobStatus, run: Run | None) -> str | None:
 
 
 def written_cause(job: JobStatus, run: Run | None) -> Cause | None:
-    """What a job's script wrote down in its run; None of an earlier start's, which this one has not written anew."""
+    """Return what a job's script wrote down in its run; None of an earlier start's, which this one has not written anew."""
     owner = user_number(job.user)
     if run is None or job.raw_id is None or owner is None:
         return None
@@ -99,13 +99,13 @@ def written_cause(job: JobStatus, run: Run | None) -> Cause | None:
 
 
 def in_one_line(cause: Cause) -> str:
-    """Where it failed first and how, for a cell of a table; nothing of the user's text may steer a terminal."""
+    """Return where it failed first and how, for a cell of a table; nothing of the user's text may steer a terminal."""
     where = f"{cause.where}: " if cause.where else ""
     return printable(f"{where}{cause.what}")
 
 
 def with_cause(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> JobStatus:
-    """A failed job with how it stopped in good order, else with the first cause that its script is certain of."""
+    """Return a failed job with how it stopped in good order, else with the first cause that its script is certain of."""
     if not job.state.is_final or job.state is JobState.COMPLETED or job.raw_id is None:
         return job
     try:
@@ -122,7 +122,7 @@ def with_cause(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> Jo
 
 
 def with_whole_exit_code(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> JobStatus:
-    """A failed job with the exit code that it had; the queue's own is never cut.
+    """Return a failed job with the exit code that it had; the queue's own is never cut.
 
     What tells: the exit code of the job's steps, which sacct shows whole (sacct(1), DerivedExitCode), or the one that
     the script wrote into its run directory. Neither counts unless it is the one shown, and 128.
@@ -137,7 +137,7 @@ def with_whole_exit_code(job: JobStatus, run_for: Callable[[JobStatus], Run | No
 
 
 def _written(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> int | None:
-    """What the job's script wrote at its end; a training's array has a folder for each task."""
+    """Return what the job's script wrote at its end; a training's array has a folder for each task."""
     try:
         run = run_for(job)
     except InvalidInput:  # a record or settings that cannot be read

@@ -31,7 +31,7 @@ _MOST_LOGS = 2000
 
 
 def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
-    """What failed first in a job that has ended; None where it has not, or where nothing failed.
+    """Return what failed first in a job that has ended; None where it has not, or where nothing failed.
 
     The file that its script left is taken where it names a cause of this start; else the job's logs are read, of jobs
     that never heard of slurmgpu, too.
@@ -111,7 +111,7 @@ def _never_began(job: JobStatus, logs: list[Path]) -> Cause:
 
 
 def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[Cause]:
-    """The failures of this user's other runs that began on the same node, where a node may be to blame; newest first.
+    """Return the failures of this user's other runs that began on the same node, where a node may be to blame; newest first.
 
     Of the newest 200 run directories in a folder.
     """
@@ -132,7 +132,7 @@ def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[
 
 
 def _dumps(job: JobStatus, run: Run | None) -> tuple[str, ...]:
-    """What torch's flight recorder left in the run, or in the folder of the array's task."""
+    """Return what torch's flight recorder left in the run, or in the folder of the array's task."""
     if run is None or job.raw_id is None:
         return ()
     folders = [
@@ -160,7 +160,7 @@ def is_own_doing(job: JobStatus, cause: Cause) -> bool:
 
 
 def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
-    """The lines of ``slurmgpu why``: what, where and when, the fix, how it ended, and the lines that show it."""
+    """Return the lines of ``slurmgpu why``: what, where and when, the fix, how it ended, and the lines that show it."""
     doubt = "" if cause.certain or not cause.known else " (likely, not certain)"
     lines = [f"{'' if cause.kind == ORDERLY_STOP else 'first cause: '}{in_one_line(cause)}{doubt}"]
     if cause.fix:
@@ -183,7 +183,7 @@ def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
 
 
 def _local(moment: str) -> str:
-    """A moment as everything else shows it: in this machine's zone."""
+    """Return a moment as everything else shows it: in this machine's zone."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except ValueError:

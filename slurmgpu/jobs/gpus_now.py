@@ -102,7 +102,7 @@ def gpus_now(present: Present, user: str) -> GpusNow:
 
 
 def _lacks(node: NodeNow) -> list[str]:
-    """What a node has none left of that every job needs."""
+    """Return what a node has none left of that every job needs."""
     return (["CPUs"] if not node.cpus_free else []) + (["memory"] if node.memory_free == 0 else [])
 
 
@@ -154,7 +154,7 @@ class _Limits:
         self.rules = (present.qos_rules() if self.book else None) or {}
 
     def mine(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> Mine:
-        """The most GPUs of a type that a job could have there now."""
+        """Return the most GPUs of a type that a job could have there now."""
         closed = self._closed(partition)
         if closed:
             return Mine(partition.name, row.type, 0, closed)
@@ -197,7 +197,7 @@ class _Limits:
         return sum(free if most is None else free[:most])
 
     def _of_book(self, gpu_type: str, partition: PartitionNow) -> Iterator[tuple[int, str]]:
-        """What each limit leaves to one more job, and the limit in words."""
+        """Yield what each limit leaves to one more job, and the limit in words."""
         qos = {name for name in (self.qos, partition.rules.own_qos) if name}
         holders = self.book.holders if self.book else ()
         # An association of this partition stands in the place of the user's general one.
@@ -250,24 +250,24 @@ def _whose(holder: Holder) -> str:
 
 
 def kind(row: Row) -> str:
-    """The type of GPU."""
+    """Return the type of GPU."""
     return printable(row.type) + (" (slice)" if row.slices else "")
 
 
 def place(row: Row) -> str:
-    """The partition, or `all` for the whole cluster."""
+    """Return the partition, or `all` for the whole cluster."""
     return printable(row.partition) if row.partition else "all"
 
 
 def could(mine: Mine | None) -> str:
-    """How many one job of mine could get; empty where that was not asked."""
+    """Return how many one job of mine could get; empty where that was not asked."""
     if mine is None:
         return ""
     return ("unknown" if mine.gpus is None else str(mine.gpus)) + ("" if mine.known else "?")
 
 
 def notes(row: Row) -> list[str]:
-    """What a row of figures cannot say: GPUs that nobody can have, and shards."""
+    """Return what a row of figures cannot say: GPUs that nobody can have, and shards."""
     name, found = printable(row.type), []
     if row.stranded:
         what = " and ".join(row.stranded_for)

@@ -75,7 +75,7 @@ class Source:
     _last: Seen | None = None
 
     def jobs(self, *, anew: bool = False) -> Seen:
-        """The jobs, of two questions at most; where Slurm is silent, the last that it said.
+        """Return the jobs, of two questions at most; where Slurm is silent, the last that it said.
 
         ``anew``: not older than the poll floor, since a person has asked for it. Raises SlurmUnreachable where Slurm is
         silent and has never told.
@@ -102,7 +102,7 @@ class Source:
         return Seen(known, error.message)
 
     def detail(self, job: JobStatus) -> Detail:
-        """What the job's files tell now; Slurm is not asked."""
+        """Return what the job's files tell now; Slurm is not asked."""
         (job,) = with_progress([job], ended=True)
         run = self.run_of(job)
         if run is None:
@@ -123,7 +123,7 @@ class Source:
         return Detail(job, run, plan, plan_note, losses(folder_of(run_dir, job)), gpus)
 
     def run_of(self, job: JobStatus) -> Run | None:
-        """The run of a job as its own submission made it; None where there is none that can be read."""
+        """Return the run of a job as its own submission made it; None where there is none that can be read."""
         try:
             run = self.find_run(job)
         except InvalidInput:
@@ -132,12 +132,12 @@ class Source:
         return run.as_of(number.number) if run is not None and number is not None else run
 
     def cause(self, job: JobStatus) -> list[str]:
-        """The first cause of a job that failed, in lines; [] of one that did not, or that tells nothing."""
+        """Return the first cause of a job that failed, in lines; [] of one that did not, or that tells nothing."""
         found = cause_of(job, self.run_of(job))
         return [] if found is None or is_own_doing(job, found) else cause_lines(found)
 
     def why(self, job: JobStatus) -> list[str]:
-        """Why a job waits, in the figures of this moment: some questions to Slurm, so that it is asked by hand.
+        """Return why a job waits, in the figures of this moment: some questions to Slurm, so that it is asked by hand.
 
         Raises SlurmUnreachable where Slurm does not answer.
         """
@@ -148,11 +148,11 @@ class Source:
         return lines + [f"? {what}: {told}" for what, told in why.unknown.items()]
 
     def logs(self, job: JobStatus) -> list[Log]:
-        """The job's log files; Slurm is not asked."""
+        """Return the job's log files; Slurm is not asked."""
         return logs_of(self.run_of(job), job)
 
     def gpus(self) -> tuple[GpusNow, float]:
-        """Which GPUs are free, and how old that is in seconds."""
+        """Return which GPUs are free, and how old that is in seconds."""
         slurm = Slurm(self.looking.run, self.looking.env)
         if self.looking.shelf is not None:
             shelf = self.looking.shelf
@@ -161,7 +161,7 @@ class Source:
 
 
 def said_of(error: SlurmGpuError) -> str:
-    """An error in a line or two."""
+    """Return an error in a line or two."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
@@ -218,7 +218,7 @@ ACTS = (
 
 
 def refusal(act: Act, job: JobStatus, user: str) -> str:
-    """Why this is not done, nor asked; empty where it may be."""
+    """Return why this is not done, nor asked; empty where it may be."""
     name = _named(job)
     if job.user != user:
         whose = printable(job.user) if job.user else "somebody whose name is not known"
@@ -228,7 +228,7 @@ def refusal(act: Act, job: JobStatus, user: str) -> str:
 
 
 def question(act: Act, line: Line) -> str:
-    """The question before it is done, with the job's id and name."""
+    """Return the question before it is done, with the job's id and name."""
     tasks = f", {line.tasks}" if line.tasks else ""
     return f"{act.verb.capitalize()} {_named(line.job)}, {line.job.state.value}{tasks}?\n{act.then}"
 
@@ -265,7 +265,7 @@ def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
 
 
 def _target(job: JobStatus) -> str:
-    """The id as scontrol takes it: without an array's limit, and of a heterogeneous job the whole."""
+    """Return the id as scontrol takes it: without an array's limit, and of a heterogeneous job the whole."""
     job_id = JobId.parse(job.job_id)
     if "+" in job.job_id and job_id is not None:
         return str(job_id.number)

@@ -124,7 +124,7 @@ def _patterns(commands: Iterable[Simple], known: dict[str, str]) -> Iterator[str
 
 
 def _filled(text: str, known: Mapping[str, str]) -> str:
-    """A word with its variables filled in; what is not known becomes a wildcard."""
+    """Return a word with its variables filled in; what is not known becomes a wildcard."""
     text = re.sub(r"\$\([^()]*\)|`[^`]*`", "*", re.sub(r"^~(?=/)", "$HOME", text))
     return re.sub(r"\$(?:(\w+)|\{(\w+)[^}]*\})", lambda match: known.get(match[1] or match[2], "*"), text)
 
@@ -171,7 +171,7 @@ class Log(NamedTuple):
 
 
 def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
-    """Every log of a job: its output, its errors where they go to a file of their own, those of submitit's tasks."""
+    """Return every log of a job: its output, its errors where they go to a file of their own, those of submitit's tasks."""
     why = _why_not_there(job)
     out = _expanded(job.stdout, run.stdout if run else None, job) or _default(job)
     if out is None:
@@ -193,7 +193,7 @@ def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
 
 
 def _expanded(told: str | None, pattern: str | None, job: JobStatus) -> Path | None:
-    """A log's path from what Slurm told, else from the pattern; None while it cannot be known."""
+    """Return a log's path from what Slurm told, else from the pattern; None while it cannot be known."""
     job_id = JobId.parse(job.job_id)
     if told and "%" not in told:
         return Path(told)
@@ -207,7 +207,7 @@ def _expanded(told: str | None, pattern: str | None, job: JobStatus) -> Path | N
 
 
 def _default(job: JobStatus) -> Path | None:
-    """The log of a job that named none, if it is there: Slurm forgets a log's path soon after the job's end."""
+    """Return the log of a job that named none, if it is there: Slurm forgets a log's path soon after the job's end."""
     job_id = JobId.parse(job.job_id)
     if job.work_dir is None or job_id is None:
         return None
@@ -221,7 +221,7 @@ def _default(job: JobStatus) -> Path | None:
 
 
 def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
-    """The logs that submitit's tasks have begun, in the order of their ranks; none for another job."""
+    """Return the logs that submitit's tasks have begun, in the order of their ranks; none for another job."""
     found = []
     for path in Path(run.run_dir, SUBMITIT_FOLDER).glob(f"{number}_*_log.*"):
         match = _TASK_FILE.fullmatch(path.name)
@@ -234,7 +234,7 @@ def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
 
 
 def logs_of_steps(run: Run, out: Path, job_id: str) -> list[Log]:
-    """The logs of steps that run side by side, once they have begun: they lie beside the job's own."""
+    """Return the logs of steps that run side by side, once they have begun: they lie beside the job's own."""
     found = [(name, out.with_name(f"{out.stem}-{name}{out.suffix}")) for name in run.steps]
     return [Log(job_id, path, part=f"step {name}") for name, path in found if path.is_file()]
 
@@ -282,7 +282,7 @@ _MOST_LOOKED_AT = 20_000
 
 
 def _some_of(folder: Path) -> list[Path]:
-    """What is in a folder, as far as one can wait for it."""
+    """Return what is in a folder, as far as one can wait for it."""
     try:
         return [path for path, _ in zip(folder.iterdir(), range(_MOST_LOOKED_AT), strict=False)]
     except OSError:
@@ -305,7 +305,7 @@ def _is_of(path: Path, owner: int) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file in bytes; 0 where it is not there yet."""
+    """Return the size of a file in bytes; 0 where it is not there yet."""
     try:
         return path.stat().st_size
     except OSError:
@@ -313,7 +313,7 @@ def size_of(path: Path) -> int:
 
 
 def last_lines_from(path: Path, lines: int, end: int) -> int:
-    """Where the last lines before a position begin: only the end of the file is read, however long it is."""
+    """Return where the last lines before a position begin: only the end of the file is read, however long it is."""
     if not lines:
         return end
     with open_regular(path) as file:
@@ -344,7 +344,7 @@ _LONGEST_SEARCH = 64 << 20
 
 
 def pieces_of(path: Path, start: int, end: int) -> Iterator[str]:
-    """A file's text between two positions, piece by piece; nothing where it is not there (any more)."""
+    """Yield a file's text between two positions, piece by piece; nothing where it is not there (any more)."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         file = open_regular(path)
@@ -361,7 +361,7 @@ def pieces_of(path: Path, start: int, end: int) -> Iterator[str]:
 
 
 def lines_of(pieces: Iterable[str]) -> Iterator[str]:
-    """The lines in pieces of text, each with its end; of a progress bar, which redraws its line, the last picture.
+    """Yield the lines in pieces of text, each with its end; of a progress bar, which redraws its line, the last picture.
 
     A line that is longer than any that people write comes as several.
     """
@@ -389,12 +389,12 @@ LONGEST_LINE = 1 << 20
 
 
 def settled(line: str) -> str:
-    """What is left of a line on the screen when all its pictures have been drawn over each other."""
+    """Return what is left of a line on the screen when all its pictures have been drawn over each other."""
     return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
 
 
 def nothing_in(log: Log) -> str:
-    """Why there is nothing to show of a log, as a sentence; empty where there is something."""
+    """Return why there is nothing to show of a log, as a sentence; empty where there is something."""
     if log.path is None:
         return log.why
     try:
@@ -407,7 +407,7 @@ def nothing_in(log: Log) -> str:
 
 
 def absence(log: Log) -> str:
-    """Why there is no file at a log's path, as far as this machine can tell."""
+    """Return why there is no file at a log's path, as far as this machine can tell."""
     path = log.path
     if path is None or log.why:
         return log.why

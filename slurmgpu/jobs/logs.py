@@ -27,7 +27,7 @@ def find_logs(
     *,
     earlier: bool = True,
 ) -> list[Log]:
-    """The logs of the jobs that some words mean; those that a run directory, or its record of a
+    """Return the logs of the jobs that some words mean; those that a run directory, or its record of a
     job id, leads to are found without Slurm.
 
     ``run_for`` finds the run of a job. With ``earlier`` a run directory's earlier jobs come first, oldest first.
@@ -71,7 +71,7 @@ def find_logs(
 def _asked(
     slurm: Slurm, user: str | None, selection: Selection
 ) -> tuple[list[JobStatus], SlurmUnreachable | None]:
-    """The jobs that a word means, and why they may not be all."""
+    """Return the jobs that a word means, and why they may not be all."""
     try:
         report = status(slurm, user=user, selections=[selection])
     except SlurmUnreachable as error:
@@ -81,7 +81,7 @@ def _asked(
 
 
 def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus], Run | None]) -> Run | None:
-    """The run of a job that is named by its id, as this machine's files tell it; Slurm has not been asked."""
+    """Return the run of a job that is named by its id, as this machine's files tell it; Slurm has not been asked."""
     if selection.job_id is None:
         return None
     number = selection.job_id.number
@@ -90,7 +90,7 @@ def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus],
 
 
 def _here(run: Run, job_id: JobId | None) -> list[Log]:
-    """The logs of a run's newest job, or of one task of it, where its record alone leads to them, and all are there."""
+    """Return the logs of a run's newest job, or of one task of it, where its record alone leads to them, and all are there."""
     patterns = [one for one in (run.stdout, run.stderr) if one is not None]
     if run.job_id is None or run.stdout is None or not all(one.startswith("/") for one in patterns):
         return []
@@ -106,14 +106,14 @@ def _here(run: Run, job_id: JobId | None) -> list[Log]:
 
 
 def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
-    """A job's logs, by the record of its own submission: the run may have been resumed since, with other names."""
+    """Return a job's logs, by the record of its own submission: the run may have been resumed since, with other names."""
     run = selection.run or run_for(job)
     job_id = JobId.parse(job.job_id)
     return logs_of(run.as_of(job_id.number) if run is not None and job_id is not None else run, job)
 
 
 def _of_record(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
-    """The logs of a job that Slurm does not know, where a run directory has its number and they are there."""
+    """Return the logs of a job that Slurm does not know, where a run directory has its number and they are there."""
     run = run_for(job)
     number = JobId.parse(job.job_id)
     return _there(logs_of(run.as_of(number.number), job)) if run is not None and number is not None else []
@@ -124,7 +124,7 @@ def _there(logs: list[Log]) -> list[Log]:
 
 
 def _of_earlier(run: Run) -> list[Log]:
-    """The logs that are left of the jobs that a run had before it was resumed."""
+    """Return the logs that are left of the jobs that a run had before it was resumed."""
     logs = []
     for number in filter(None, (one.job_id for one in run.earlier)):
         then = run.as_of(number)
@@ -135,7 +135,7 @@ def _of_earlier(run: Run) -> list[Log]:
 
 
 def _left_behind(run: Run) -> list[Log]:
-    """The logs in a run directory, whatever Slurm knows: those in its folder of logs, and those of submitit's tasks."""
+    """Return the logs in a run directory, whatever Slurm knows: those in its folder of logs, and those of submitit's tasks."""
     paths = sorted((Path(run.run_dir) / "logs").glob("*"))
     logs = [Log(str(run.job_id or run.name), path) for path in paths if path.is_file()]
     return logs + (tasks_of(run, run.job_id, str(run.job_id)) if run.job_id is not None else [])
@@ -171,13 +171,13 @@ class Wanted(NamedTuple):
 
 
 def rank_of(line: str) -> int | None:
-    """The rank that a line's prefix names; of torchrun's `[default3]:`, the one on its node."""
+    """Return the rank that a line's prefix names; of torchrun's `[default3]:`, the one on its node."""
     match = _RANK.match(_COLOUR.sub("", line[:200]))
     return int(match[1] or match[2]) if match else None
 
 
 def time_of(line: str, now: datetime) -> datetime | None:
-    """The moment at the beginning of a line, behind its rank; one without a zone is in this machine's.
+    """Return the moment at the beginning of a line, behind its rank; one without a zone is in this machine's.
 
     Where the year is missing, it is the one that does not lie after `now`.
     """

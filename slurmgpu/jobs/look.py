@@ -100,7 +100,7 @@ def _is_among(task: JobStatus, waiting: Iterable[str]) -> bool:
 
 
 def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
-    """The queue's record, with accounting's figures where both say that the job has ended, and how."""
+    """Return the queue's record, with accounting's figures where both say that the job has ended, and how."""
     if accounted is None or not queued.state.is_final or accounted.state is not queued.state:
         return queued
     if queued.submit and accounted.submit and accounted.submit < queued.submit - _SAME_SUBMISSION:
@@ -117,7 +117,7 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
 def without_rash_ends(
     jobs: list[JobStatus], now: datetime
 ) -> tuple[list[JobStatus], list[tuple[str, JobStatus]]]:
-    """The jobs without ends that accounting alone tells, and that may be none: the queue, which would know, is silent."""
+    """Return the jobs without ends that accounting alone tells, and that may be none: the queue, which would know, is silent."""
     found, doubts = [], []
     for job in jobs:
         recent = job.end is None or job.end > now - _MAY_GO_ON_FOR

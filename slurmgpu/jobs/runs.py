@@ -60,7 +60,7 @@ _STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
 
 
 def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path:
-    """The run directory that a word means, the task's own for one task of an array.
+    """Return the run directory that a word means, the task's own for one task of an array.
 
     Slurm is asked about job ids and names; what it no longer knows is looked for among the runs of this folder.
 
@@ -102,7 +102,7 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
 def _by_slurm(
     slurm: Slurm, selection: Selection, runs_of: RunsOf, user: str | None
 ) -> tuple[Path | None, SlurmGpuError]:
-    """The newest run of the jobs that Slurm knows by this word, or why there is none."""
+    """Return the newest run of the jobs that Slurm knows by this word, or why there is none."""
     try:
         report = status(slurm, user=user, selections=[selection])
     except SlurmUnreachable as error:
@@ -118,7 +118,7 @@ def _by_slurm(
 
 
 def _left_behind(selection: Selection, runs: Path) -> Path | None:
-    """The newest run directory of this name, folder name or job id."""
+    """Return the newest run directory of this name, folder name or job id."""
     return next((path for path in run_directories(runs) if _means(selection, path)), None)
 
 
@@ -145,7 +145,7 @@ def _record(path: Path) -> Run | None:
 
 
 def run_of_job(job: JobStatus, runs_of: RunsOf) -> Run | None:
-    """The run of a job: Slurm forgets the script's path soon after its end, and the run directory has the id.
+    """Return the run of a job: Slurm forgets the script's path soon after its end, and the run directory has the id.
 
     It is looked for among the runs of this folder, then among those of the job's own work folder.
     """
@@ -186,7 +186,7 @@ def _among(runs: Path, job: JobStatus) -> Run | None:
 
 
 def newest_run(runs: Path) -> Path:
-    """The newest run directory with checkpoints in it; without any, the newest that trains.
+    """Return the newest run directory with checkpoints in it; without any, the newest that trains.
 
     Raises:
         SlurmGpuError: there is none.
@@ -206,7 +206,7 @@ def newest_run(runs: Path) -> Path:
 
 
 def run_directories(runs: Path, owner: int | None = None) -> Iterator[Path]:
-    """The run directories of a user (None: this one) in a folder, the newest first.
+    """Yield the run directories of a user (None: this one) in a folder, the newest first.
 
     By the time in their names; one made by hand by its last change. The folder may be shared, and a word must lead to
     nothing that somebody else has laid there.
@@ -261,7 +261,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
 
 
 def completed_tasks(slurm: Slurm, run: Run) -> set[str]:
-    """The tasks that have completed in any of the run's jobs; '' for a job that is not an array.
+    """Return the tasks that have completed in any of the run's jobs; '' for a job that is not an array.
 
     What neither the queue nor accounting remembers is not among them.
     """

@@ -96,7 +96,7 @@ def _is_run(run: Run, job: JobStatus) -> bool:
 
 
 def job_of_record(run: Run) -> JobStatus:
-    """What a run's record alone says of its newest job: not its state."""
+    """Return what a run's record alone says of its newest job: not its state."""
     number = "?" if run.job_id is None else str(run.job_id)
     return JobStatus(
         job_id=number, raw_id=run.job_id, name=run.name, state=JobState.UNKNOWN, source="run.json"
@@ -111,13 +111,13 @@ def is_of_this_cluster(run: Run, env: Mapping[str, str] | None) -> bool:
 
 
 def run_of(job: JobStatus) -> Run | None:
-    """The run that a job belongs to, by the path of its script."""
+    """Return the run that a job belongs to, by the path of its script."""
     script = next(iter(scripts_of(job)), None)
     return None if script is None else read_run(Path(script).parent)
 
 
 def scripts_of(job: JobStatus) -> list[str]:
-    """The paths that Slurm names as the job's script, or in its command, and that lie in a run directory."""
+    """Return the paths that Slurm names as the job's script, or in its command, and that lie in a run directory."""
     words = [job.script or ""]
     if job.submit_line:
         try:
@@ -184,7 +184,7 @@ def names_folder(word: str) -> bool:
 
 
 def user_number(name: str | None) -> int | None:
-    """The number of a user that Slurm names, this process's where it names none; None where nobody here is called so."""
+    """Return the number of a user that Slurm names, this process's where it names none; None where nobody here is called so."""
     if name is None or name == current_user():
         return os.getuid()
     try:
@@ -258,7 +258,7 @@ class After(NamedTuple):
 
 
 def read_dependency(text: str) -> list[After]:
-    """The jobs in ``afterok:12:13,afterany:14(unfulfilled)``; what is none, such as ``singleton``, is left out."""
+    """Return the jobs in ``afterok:12:13,afterany:14(unfulfilled)``; what is none, such as ``singleton``, is left out."""
     found = []
     for part in re.split(r"[,?]", text):
         kind, *jobs = part.strip().split(":")
@@ -269,7 +269,7 @@ def read_dependency(text: str) -> list[After]:
 
 
 def connected(start: int, before: Mapping[int, Iterable[int]]) -> set[int]:
-    """All that ``start`` waits for or that waits for it, over any number of jobs between; itself too.
+    """Return all that ``start`` waits for or that waits for it, over any number of jobs between; itself too.
 
     ``before`` has, of each job, those that it waits for.
     """
@@ -287,7 +287,7 @@ def connected(start: int, before: Mapping[int, Iterable[int]]) -> set[int]:
 
 
 def layers(jobs: Iterable[int], before: Mapping[int, Iterable[int]]) -> Sequence[list[int]]:
-    """The jobs in columns, each one after all that it waits for; in a circle, which Slurm allows nobody, somewhere."""
+    """Return the jobs in columns, each one after all that it waits for; in a circle, which Slurm allows nobody, somewhere."""
     left, placed = sorted(jobs), set[int]()
     among = set(left)
     made = []

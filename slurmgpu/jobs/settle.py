@@ -101,7 +101,7 @@ def settle(slurm: Slurm, folder: Path, now: datetime) -> SettledRun:
 
 
 def _left_behind(folder: Path) -> set[int]:
-    """The jobs whose logs or exit codes lie in a run directory; of an array's task its log has the array's id."""
+    """Return the jobs whose logs or exit codes lie in a run directory; of an array's task its log has the array's id."""
     logs = [re.match(r"(\d{1,18})(?:_\d+)?\.out\Z", path.name, re.ASCII) for path in folder.glob("logs/*")]
     codes = [re.search(r"\.(\d{1,18})\Z", path.name, re.ASCII) for path in folder.glob(f"{EXIT_CODE_FILE}*")]
     return {int(match[1]) for match in (logs if any(logs) else codes) if match}

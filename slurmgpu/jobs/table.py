@@ -215,7 +215,7 @@ def shown(jobs: Sequence[JobStatus], how: How, now: datetime, since: datetime | 
 
 
 def _searched(job: JobStatus) -> str:
-    """What a person may type to find the job, in lower case."""
+    """Return what a person may type to find the job, in lower case."""
     number = JobId.parse(job.job_id)
     return " ".join(
         (str(number.number) if number else "", job.job_id, job.name, job.user or "", job.state.value,

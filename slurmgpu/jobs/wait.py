@@ -26,7 +26,7 @@ __all__ = ["Ended", "GrowingLogs", "exit_code", "header", "prefixed", "wait_for"
 
 
 def header(log: Log) -> str:
-    """The line above a log's text, as tail writes it."""
+    """Return the line above a log's text, as tail writes it."""
     return printable(f"==> {log.title}: {log.path} <==")
 
 
@@ -62,7 +62,7 @@ class _GrowingLog:
         self._held = ""
 
     def new(self, *, whole_lines: bool, last: bool) -> Iterator[str]:
-        """What has come since the last call; a line that is not at its end yet waits with ``whole_lines``."""
+        """Yield what has come since the last call; a line that is not at its end yet waits with ``whole_lines``."""
         for piece in self._read(last):
             text = self._held + self._decoder.decode(piece)
             # A progress bar ends its lines with a carriage return.
@@ -145,7 +145,7 @@ class GrowingLogs:
         return self._shown is not None
 
     def filter_for(self, log: Log) -> LineFilter | None:
-        """What takes out lines of a log, with what it remembers of those that came before."""
+        """Return what takes out lines of a log, with what it remembers of those that came before."""
         if log.path is None:
             return None
         if log.path not in self._filters:
@@ -196,7 +196,7 @@ class GrowingLogs:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text, each with its end, of a progress bar what it shows last."""
+    """Yield the lines of a text, each with its end, of a progress bar what it shows last."""
     *whole, rest = text.split("\n")
     for line in [*whole, rest] if rest else whole:
         yield settled(line) + "\n"
@@ -228,7 +228,7 @@ class Ended:
 
 
 def exit_code(ended: Ended) -> int:
-    """The job's own exit code: of several tasks the highest, 128 + N for a signal, 3 when it is not known.
+    """Return the job's own exit code: of several tasks the highest, 128 + N for a signal, 3 when it is not known.
 
     A state that is not COMPLETED is never 0, whatever code Slurm recorded (OUT_OF_MEMORY can have 0).
     """
@@ -335,7 +335,7 @@ class _Seen:
 
 
 def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool) -> StatusReport | None:
-    """What Slurm says of the jobs; None where nobody answers."""
+    """Return what Slurm says of the jobs; None where nobody answers."""
     try:
         return status(slurm, user=user, selections=[selection], detail="sparing")
     except SlurmUnreachable:

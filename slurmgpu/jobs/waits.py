@@ -145,7 +145,7 @@ _SENTENCES = tuple((re.compile(text.replace(" ", "[ _]")), word) for text, word 
 
 @lru_cache(maxsize=1024)
 def word_of(reason: str | None) -> str:
-    """The word alone: "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more, and some reasons are whole sentences."""
+    """Return the word alone: "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more, and some reasons are whole sentences."""
     text = (reason or "").strip()
     found = next((word for pattern, word in _SENTENCES if pattern.search(text)), None)
     if found:
@@ -156,7 +156,7 @@ def word_of(reason: str | None) -> str:
 
 @lru_cache(maxsize=1024)
 def words_of(reason: str | None) -> tuple[str, ...]:
-    """The words of tasks of an array that wait together: squeue makes one row of them, and writes "JobHeldUser,None"
+    """Return the words of tasks of an array that wait together: squeue makes one row of them, and writes "JobHeldUser,None"
 
     (_merge_job_reason of squeue's print.c). Of anything else the one word.
     """
@@ -165,7 +165,7 @@ def words_of(reason: str | None) -> tuple[str, ...]:
 
 
 def waits(word: str, job: JobStatus) -> Waits | None:
-    """What a word means for this job; None where it is not known."""
+    """Return what a word means for this job; None where it is not known."""
     told = _dependency(word, job)
     if told:
         return Waits(told, "dependency")
@@ -174,7 +174,7 @@ def waits(word: str, job: JobStatus) -> Waits | None:
 
 
 def each_waits(job: JobStatus) -> str | None:
-    """What tasks of an array that wait together for different things wait for; None of any other job."""
+    """Return what tasks of an array that wait together for different things wait for; None of any other job."""
     words = words_of(job.reason)
     if len(words) < 2:
         return None
@@ -184,13 +184,13 @@ def each_waits(job: JobStatus) -> str | None:
 
 @lru_cache(maxsize=1024)
 def about(word: str) -> About | None:
-    """What a word alone is about; None where it is not known."""
+    """Return what a word alone is about; None where it is not known."""
     known = WORDS.get(word)
     return known.about if known else "limit" if LIMIT.fullmatch(word) else None
 
 
 def _figure(word: str, job: JobStatus) -> str:
-    """What the queue says beside the word, and makes it a figure; nothing more is asked for it."""
+    """Return what the queue says beside the word, as a figure; nothing more is asked for it."""
     if word == "JobArrayTaskLimit":
         most = (job.array_tasks or "").partition("%")[2].rstrip("]")
         return f": {most} at a time" if most.isdecimal() else ""
@@ -205,7 +205,7 @@ def _figure(word: str, job: JobStatus) -> str:
 
 # afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough. after:14+5: 5 minutes after its start.
 def _dependency(word: str, job: JobStatus) -> str | None:
-    """Which jobs a job waits for, and for what of them."""
+    """Return which jobs a job waits for, and for what of them."""
     text = job.dependency or ""
     found = [(WAITS_FOR.get(kind), one, how) for kind, one, how in read_dependency(text)]
     if not word.startswith("Dependency") or not (found or "singleton" in text):
@@ -222,7 +222,7 @@ def _dependency(word: str, job: JobStatus) -> str | None:
 
 
 def _limit(word: str, job: JobStatus) -> Waits | None:
-    """What a limit's name says: whose limit on what is reached, and what would have to happen."""
+    """Return what a limit's name says: whose limit on what is reached, and what would have to happen."""
     match = LIMIT.fullmatch(word)
     if match is None:
         return None

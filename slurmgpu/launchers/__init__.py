@@ -10,7 +10,7 @@ __all__ = ["Launcher", "launcher", "whole_command", "world_size"]
 
 
 def launcher(name: str) -> Launcher:
-    """The launcher of that name; InvalidInput where a user's own module has none."""
+    """Return the launcher of that name; InvalidInput where a user's own module has none."""
     return LAUNCHERS.instance(name, Launcher)
 
 

@@ -86,11 +86,11 @@ class Launcher:
         return "many" if plan.nodes > 1 else "one"
 
     def preparation(self, plan: Plan) -> str | None:
-        """The template of what comes before that, once there is a meeting point; None: nothing does."""
+        """Return the template of what comes before that, once there is a meeting point; None: nothing does."""
         return None
 
     def passes_on(self, plan: Plan) -> dict[str, str] | None:
-        """What the batch shell does to the processes for each signal that it gets; None: they get their own.
+        """Return what the batch shell does to the processes for each signal that it gets; None: they get their own.
 
         Slurm signals the steps itself. But the shell alone may be meant (scancel --batch), and where cgroups track
         processes it is the only one of its step to be told.
@@ -102,7 +102,7 @@ class Launcher:
         return ()
 
     def lines(self, plan: Plan) -> list[str]:
-        """What follows srun and the container, as lines of shell that end with the command's own."""
+        """Return what follows srun and the container, as lines of shell that end with the command's own."""
         raise NotImplementedError
 
     def values(self, plan: Plan) -> dict[str, object]:
@@ -111,7 +111,7 @@ class Launcher:
 
 
 def interpreter(plan: Plan) -> str:
-    """The Python that runs the command or the training, as a word of the shell."""
+    """Return the Python that runs the command or the training, as a word of the shell."""
     if plan.command is not None:
         python = python_command(plan.command)
         return shell_word(python.interpreter) if python else "python3"
@@ -119,18 +119,18 @@ def interpreter(plan: Plan) -> str:
 
 
 def runner(plan: Plan) -> str:
-    """What comes before the interpreter, with a blank behind it: ``uv run ``."""
+    """Return what comes before the interpreter, with a blank behind it: ``uv run ``."""
     python = python_command(plan.command) if plan.command is not None else None
     return "".join(f"{shell_word(word)} " for word in python.runner) if python else ""
 
 
 def entrypoint(plan: Plan) -> str:
-    """The module of a training, with its arguments."""
+    """Return the module of a training, with its arguments."""
     return '"$entrypoint" --prepare' if plan.prepare_only else '"$entrypoint"'
 
 
 def whole_command(plan: Plan) -> str:
-    """The command as it was given, or the interpreter with the training's module."""
+    """Return the command as it was given, or the interpreter with the training's module."""
     if plan.command is None:
         return f"{interpreter(plan)} -m {entrypoint(plan)}"
     return " ".join(map(shell_word, plan.command))

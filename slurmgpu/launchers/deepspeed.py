@@ -67,7 +67,7 @@ def _target(plan: Plan) -> str:
 
 
 def _started(way: str, words: tuple[str, ...], python: str, *, tells: bool) -> str:
-    """What each process runs, with the variables and the argument by which DeepSpeed's launcher tells where it is."""
+    """Return what each process runs, with the variables and the argument by which DeepSpeed's launcher tells where it is."""
     program = {"no-python": '"$0"', "module": f'{python} -u -m "$0"', "script": f'{python} -u "$0"'}[way]
     rank = ' --local_rank="$LOCAL_RANK"' if tells else ""
     shell = f'export {_PLACE}; exec {program}{rank} "$@"'

@@ -26,7 +26,7 @@ class Torchrun(Launcher):
         return "many" if plan.nodes > 1 else None
 
     def lines(self, plan: Plan) -> list[str]:
-        """The agent and, behind its options, the script or module."""
+        """Return the agent and, behind its options, the script or module."""
         return agent(plan, runner(plan), interpreter(plan), target(plan))
 
 
@@ -45,7 +45,7 @@ def agent(plan: Plan, before: str, python: str, started: str) -> list[str]:
 
 
 def target(plan: Plan, no_python: str = "--no-python") -> str:
-    """What torchrun is to run: the script or module, without the interpreter where that has no options."""
+    """Return what torchrun is to run: the script or module, without the interpreter where that has no options."""
     if plan.command is None:
         return f"--module {entrypoint(plan)}"
     python = python_command(plan.command)

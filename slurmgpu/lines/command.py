@@ -60,7 +60,7 @@ TORCHRUN = table(_REQUIRED, _NONE, _LETTERS, abbreviates=True, underscores=True)
 
 
 def torchrun_at(words: Sequence[str]) -> int | None:
-    """The index at which torchrun's own arguments begin; None in a command without torchrun."""
+    """Return the index at which torchrun's own arguments begin; None in a command without torchrun."""
     for index, word in enumerate(words):
         if word.rsplit("/", 1)[-1] == "torchrun" or (word in MODULES and index and words[index - 1] == "-m"):
             return index + 1
@@ -159,7 +159,7 @@ def _name(word: str) -> str:
 
 
 def runner_length(words: tuple[str, ...]) -> int:
-    """How many words come before the program itself; 0 where it comes first.
+    """Return how many words come before the program itself; 0 where it comes first.
 
     ``env A=1 nice python x.py`` has 3, ``uv run --with rich x.py`` has 4.
     """
@@ -175,7 +175,7 @@ def changes_folder(runner: tuple[str, ...]) -> bool:
 
 
 def prefix_length(words: tuple[str, ...], *, runners: bool = False) -> int:
-    """How many words the first prefix of a command has: ``env A=1``, ``nice -n 5``; with ``runners`` ``uv run``, too."""
+    """Return how many words the first prefix of a command has: ``env A=1``, ``nice -n 5``; with ``runners`` ``uv run``, too."""
     prefix = _PREFIXES.get(_name(words[0]))
     if prefix is None or (prefix.run and not runners):
         return 0
@@ -241,7 +241,7 @@ def _python(words: tuple[str, ...], runner: tuple[str, ...]) -> PythonCommand | 
 
 
 def launcher_of(words: tuple[str, ...]) -> str | None:
-    """The program of a command that starts several processes itself; None for any other."""
+    """Return the program of a command that starts several processes itself; None for any other."""
     python = python_command(words)
     if python is not None:
         return python.launcher
@@ -261,7 +261,7 @@ def python_files(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def torchrun_processes(words: tuple[str, ...]) -> str | None:
-    """How many processes torchrun is told to start on a node, as written; None where it is not told."""
+    """Return how many processes torchrun is told to start on a node, as written; None where it is not told."""
     at = torchrun_at(words)
     return None if at is None else TORCHRUN.read_unexpanded(words, at)[0].given.get("nproc-per-node")
 
@@ -283,7 +283,7 @@ _PAIRS = frozenset({"mca", "pmca", "prtemca", "pmixmca", "gmca", "omca", "env", 
 
 
 def mpi_processes(words: Sequence[str]) -> int | None:
-    """How many processes a line starts, from the words behind the program; None where it does not say.
+    """Return how many processes a line starts, from the words behind the program; None where it does not say.
 
     A colon parts programs that start together, each with a number of its own.
     """
@@ -300,7 +300,7 @@ def mpi_processes(words: Sequence[str]) -> int | None:
 
 
 def _number(words: Sequence[str]) -> int | None:
-    """The number of one program; the options end at its first word without a dash."""
+    """Return the number of one program; the options end at its first word without a dash."""
     at, found = 0, None
     while at < len(words) and words[at].startswith("-"):
         name, equals, value = words[at].lstrip("-").partition("=")
@@ -419,7 +419,7 @@ class Started(NamedTuple):
 
 
 def started_by(words: tuple[str, ...], gpus: int, nodes: int = 1) -> Started | None:
-    """What a launcher in a command starts, in a job of so many nodes with so many GPUs each; None: none is there.
+    """Return what a launcher in a command starts, in a job of so many nodes with so many GPUs each; None: none is there.
 
     torchrun starts one process where it is not told, accelerate and deepspeed one for each GPU; they stay on the node
     where they run. mpirun, srun and the like take all nodes of the job.
@@ -441,7 +441,7 @@ def started_by(words: tuple[str, ...], gpus: int, nodes: int = 1) -> Started | N
 
 
 def _spread(name: str, words: tuple[str, ...], nodes: int) -> Started:
-    """What a launcher starts that takes all nodes."""
+    """Return what a launcher starts that takes all nodes."""
     behind = words[runner_length(words) + 1 :]
     if name == "srun":
         told = SRUN.read(behind).given.get("ntasks") or ""

@@ -117,11 +117,11 @@ class Table:
     """Whether a letter's value may follow ``=``, which is then no part of it."""
 
     def canonical(self, name: str) -> str:
-        """The long name that an alias stands for; any other name as it is."""
+        """Return the long name that an alias stands for; any other name as it is."""
         return self.aliases.get(name, name)
 
     def meanings(self, word: str, release: Release | None = None) -> list[str]:
-        """The options that ``word`` (without its dashes) can mean: one if it is clear, several if not, none if unknown.
+        """Return the options that ``word`` (without its dashes) can mean: one if it is clear, several if not, none if unknown.
 
         An exact name means itself. Without a release, an abbreviation that only some releases can tell apart means
         what these find.
@@ -167,7 +167,7 @@ class Table:
         return Line(tuple(options), tuple(faults), at, closed)
 
     def _split(self, word: str, release: Release | None) -> Iterator[tuple[str, list[str], str | None]]:
-        """The options of a word: each as it is written, what that can mean, and its value in the same word."""
+        """Yield the options of a word: each as it is written, what that can mean, and its value in the same word."""
         if word.startswith("--"):
             spelling, equals, value = word.partition("=")
             yield spelling, self.meanings(spelling[2:], release), value if equals else None
@@ -181,7 +181,7 @@ class Table:
             yield f"-{letter}", [name] if name else [], None
 
     def read_unexpanded(self, words: Sequence[str], start: int = 0) -> tuple[Line, bool]:
-        """The same for words of a script, and whether some of them are variables that may hold further options."""
+        """Return the same for words of a script, and whether some of them are variables that may hold further options."""
         line, hidden = self.read(words, start), False
         while not line.closed and line.end + 1 < len(words) and re.match(r"\$[\w{]", words[line.end]):
             more, hidden = self.read(words, line.end + 1), True
@@ -192,7 +192,7 @@ class Table:
 def table(
     required: str, none: str, letters: Mapping[str, str], *, abbreviates: bool, underscores: bool
 ) -> Table:
-    """A table of options by their names, for a program whose releases do not differ."""
+    """Return a table of options by their names, for a program whose releases do not differ."""
     kinds: tuple[tuple[Takes, str], ...] = (("required", required), ("none", none))
     options = {name: OptionInfo(name, takes) for takes, names in kinds for name in names.split()}
     return Table(options, letters, {}, abbreviates, underscores, letters_equal=True)

@@ -137,7 +137,7 @@ SPACE = " \t\n\v\f\r"
 
 
 def read_head(lines: Sequence[str], marks: tuple[str, ...] = MARKS) -> tuple[list[tuple[int, str, str]], int]:
-    """The option lines of a script, and the number of its first line that is neither comment nor blank.
+    """Return the option lines of a script, and the number of its first line that is neither comment nor blank.
 
     Of an option line its number, counted from 1, its text and its mark. Where every line is a comment or blank, the
     number is one past the last line.

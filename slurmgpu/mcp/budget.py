@@ -34,7 +34,7 @@ _PATIENCE = 20.0
 
 
 def own_folder(environ: Mapping[str, str]) -> Path:
-    """The folder slurmgpu/mcp in XDG_STATE_HOME, or in ~/.local/state; made (mode 0700) where it is missing.
+    """Return the folder slurmgpu/mcp in XDG_STATE_HOME, or in ~/.local/state; made (mode 0700) where it is missing.
 
     RunFailed where it cannot be made, or is somebody else's.
     """
@@ -151,7 +151,7 @@ class Budget:
         self._lock = self.path.with_name("budget.lock")
 
     def entries(self) -> dict[str, Entry]:
-        """All submissions by the names that they were given; RunFailed where the book cannot be read."""
+        """Return all submissions by the names that they were given; RunFailed where the book cannot be read."""
         with alone(self._lock):
             return dict(self._read().entries)
 
@@ -160,7 +160,7 @@ class Budget:
         return _sum(self.entries())
 
     def known(self, once: str, asked: str) -> Entry | None:
-        """The submission of this name; None where it is free.
+        """Return the submission of this name; None where it is free.
 
         Raises:
             PlanError: the name was given to another job.
@@ -212,7 +212,7 @@ class Budget:
         return self._looked_after(book, once, entry)
 
     def _looked_after(self, book: _Book, once: str, entry: Entry) -> Entry:
-        """What the run directory tells of a submission whose end nobody has noted."""
+        """Return what the run directory tells of a submission whose end nobody has noted."""
         try:
             run = read_run(Path(entry.run_dir))
         except SlurmGpuError:
@@ -268,13 +268,13 @@ def _sum(entries: Mapping[str, Entry]) -> int:
 
 
 def new_entry(seconds: int, asked: str, name: str, run_dir: Path) -> Entry:
-    """A submission that is about to be made."""
+    """Return a submission that is about to be made."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Entry(state="reserved", seconds=seconds, asked=asked, name=name, run_dir=str(run_dir), time=now)
 
 
 def allowed() -> Assistants:
-    """What the user's own settings allow; InvalidInput where somebody else wrote them, or may."""
+    """Return what the user's own settings allow; InvalidInput where somebody else wrote them, or may."""
     settings = load_settings(Path.cwd(), os.environ)
     path = dict(layer_files(settings))["user"]
     foreign = Trust().foreign(path) if path.is_file() else None
@@ -287,7 +287,7 @@ def allowed() -> Assistants:
 
 
 def require_allowed(what: str) -> Assistants:
-    """The same, for an act that must be allowed; PlanError where it is not."""
+    """Return the same, for an act that must be allowed; PlanError where it is not."""
     rules = allowed()
     if what not in rules.allow:
         raise PlanError(
@@ -298,5 +298,5 @@ def require_allowed(what: str) -> Assistants:
 
 
 def limit_of(rules: Assistants) -> int:
-    """The budget in GPU-seconds."""
+    """Return the budget in GPU-seconds."""
     return int(rules.gpu_hours * 3600)

@@ -84,7 +84,7 @@ class JobFields(Fields):
         return self
 
     def given(self) -> dict[str, Any]:
-        """The same as the command line hands it on."""
+        """Return the same as the command line hands it on."""
         options: dict[str, Any] = {
             "job__file": self.file,
             "job__name": self.name,
@@ -107,7 +107,7 @@ class PlanFields(JobFields):
     cluster: Name | None = Field(None, description="The cluster profile's name; left out, the user's.")
 
     def given(self) -> dict[str, Any]:
-        """The same as the command line hands it on."""
+        """Return the same as the command line hands it on."""
         return {**super().given(), "job__cluster": self.cluster}
 
 
@@ -186,7 +186,7 @@ class LogsFields(Fields):
 
 
 def parse_fields(fields: type[Fields], given: object) -> Fields:
-    """The fields of a call; InvalidInput names field, value and what is valid, one mistake a line."""
+    """Return the fields of a call; InvalidInput names field, value and what is valid, one mistake a line."""
     try:
         return fields.model_validate(given)
     except ValidationError as error:
@@ -206,7 +206,7 @@ def parse_fields(fields: type[Fields], given: object) -> Fields:
 def _mistake(
     fields: type[Fields], place: tuple[int | str, ...], said: str, value: object, kind: str
 ) -> tuple[str, str]:
-    """Where a mistake is, and what it is."""
+    """Return where a mistake is, and what it is."""
     # Beyond the field, words in a place are pydantic's own, but for the keys of set.
     parts = [one for one in place[1:] if isinstance(one, int) or place[0] == "set"]
     where = printable(".".join(map(str, [*place[:1], *parts[:1]])))[:_SHOWN] or "the call"

@@ -23,7 +23,7 @@ _OLDEST = timedelta(days=31)
 
 
 def inside(word: str, field: str = "file") -> str:
-    """The path of a file below this folder, as it was given; InvalidInput for any other.
+    """Return the path of a file below this folder, as it was given; InvalidInput for any other.
 
     Hidden files and folders are none of an assistant's business: keys and passwords lie there.
     """
@@ -61,14 +61,14 @@ def stay_below(word: str, field: str) -> None:
 
 
 def named_profile(name: str | None) -> str | None:
-    """The name of a cluster profile; InvalidInput where it is that of a file which may not be read."""
+    """Return the name of a cluster profile; InvalidInput where it is that of a file which may not be read."""
     if name is not None and Path(name).exists():
         inside(name, "cluster")
     return name
 
 
 def check_is_script(file: str, field: str = "file") -> str:
-    """The text of a batch script; InvalidInput for a file that is none: its lines would stand in what is said of it."""
+    """Return the text of a batch script; InvalidInput for a file that is none: its lines would stand in what is said of it."""
     from slurmgpu.files.yaml import read_batch_script
 
     text = read_batch_script(Path(file), any_bytes=True)
@@ -120,7 +120,7 @@ _HARMLESS = frozenset(
 
 
 def gpu_seconds(prepared: Prepared) -> int:
-    """The most GPU-seconds that a job may use: GPUs x time limit x starts; PlanError where that is not known."""
+    """Return the most GPU-seconds that a job may use: GPUs x time limit x starts; PlanError where that is not known."""
     plan, job = prepared.plan, prepared.loaded.job
     for name in sorted({*job.sbatch, *(name for one in job.components for name in one.sbatch)} - _HARMLESS):
         raise PlanError(

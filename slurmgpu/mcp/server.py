@@ -72,7 +72,7 @@ class _Door:
         self._one_at_a_time = anyio.Lock()
 
     def listed(self) -> list[Tool]:
-        """The tools as clients see them."""
+        """Return the tools as clients see them."""
         return [
             Tool(
                 name=name,
@@ -140,7 +140,7 @@ class _Door:
 
 
 def _noted(arguments: object, secrets: Secrets) -> str:
-    """The arguments of a call, for the record."""
+    """Return the arguments of a call, for the record."""
     try:
         text = json.dumps(arguments, ensure_ascii=False, default=repr)
     except (ValueError, RecursionError):
@@ -164,7 +164,7 @@ def _result(
 
 
 def _named_secrets() -> list[str]:
-    """The variables that the settings' jobs, and the newest runs here, call secrets."""
+    """Return the variables that the settings' jobs, and the newest runs here, call secrets."""
     try:
         job = load_settings(Path.cwd(), os.environ).settings.job
         runs = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())
@@ -194,7 +194,7 @@ def _names_in(job: dict[str, Any]) -> Iterator[str]:
 
 
 def make_server(tools: Mapping[str, OfferedTool], *, read_only: bool = False) -> Server[Any]:
-    """The server of this folder, with what the user's settings allow now; it is asked again at each submit and cancel."""
+    """Return the server of this folder, with what the user's settings allow now; it is asked again at each submit and cancel."""
     door = _Door(tools, read_only=read_only)
 
     async def list_tools(_: Any, __: Any) -> ListToolsResult:

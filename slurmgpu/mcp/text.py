@@ -38,7 +38,7 @@ _SEQUENCE = re.compile(
 
 
 def plain(text: str) -> str:
-    """The text as a terminal would have left it: no colours, of a line that was redrawn what stood there last.
+    """Return the text as a terminal would have left it: no colours, of a line that was redrawn what stood there last.
 
     Other control characters, and letters that nobody sees, are spelled out.
     """
@@ -66,7 +66,7 @@ def shortened(text: str, *, keep_end: bool = False) -> str:
 
 
 def marked(text: str) -> str:
-    """The text between two marks that it cannot have known: whatever it says in between is data."""
+    """Return the text between two marks that it cannot have known: whatever it says in between is data."""
     mark = secrets.token_hex(8)
     while mark in text:
         mark = secrets.token_hex(8)
@@ -101,7 +101,7 @@ class Secrets:
         self._values = sorted(spelled, key=len, reverse=True)
 
     def hidden(self, text: str) -> str:
-        """The same text with asterisks for each secret."""
+        """Return the same text with asterisks for each secret."""
         text = _KEY_BLOCK.sub(_INSTEAD, text)
         text = hide(text, self._values)
         return _OPTION.sub(_without_value, _ASSIGNED.sub(_without_value, text))
@@ -116,7 +116,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _of_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """The secrets that lie in files of their own, line by line."""
+    """Yield the secrets that lie in files of their own, line by line."""
     try:
         paths = sorted(folder.iterdir())[:_MOST_FILES]
     except OSError:
@@ -132,7 +132,7 @@ def _of_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """A value as it stands, and as addresses, JSON and programs spell it."""
+    """Yield a value as it stands, and as addresses, JSON and programs spell it."""
     data = value.encode("utf-8", errors="surrogateescape")
     yield value
     yield quote(value, safe="", errors="surrogateescape")
@@ -228,7 +228,7 @@ class Capture:
         self.code = 0
 
     def said(self) -> ToolOutput:
-        """All of it."""
+        """Return all of it."""
         return ToolOutput(self.out.whole(), self.err.whole(), self.code)
 
 
@@ -246,6 +246,6 @@ def captured(*, ends: bool = False) -> Iterator[Capture]:
 
 
 def failed(error: SlurmGpuError) -> ToolOutput:
-    """An error as the command line prints it."""
+    """Return an error as the command line prints it."""
     hint = f"\nhint: {error.hint}" if error.hint else ""
     return ToolOutput(f"error: {error.message}{hint}", "", error.exit_code)

@@ -208,7 +208,7 @@ class Kind:
         self._loaded: dict[str, ModuleType] = {}
 
     def names(self) -> list[str]:
-        """The names that a job may give, in alphabetical order; a file's underscore is a name's dash."""
+        """Return the names that a job may give, in alphabetical order; a file's underscore is a name's dash."""
         shipped = (Path(__file__).parents[1] / self.folder).glob("[a-z]*.py")
         return sorted({_name(path) for path in shipped} | self._own.keys())
 
@@ -218,7 +218,7 @@ class Kind:
         self._loaded.clear()
 
     def load(self, name: str) -> ModuleType:
-        """The module of that name; InvalidInput where a user's own cannot be imported."""
+        """Return the module of that name; InvalidInput where a user's own cannot be imported."""
         if name not in self._loaded:
             own = self._own.get(name)
             self._loaded[name] = (
@@ -229,7 +229,7 @@ class Kind:
         return self._loaded[name]
 
     def instance(self, name: str, of: type[T]) -> T:
-        """What the module of that name holds under its class's name in capitals; InvalidInput where that is not one."""
+        """Return what the module of that name holds under its class's name in capitals; InvalidInput where that is not one."""
         module, holder = self.load(name), of.__name__.upper()
         found = getattr(module, holder, None)
         if not isinstance(found, of):
@@ -276,7 +276,7 @@ class OneOf:
         return self.json_schema()
 
     def json_schema(self) -> JsonSchemaValue:
-        """The names as JSON Schema knows them."""
+        """Return the names as JSON Schema knows them."""
         return {"enum": self._names(), "type": "string"}
 
     def _names(self) -> list[str]:

@@ -34,7 +34,7 @@ _ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*=\S*(?=\s)"
 
 
 def shell_syntax(line: str) -> str | None:
-    """The first thing in a command line that only a shell would read, outside quotes; None: it is plain words."""
+    """Return the first thing in a command line that only a shell would read, outside quotes; None: it is plain words."""
     found = re.match(_ASSIGNMENT, line)
     if found:
         return found[0]
@@ -62,7 +62,7 @@ def shell_syntax(line: str) -> str | None:
 
 
 def _special(line: str, at: int, begins: bool) -> str | None:
-    """What is at a place outside quotes, if a shell reads more in it than a letter."""
+    """Return what is at a place outside quotes, if a shell reads more in it than a letter."""
     operator = re.compile(r"\d?>&\d|&>{1,2}|\|\||\|&|&&|<<|>>|[|&;<>()]").match(line, at)
     if operator:
         return operator[0]
@@ -73,7 +73,7 @@ def _special(line: str, at: int, begins: bool) -> str | None:
 
 
 def to_words(value: Any) -> Any:
-    """A command's words from what a file may hold: a list of them, numbers too, or one line without shell syntax."""
+    """Return a command's words from what a file may hold: a list of them, numbers too, or one line without shell syntax."""
     if isinstance(value, str):
         return _split(value)
     if isinstance(value, (list, tuple)):

@@ -144,7 +144,7 @@ _TEXT: dict[str, object] = {"type": "string"}
 
 
 def alone(field: str) -> BeforeValidator:
-    """A text stands for a model in which only this field is given."""
+    """Accept a text in place of a model in which only this field is given."""
     return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
 
 

@@ -66,7 +66,7 @@ _MODELS = (
 
 
 def well_known(name: str) -> GpuModel | None:
-    """The model that a type's name stands for (`nvidia_a100_80gb_pcie`, `v100-32`); None: not known."""
+    """Return the model that a type's name stands for (`nvidia_a100_80gb_pcie`, `v100-32`); None: not known."""
     word = re.sub(r"[\s_-]+", "", name.lower())
     for model in _MODELS:
         # `a100` is in `rtxa1000` and `a10` in `a100`: no digit may follow, no letter of a model precede.

@@ -110,7 +110,7 @@ class Array(_FromText, Model):
         return sorted(set().union(*self._spans()))
 
     def only(self, numbers: Iterable[int]) -> Self:
-        """The array of these indices alone, with as many at once."""
+        """Return the array of these indices alone, with as many at once."""
         return type(self)(indices=",".join(map(str, numbers)), at_once=self.at_once)
 
     def _spans(self) -> list[range]:

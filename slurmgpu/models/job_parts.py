@@ -55,7 +55,7 @@ StepName = Annotated[str, Checked(_step_name)]
 
 
 def variable_of(name: str) -> str:
-    """The variable that holds the address of a step's first node."""
+    """Return the variable that holds the address of a step's first node."""
     return f"SLURMGPU_NODE_{name.upper().replace('-', '_')}"
 
 

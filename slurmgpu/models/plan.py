@@ -175,7 +175,7 @@ class Plan(Model):
         return started_by(alone or (), self.gpus_per_node, self.nodes)
 
     def option(self, name: str) -> str | None:
-        """The value of an sbatch option, or None when it is not among them."""
+        """Return the value of an sbatch option, or None when it is not among them."""
         return next((option.value for option in self.options if option.name == name), None)
 
     def of_step(self, step: PlannedStep) -> Plan:

@@ -59,7 +59,7 @@ class _Words(NamedTuple):
     say: str
 
     def check(self, value: str) -> str:
-        """The value; Hinted for one that the manual does not have."""
+        """Return the value; Hinted for one that the manual does not have."""
         *before, last = _parts(value)
         wrong = next((word for word in before if word not in self.before), None)
         if wrong is None and not self._is_known(last):
@@ -144,7 +144,7 @@ Distribution = Annotated[str, Checked(*TEXT, _distribution)]
 
 
 def _list(value: str) -> list[tuple[str, int]]:
-    """The entries of a list, each with how often it is repeated."""
+    """Return the entries of a list, each with how often it is repeated."""
     found = re.search(r"(?:map|mask)_\w+:(.*)", value)
     parts = [entry.partition("*") for entry in found[1].split(",")] if found else []
     return [(entry, int(times or 1)) for entry, _, times in parts]
@@ -157,7 +157,7 @@ def entries(value: str) -> int | None:
 
 
 def gpus_of_a_task(value: str) -> int | None:
-    """How many GPUs a binding leaves each task, the most of any; None where it does not say."""
+    """Return how many GPUs a binding leaves each task, the most of any; None where it does not say."""
     kind, _, behind = _parts(value)[-1].partition(":")
     if kind == "per_task":
         return int(behind)

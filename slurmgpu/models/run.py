@@ -308,7 +308,7 @@ class JobStatus(_Record):
 
     @classmethod
     def told(cls, values: dict[str, object]) -> JobStatus:
-        """A record of what a reader of Slurm's text has made: of the model's own types, and not checked once more.
+        """Return a record of what a reader of Slurm's text has made: of the model's own types, and not checked once more.
 
         A queue may have 100,000 rows. `values` has every field that has no default.
         """
@@ -382,7 +382,7 @@ class Run(_Record):
     )
 
     def as_of(self, number: int) -> Run:
-        """The record as it was when this job was the newest; unchanged where the job is none of the earlier ones."""
+        """Return the record as it was when this job was the newest; unchanged where the job is none of the earlier ones."""
         index = next((i for i, one in enumerate(self.earlier) if one.job_id == number), None)
         if index is None:
             return self
@@ -390,7 +390,7 @@ class Run(_Record):
         return self.model_copy(update={**then, "state": "submitted", "earlier": self.earlier[:index]})
 
     def as_earlier(self) -> list[Submitted]:
-        """The history that a further submission begins with: every one so far that led to a job."""
+        """Return the history that a further submission begins with: every one so far that led to a job."""
         if self.job_id is None:
             return self.earlier
         return [*self.earlier, Submitted(**{name: getattr(self, name) for name in Submitted.model_fields})]

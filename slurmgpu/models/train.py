@@ -146,7 +146,7 @@ class TrainSettings(_Train):
             raise PlanError(reason, hint=hint)
 
     def without_effect(self) -> tuple[str, ...]:
-        """A line for each setting that only another strategy looks at."""
+        """Return a line for each setting that only another strategy looks at."""
         own = {
             "cpu_offload": ("fsdp2", self.cpu_offload),
             "reshard_after_forward": ("fsdp2", not self.reshard_after_forward),
@@ -159,5 +159,5 @@ class TrainSettings(_Train):
         )
 
     def document(self) -> dict[str, Any]:
-        """What ``train.json`` holds: the schema and every setting, as JSON values."""
+        """Return what ``train.json`` holds: the schema and every setting, as JSON values."""
         return {"schema": TRAIN_SCHEMA, **self.model_dump(mode="json")}

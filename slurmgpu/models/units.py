@@ -84,7 +84,7 @@ _TIME = (
 
 
 def time_meant(text: str) -> str | None:
-    """What a time with units (1h, 2 days, 1d12h, 30min) is in Slurm's spelling."""
+    """Return what a time with units (1h, 2 days, 1d12h, 30min) is in Slurm's spelling."""
     match = re.fullmatch(
         r"(?:(\d+)\s*d[a-z]*\s*)?(?:(\d+)\s*h[a-z]*\s*)?(?:(\d+)\s*m[a-z]*)?", text, re.IGNORECASE
     )

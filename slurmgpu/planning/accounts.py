@@ -45,13 +45,13 @@ def given_by_site(cluster: Cluster) -> dict[str, str]:
 
 
 def refused_options(cluster: Cluster) -> dict[str, str]:
-    """All options with which the site refuses a job; srun's own line may have some of them."""
+    """Return all options with which the site refuses a job; srun's own line may have some of them."""
     forbidden = {name: f"refuses jobs with --{name}" for name in cluster.dialect.forbidden}
     return {**given_by_site(cluster), **forbidden}
 
 
 def missing_options(cluster: Cluster, given: Collection[str]) -> list[str]:
-    """The options that every job there must have and that are not among those given; a type of GPU is none of them."""
+    """Return the options that every job there must have and that are not among those given; a type of GPU is none of them."""
     dialect = cluster.dialect
     never = {"gpu_type"} | ({"partition"} if dialect.partition == "never" else set())
     return [name for name in dialect.required if name not in never and name not in given]
@@ -82,7 +82,7 @@ def looks_of_accounts(rule: AccountRule) -> str:
 
 
 def against_the_rules(cluster: Cluster, options: Mapping[str, str | None]) -> Iterator[Problem]:
-    """What of a script's options, by their long names, the site does not take, and what it misses."""
+    """Yield what of a script's options, by their long names, the site does not take, and what it misses."""
     subject = f"cluster {cluster.name!r}"
     for name, why in refused_options(cluster).items():
         if name in options:
@@ -129,7 +129,7 @@ class Chosen(NamedTuple):
 def account_of(
     cluster: Cluster, resources: Resources, partition: Partition | None, gpu_types: frozenset[str]
 ) -> Chosen:
-    """The account as the site writes it; PlanError when it is none that could exist there."""
+    """Return the account as the site writes it; PlanError when it is none that could exist there."""
     rule = account_rule(cluster, partition)
     chosen = Chosen(resources.account, "as asked", asked=True)
     names = sorted({row.account for row in cluster.associations})
@@ -174,7 +174,7 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
 
 
 def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition | None) -> list[Chosen]:
-    """The QOS to try, the best first: the one asked for, or the site's, or any where one must be named."""
+    """Return the QOS to try, the best first: the one asked for, or the site's, or any where one must be named."""
     if resources.qos is not None:
         return [Chosen(resources.qos, "as asked", asked=True)]
     if partition is not None and partition.default_qos is not None:

@@ -64,7 +64,7 @@ class Bound(NamedTuple):
 
 
 def binding_words(resources: Resources) -> tuple[str, ...]:
-    """What the job's own fields put on srun's line."""
+    """Return what the job's own fields put on srun's line."""
     given = (("cpu-bind", resources.cpu_bind), ("mem-bind", resources.mem_bind))
     return tuple(f"--{option}={value}" for option, value in given if value is not None)
 
@@ -96,7 +96,7 @@ _FIELDS = ("cpu_bind", "gpu_bind", "mem_bind", "hint", "distribution")
 
 
 def bound(job: Job, cluster: Cluster, draft: Draft, starting: Starting) -> Bound:
-    """What the tasks are bound to; PlanError where that cannot be."""
+    """Return what the tasks are bound to; PlanError where that cannot be."""
     check_starts(job, starting)
     for field in ("cpu_bind", "gpu_bind", "mem_bind"):
         _check_list(job, field, starting)
@@ -184,7 +184,7 @@ def _warnings(job: Job, cluster: Cluster) -> Iterator[str]:
 
 
 def _default(job: Job, cluster: Cluster, draft: Draft, starting: Starting) -> str | None:
-    """The profile's list; Slurm holds to one only where the step has every CPU of its nodes (srun(1))."""
+    """Return the profile's list; Slurm holds to one only where the step has every CPU of its nodes (srun(1))."""
     gpus = draft.layout.gpus_per_node
     one_each = starting.by_srun and not starting.one_task_each and starting.tasks_per_node == gpus > 0
     if (

@@ -232,7 +232,7 @@ def _without_set_epoch(loop: _Loop) -> Iterator[_Call]:
 
 
 def _behind_should_stop(loop: _Loop) -> Iterator[_Call]:
-    """What an epoch's end has: where a job stops in this step, it is not done, and the resume begins behind it."""
+    """Yield what an epoch's end has: where a job stops in this step, it is not done, and the resume begins behind it."""
     for one in loop.behind_stop:
         if _EVALUATION.match(one.name) or (one.name == "step" and "sched" in one.receiver.lower()):
             yield one
@@ -256,20 +256,20 @@ def _without_zero_grad(loop: _Loop) -> Iterator[_Call]:
 
 
 def _optimizer_too_early(loop: _Loop) -> Iterator[_Call]:
-    """An optimizer of parameters that the model is then wrapped, or sharded, without."""
+    """Yield an optimizer of parameters that the model is then wrapped, or sharded, without."""
     for wrapped in loop.named(*_SHARDED):
         if wrapped.node.args:
             yield from _optimizers_before(loop, wrapped, ast.unparse(wrapped.node.args[0]))
 
 
 def _moved_late(loop: _Loop) -> Iterator[_Call]:
-    """An optimizer of parameters that are then moved to another device."""
+    """Yield an optimizer of parameters that are then moved to another device."""
     for moved in loop.named("to", "cuda"):
         yield from _optimizers_before(loop, moved, moved.receiver)
 
 
 def _optimizers_before(loop: _Loop, call: _Call, model: str) -> Iterator[_Call]:
-    """The optimizers of a model's parameters that are made above a call, in the same function."""
+    """Yield the optimizers of a model's parameters that are made above a call, in the same function."""
     for one in loop.calls:
         given = one.node.args[:1]
         if (

@@ -49,7 +49,7 @@ def _named(resources: Resources) -> list[str]:
 
 
 def candidates(cluster: Cluster, resources: Resources, tasks: Tasks) -> Candidates:
-    """A draft for each partition that may be taken."""
+    """Return a draft for each partition that may be taken."""
     found = Candidates([], {}, [])
     named = _named(resources)
     for name in named or list(cluster.partitions):
@@ -76,7 +76,7 @@ def candidates(cluster: Cluster, resources: Resources, tasks: Tasks) -> Candidat
 
 
 def _slices_unasked(cluster: Cluster, resources: Resources, made: Draft) -> list[str]:
-    """The slices that a draft would get unasked: neither their type nor anything that selects them is named."""
+    """Return the slices that a draft would get unasked: neither their type nor anything that selects them is named."""
     if resources.wanted_gpu_type or resources.constraint or not made.layout.gpus_per_node or not made.groups:
         return []
     everywhere = [kind for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_count != 0]
@@ -107,7 +107,7 @@ def choose(
     force: bool = False,
     ways_out: Callable[[], list[str]] = list,
 ) -> Chosen:
-    """The partition and the draft on it; PlanError names what does not fit, and what would (``ways_out``).
+    """Return the partition and the draft on it; PlanError names what does not fit, and what would (``ways_out``).
 
     ``force`` takes the nearest draft all the same, and says what was overruled.
     """
@@ -162,7 +162,7 @@ def choose(
 
 
 def _rounded_down(resources: Resources) -> Resources | None:
-    """A total of GPUs that its nodes cannot share equally, rounded down to one that they can; None: it is no such one."""
+    """Return a total of GPUs that its nodes cannot share equally, rounded down to one that they can; None: it is no such one."""
     total, nodes = resources.gpus, resources.nodes
     if total is None or nodes is None or resources.gpus_per_node or total.count <= nodes:
         return None
@@ -172,7 +172,7 @@ def _rounded_down(resources: Resources) -> Resources | None:
 
 
 def _uneven(cluster: Cluster, resources: Resources, chosen: Chosen) -> Chosen:
-    """A draft of equal shares that asks for the total all the same: Slurm starts it."""
+    """Return a draft of equal shares that asks for the total all the same: Slurm starts it."""
     assert resources.gpus is not None
     total, layout = resources.gpus.count, chosen.draft.layout
     splits = (
@@ -224,7 +224,7 @@ def _by_facts(
     failing: dict[str, list[Clause]],
     ways_out: Callable[[], list[str]],
 ) -> Chosen:
-    """The draft that only guesses of the profile are against, which are said."""
+    """Return the draft that only guesses of the profile are against, which are said."""
     best = preferred(doubted.cluster, fitting)
     name = best.partition or ""
     against = "; ".join(_merged({name: failing[name]}))
@@ -321,7 +321,7 @@ def _several(
 
 
 def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Draft, list[Draft]]:
-    """The best of a list's drafts and those with GPUs of its type, where one of the partitions needs a type named."""
+    """Return the best of a list's drafts and those with GPUs of its type, where one of the partitions needs a type named."""
 
     def only_slices(made: Draft) -> bool:
         return bool(made.groups) and all(is_slice(cluster, kind) for kind in made.groups)
@@ -345,7 +345,7 @@ def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Dr
 
 
 def _merged(failing: dict[str, list[Clause]]) -> list[str]:
-    """The reasons, with partitions of the same reason in one clause."""
+    """Return the reasons, with partitions of the same reason in one clause."""
     by_clauses: dict[tuple[Clause, ...], list[str]] = {}
     for name, clauses in failing.items():
         by_clauses.setdefault(tuple(clauses), []).append(name)
@@ -357,7 +357,7 @@ def _merged(failing: dict[str, list[Clause]]) -> list[str]:
 
 
 def preferred(cluster: Cluster, fitting: list[Draft]) -> Draft:
-    """The best of several partitions."""
+    """Return the best of several partitions."""
     return by_preference(cluster, fitting)[0]
 
 
@@ -394,7 +394,7 @@ def _alike(one: Draft, other: Draft) -> bool:
 
 
 def _prices(cluster: Cluster, alike: list[Draft]) -> tuple[list[float] | None, str]:
-    """What an hour on each costs, in one measure that all of them state, and the word for the least of it."""
+    """Return what an hour on each costs, in one measure that all of them state, and the word for the least of it."""
     from slurmgpu.planning.cost import cost_of  # only a described cluster pays for it
 
     costs = [cost_of(cluster, made, Duration(3600)) for made in alike]

@@ -30,7 +30,7 @@ def figure(amount: float) -> str:
 
 
 def cost_of(cluster: Cluster, draft: Draft, time: Duration | None, *, tasks: int = 1) -> Cost | None:
-    """The cost of a draft that runs for a time; None where the time is not limited or not known.
+    """Return the cost of a draft that runs for a time; None where the time is not limited or not known.
 
     ``tasks`` is the number of an array's tasks: each runs for that time.
     """
@@ -98,7 +98,7 @@ def _billed(draft: Draft, whole_there: bool | None) -> tuple[int | None, int | N
 
 
 def _per_node(billing: Billing, draft: Draft, gpus: int, cpus: int, gib: float) -> tuple[float, str]:
-    """What an hour of a node's part is charged, and how that is made up."""
+    """Return what an hour of a node's part is charged, and how that is made up."""
     gpu_type = draft.ask.gpu_type or (draft.groups[0].gpu_type if draft.groups else None)
     per_gpu = billing.gpu_by_type.get(gpu_type or "", billing.gpu)
     parts = {

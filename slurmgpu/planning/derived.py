@@ -139,7 +139,7 @@ def _likely_not_meant(
 
 
 def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> list[str]:
-    """The partitions that would start the job, the best first; none on a cluster that is not described."""
+    """Return the partitions that would start the job, the best first; none on a cluster that is not described."""
     if job.exact or not cluster.known:
         return [name for name in [job.resources.partition] if name]
     _, environment = resolve_environment(job, cluster, around.environments)

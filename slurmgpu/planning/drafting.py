@@ -59,7 +59,7 @@ class Draft(NamedTuple):
 
 
 def draft(cluster: Cluster, resources: Resources, name: str | None, tasks: Tasks) -> Draft:
-    """The best draft on a partition (None, or one that is not described: nothing is known of it).
+    """Return the best draft on a partition (None, or one that is not described: nothing is known of it).
 
     Layouts with fewer nodes, common types of GPU and QOS in the site's order go first; the first without problems
     is taken (best with GPUs that the account is for), else the first. Misfit says why there is none at all.
@@ -85,7 +85,7 @@ def draft(cluster: Cluster, resources: Resources, name: str | None, tasks: Tasks
 def _layouts(
     cluster: Cluster, resources: Resources, partition: Partition | None, tasks: Tasks
 ) -> Iterator[tuple[Layout, tuple[NodeGroup, ...]]]:
-    """The ways to lay the job out there, and the kinds of node for each; the fewest nodes first."""
+    """Yield the ways to lay the job out there, and the kinds of node for each; the fewest nodes first."""
     request = Request.of(resources)
     if partition is None or not partition.nodes:
         yield spread(request, None), ()
@@ -113,7 +113,7 @@ def _layouts(
 
 
 def _meant(cluster: Cluster, resources: Resources, partition: Partition) -> tuple[NodeGroup, ...]:
-    """The kinds of node that a request means: who names no type, and nothing else that selects slices, means whole GPUs,
+    """Return the kinds of node that a request means: who names no type, and nothing else that selects slices, means whole GPUs,
     also where more slices are on a node. Processes on slices cannot work together."""
     request = Request.of(resources)
     if not request.wants_gpus or request.gpu_type or resources.constraint:
@@ -133,7 +133,7 @@ def _pins(
     groups: tuple[NodeGroup, ...],
     tasks: int,
 ) -> list[Pin]:
-    """The types to try on a layout, the best first; ``groups`` are the kinds of node that are meant.
+    """Return the types to try on a layout, the best first; ``groups`` are the kinds of node that are meant.
 
     A type is named where one is asked for, where the site requires one, and where Slurm could hand out something
     else than is meant: a slice, GPUs of too little memory, or several types in one job.
@@ -168,7 +168,7 @@ def _pins(
 
 
 def _pool(cluster: Cluster, partition: Partition, asked: Ask) -> list[NodeGroup]:
-    """The nodes that Slurm could hand out when no type is named.
+    """Return the nodes that Slurm could hand out when no type is named.
 
     GPUs of any type count together there, and what a site allows for a GPU need not be Slurm's own rule.
     """
@@ -185,7 +185,7 @@ def _pool(cluster: Cluster, partition: Partition, asked: Ask) -> list[NodeGroup]
 
 
 def _why(cluster: Cluster, layout: Layout, groups: tuple[NodeGroup, ...], pool: list[NodeGroup]) -> str:
-    """Why a type must be named; nothing: need not."""
+    """Return why a type must be named; nothing: need not."""
     if wants_gpu_type(cluster):
         return f"{cluster.name} wants a type in every request"
     kinds = tuple(kind for group in pool for kind in group.kinds)
@@ -208,7 +208,7 @@ def _why(cluster: Cluster, layout: Layout, groups: tuple[NodeGroup, ...], pool: 
 def _asked(
     cluster: Cluster, resources: Resources, partition: Partition | None, layout: Layout, tasks: int
 ) -> Ask:
-    """What is asked for in so many words; what is derived later fits by itself."""
+    """Return what is asked for in so many words; what is derived later fits by itself."""
     cpus = cpus_asked(resources, layout, tasks)
     memory = memory_asked(resources, layout, cpus.amount if cpus else tasks)
     return Ask(
@@ -279,7 +279,7 @@ def _sized(
 def _of_types(
     cluster: Cluster, resources: Resources, ask: Ask, partition: Partition | None, there: bool
 ) -> Iterator[Problem]:
-    """What speaks against the type of GPU, or against none; ``there``: nothing else says that it cannot be had."""
+    """Yield what speaks against the type of GPU, or against none; ``there``: nothing else says that it cannot be had."""
     pinned, everywhere = ask.gpu_type, partition.kinds if partition else ()
     if pinned and there and not resources.constraint and not selectable(cluster, everywhere, pinned):
         yield Problem(
@@ -298,7 +298,7 @@ def _of_types(
 
 
 def _tightest(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> Limits:
-    """The limits that derived amounts keep to: of each, the smallest."""
+    """Return the limits that derived amounts keep to: of each, the smallest."""
     tight = Limits.model_construct()
     for rule in limits_for(cluster, partition, qos, account):
         tight = _both(tight, rule.limits)

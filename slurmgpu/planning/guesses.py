@@ -31,11 +31,11 @@ class Doubted(NamedTuple):
         return all(why is _UNSTATED for why in self.guesses.values())
 
     def of(self, partition: str | None) -> str:
-        """The guesses that count on a partition, in words."""
+        """Return the guesses that count on a partition, in words."""
         return "; ".join(f"{key}: {why}" for key, why in self._on([partition]).items())
 
     def why(self, partitions: Sequence[str]) -> str:
-        """Why those were guessed that count on any of the partitions, each reason once."""
+        """Return why those were guessed that count on any of the partitions, each reason once."""
         return "; ".join(dict.fromkeys(self._on(partitions).values()))
 
     def _on(self, partitions: Sequence[str | None]) -> dict[str, str]:
@@ -48,7 +48,7 @@ class Doubted(NamedTuple):
 
 
 def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
-    """What is known for sure of a cluster, as far as the request's own amounts are held against it.
+    """Return what is known for sure of a cluster, as far as the request's own amounts are held against it.
 
     None where nothing was guessed that they are held against. GPUs of a type that is not stated may be of the wanted one.
     """
@@ -91,7 +91,7 @@ def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
 def _of_any_type(
     cluster: Cluster, name: str, partition: Partition, wanted: str, left_out: dict[str, str]
 ) -> Partition:
-    """The partition with GPUs of the wanted type where it has none such, and some of which nothing is stated."""
+    """Return the partition with GPUs of the wanted type where it has none such, and some of which nothing is stated."""
     if any(gpu_type_matches(cluster, wanted, kind.gpu_type) for kind in partition.kinds):
         return partition
     nodes = list(partition.nodes)

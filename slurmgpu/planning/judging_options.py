@@ -34,7 +34,7 @@ Options = Mapping[str, "str | None"]
 
 
 def judge_options(cluster: Cluster, options: Options) -> list[Problem]:
-    """Why options would never start on a cluster; none: they would, or it cannot be told.
+    """Return why options would never start on a cluster; none: they would, or it cannot be told.
 
     Of several partitions one that starts them is enough (sbatch(1), --partition). Values that cannot be read, such
     as variables, are not held against them. A profile that was typed from documentation may describe a part of its
@@ -98,7 +98,7 @@ def judge_together(cluster: Cluster, components: Sequence[Options]) -> list[Prob
 
 
 def judge_script(cluster: Cluster, options: Options) -> list[Problem]:
-    """The same, with the site's own rules of options: which it refuses, which it requires."""
+    """Return the same, with the site's own rules of options: which it refuses, which it requires."""
     described = cluster.known and places_of(cluster, options)
     return [*(against_the_rules(cluster, options) if described else ()), *judge_options(cluster, options)]
 
@@ -112,7 +112,7 @@ def judge_without_guesses(cluster: Cluster, options: Options) -> tuple[list[Prob
 
 
 def _resources(options: Options) -> Resources:
-    """The amounts that options ask for, as a job's resources."""
+    """Return the amounts that options ask for, as a job's resources."""
     gpus = _gpus(options, 1, 1)[0]
     return Resources.model_construct(
         gpus_per_node=GpuRequest(gpus) if gpus else None,
@@ -126,7 +126,7 @@ def _resources(options: Options) -> Resources:
 
 
 def _least(cluster: Cluster, options: Options, names: list[str]) -> list[Problem]:
-    """What keeps them from the partition that is nearest to taking them."""
+    """Return what keeps them from the partition that is nearest to taking them."""
     found: list[list[Problem]] = []
     for name in names:
         found.append(problems(cluster, ask_of(cluster, options, name)))
@@ -136,7 +136,7 @@ def _least(cluster: Cluster, options: Options, names: list[str]) -> list[Problem
 
 
 def _spread(cluster: Cluster, options: Options) -> Iterator[Options]:
-    """The options as they are, and a total of GPUs on more nodes, as Slurm may split it where no number is given.
+    """Yield the options as they are, and a total of GPUs on more nodes, as Slurm may split it where no number is given.
 
     Documentation writes types of GPU in capitals or not; of a profile that was typed from it, neither is wrong.
     """
@@ -150,7 +150,7 @@ def _spread(cluster: Cluster, options: Options) -> Iterator[Options]:
 
 
 def _types_of(cluster: Cluster) -> list[str]:
-    """All names of types of GPU that a profile knows."""
+    """Return all names of types of GPU that a profile knows."""
     kinds = [kind.gpu_type for partition in cluster.partitions.values() for kind in partition.kinds]
     gres = [one.gres for one in cluster.gpu_types.values()]
     return [name for name in (*cluster.gpu_types, *kinds, *gres) if name]
@@ -171,7 +171,7 @@ def _in_letters_of(cluster: Cluster, options: Options) -> Options:
 
 
 def not_described(cluster: Cluster, options: Options) -> Iterator[Problem]:
-    """The partitions, the QOS and the type of GPU that a profile does not have, though it describes others."""
+    """Yield the partitions, the QOS and the type of GPU that a profile does not have, though it describes others."""
     kind = _gpus(options, 1, 1)[1]
     if kind and kind.lower() not in {name.lower() for name in _types_of(cluster)} and not cluster.complete:
         yield Problem(f"cluster {cluster.name!r}", f"has no GPUs of type {kind!r}", "gpu_type", kind)
@@ -188,7 +188,7 @@ def not_described(cluster: Cluster, options: Options) -> Iterator[Problem]:
 
 
 def places_of(cluster: Cluster, options: Options) -> list[str]:
-    """The described partitions where a job could go; none: it may be one that is not described."""
+    """Return the described partitions where a job could go; none: it may be one that is not described."""
     asked = options.get("partition")
     if asked or "partition" in options:
         names = (asked or "").split(",")
@@ -262,7 +262,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _name(text: str | None) -> str | None:
-    """A name that is written out: no variable and no placeholder."""
+    """Return a name that is written out: no variable and no placeholder."""
     return text.lower() if text and re.fullmatch(r"[\w.@+-]+", text) else None
 
 

@@ -30,7 +30,7 @@ _ONCE = "the command runs once, on the first node of the first component, and st
 
 
 def own_loop(facts: ScriptFacts | None) -> str | None:
-    """Where the script imports slurmgpu.training, as file:line; None when it does not, or was not read."""
+    """Return where the script imports slurmgpu.training, as file:line; None when it does not, or was not read."""
     if facts is None or facts.own_loop is None:
         return None
     line = facts.own_loop[1]
@@ -50,7 +50,7 @@ class Launching(NamedTuple):
 
 
 def outside_the_container(environment: Environment) -> tuple[str, ...]:
-    """What a container sees of a Python environment that is activated before it."""
+    """Return what a container sees of a Python environment that is activated before it."""
     found = environment.python.activated
     if environment.container is None or found is None:
         return ()
@@ -161,7 +161,7 @@ def _train(job: Job, processes: int, nodes: int) -> Launching:
 def _own_launcher(
     words: tuple[str, ...], facts: ScriptFacts | None, nodes: int, gpus_per_node: int
 ) -> Launching:
-    """A command that starts its own processes: ``torchrun train.py``, ``python -m accelerate.commands.launch``."""
+    """Return a command that starts its own processes: ``torchrun train.py``, ``python -m accelerate.commands.launch``."""
     program = launcher_of(words)
     why = f"{program} starts its own processes"
     if program not in ONE_NODE_LAUNCHERS or nodes == 1:
@@ -189,7 +189,7 @@ def _own_launcher(
 
 
 def _other_numbers(words: tuple[str, ...], nodes: int, gpus: int) -> Iterator[str]:
-    """What is said where accelerate's or deepspeed's own numbers are not the job's."""
+    """Yield what is said where accelerate's or deepspeed's own numbers are not the job's."""
     line = read_launch_line(words)
     job = {"num-machines": nodes, "num-nodes": nodes, "num-processes": nodes * gpus, "num-gpus": gpus}
     for option in line.line.options if line else ():
@@ -204,7 +204,7 @@ def _other_numbers(words: tuple[str, ...], nodes: int, gpus: int) -> Iterator[st
 def _not_one_for_each(
     words: tuple[str, ...], program: str | None, facts: ScriptFacts | None, gpus: int
 ) -> tuple[str, ...]:
-    """What follows where torchrun is told to start fewer or more processes than a node has GPUs."""
+    """Return what follows where torchrun is told to start fewer or more processes than a node has GPUs."""
     told = torchrun_processes(words)
     if program != "torchrun" or (told or "1") == str(gpus) or (told and not told.isdigit()) or gpus == 0:
         return ()
@@ -224,7 +224,7 @@ def _not_one_for_each(
 
 
 def _started_twice(facts: ScriptFacts | None, program: str | None) -> tuple[str, ...]:
-    """What a launcher does to a script that uses all GPUs by itself."""
+    """Return what a launcher does to a script that uses all GPUs by itself."""
     if facts is None or facts.one_process is None:
         return ()
     does = "starts its own processes" if facts.spawns else "uses all GPUs by itself"

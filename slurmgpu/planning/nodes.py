@@ -50,7 +50,7 @@ class Pin(NamedTuple):
 
 
 def retyped(resources: Resources, gpu_type: str | None) -> Resources:
-    """The same with another type of GPU (None: of any)."""
+    """Return the same with another type of GPU (None: of any)."""
     update: dict[str, object] = {"gpu_type": gpu_type}
     for name in ("gpus", "gpus_per_node"):
         request = getattr(resources, name)
@@ -60,7 +60,7 @@ def retyped(resources: Resources, gpu_type: str | None) -> Resources:
 
 
 def as_spelled(cluster: Cluster, resources: Resources) -> Resources:
-    """The same with its type of GPU in the cluster's letters: to Slurm, H100 and h100 are two (seen on 22.05)."""
+    """Return the same with its type of GPU in the cluster's letters: to Slurm, H100 and h100 are two (seen on 22.05)."""
     wanted = resources.wanted_gpu_type
     if wanted is None:
         return resources
@@ -91,14 +91,14 @@ def memory_of(cluster: Cluster, group: NodeGroup) -> int | None:
 
 
 def names_of(groups: tuple[NodeGroup, ...]) -> list[str]:
-    """The types of GPU in some nodes."""
+    """Return the types of GPU in some nodes."""
     return sorted({group.gpu_type or "unnamed" for group in groups if group.gpu_count != 0})
 
 
 def entry_of(
     cluster: Cluster, groups: tuple[NodeGroup, ...], wanted: str | None
 ) -> tuple[str | None, GpuType | None]:
-    """The profile's entry for a type that a job names by the profile's name for it, or by its gres type."""
+    """Return the profile's entry for a type that a job names by the profile's name for it, or by its gres type."""
     if wanted is None or wanted in cluster.gpu_types:
         return wanted, cluster.gpu_types.get(wanted or "")
     here = {group.gpu_type for group in groups if gpu_type_matches(cluster, wanted, group.gpu_type)} & set(
@@ -109,7 +109,7 @@ def entry_of(
 
 
 def other_types_beside(cluster: Cluster, partition: str | None, gpu_type: str) -> set[str]:
-    """The other types of GPU on a partition's nodes that have a type."""
+    """Return the other types of GPU on a partition's nodes that have a type."""
     described = cluster.partitions.get(partition or "")
     return {
         kind.gpu_type or "unnamed"
@@ -121,7 +121,7 @@ def other_types_beside(cluster: Cluster, partition: str | None, gpu_type: str) -
 
 
 def gres_type(cluster: Cluster, wanted: str | None) -> str | None:
-    """The type as a request names it; None where none is named in the request."""
+    """Return the type as a request names it; None where none is named in the request."""
     if (
         wanted is None
         or cluster.dialect.gpu_type_by == "constraint"
@@ -211,7 +211,7 @@ def takes_one_thread(hint: object, threads_per_core: object) -> bool:
 
 
 def features_of(cluster: Cluster, kind: NodeGroup) -> frozenset[str]:
-    """The features of a kind of node: those stated, and the one that selects its type of GPU."""
+    """Return the features of a kind of node: those stated, and the one that selects its type of GPU."""
     known = cluster.gpu_types.get(kind.gpu_type or "")
     selects = _read(known.constraint) if known and known.constraint and "|" not in known.constraint else None
     return frozenset((*kind.features, *(selects.names if selects else ())))
@@ -255,7 +255,7 @@ def _holds(features: Features, holds: _Holds) -> bool | None:
 
 
 def joined(*expressions: str | None) -> str | None:
-    """All of several expressions in one, each part once; None: there is none."""
+    """Return all of several expressions in one, each part once; None: there is none."""
     given = [expression for expression in dict.fromkeys(expressions) if expression]
     if len(given) == 1:
         return given[0]
@@ -270,7 +270,7 @@ def joined(*expressions: str | None) -> str | None:
 
 
 def suits(cluster: Cluster, kind: NodeGroup, ask: Ask) -> Clause | None:
-    """Why nodes of a kind cannot hold a node's part of a request; None: they can, as far as is known."""
+    """Return why nodes of a kind cannot hold a node's part of a request; None: they can, as far as is known."""
     wanted = ask.gpu_type if ask.gpus_per_node else None
     if wanted is not None and not gpu_type_matches(cluster, wanted, kind.gpu_type):
         return Clause("gpu_type", f"has no {wanted}")
@@ -373,7 +373,7 @@ def _whole(text: str) -> int | None:
 
 
 def fitting_nodes(cluster: Cluster, partition: Partition, ask: Ask) -> tuple[list[NodeGroup], list[Clause]]:
-    """The nodes that can hold it, and why there are not enough of them."""
+    """Return the nodes that can hold it, and why there are not enough of them."""
     ask = ask._replace(whole=ask.whole or bool(partition.whole_nodes))
     fitting: list[NodeGroup] = []
     misfits: dict[Clause, None] = {}
@@ -405,7 +405,7 @@ def fitting_nodes(cluster: Cluster, partition: Partition, ask: Ask) -> tuple[lis
 
 
 def release_of(cluster: Cluster) -> Release | None:
-    """The release of a cluster's Slurm as two numbers; None: not stated."""
+    """Return the release of a cluster's Slurm as two numbers; None: not stated."""
     parts = (cluster.slurm.release or "").split(".")
     return (
         (int(parts[0]), int(parts[1]))
@@ -415,7 +415,7 @@ def release_of(cluster: Cluster) -> Release | None:
 
 
 def cpus_beside_gpus(kind: NodeGroup, ask: Ask) -> tuple[int, int]:
-    """The CPUs and the GPUs of a node that Slurm before 22.05 holds against each other.
+    """Return the CPUs and the GPUs of a node that Slurm before 22.05 holds against each other.
 
     Of a node that is given whole these are all its GPUs, and the CPUs of as many tasks as could be there, however many
     are asked for (seen on 20.11).

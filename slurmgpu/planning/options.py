@@ -43,13 +43,13 @@ class Layouted(NamedTuple):
     origins: Mapping[str, str] = {}
 
     def asked(self, field: str) -> str:
-        """The reason of a value that was asked for: where, if that is easily overlooked."""
+        """Return the reason of a value that was asked for: where, if that is easily overlooked."""
         origin = self.origins.get(field)
         return f"{_AS_ASKED} in {origin}" if origin else _AS_ASKED
 
 
 def partition_named(cluster: Cluster, asked: str | None, partition: str | None) -> str | None:
-    """The partition as the options name it; None where none is named."""
+    """Return the partition as the options name it; None where none is named."""
     style = cluster.dialect.partition
     if (style == "never" and (asked is None or partition in cluster.partitions)) or (
         style == "optional" and asked is None and cluster.default_partition in (None, partition)
@@ -253,7 +253,7 @@ def _life(job: Job, made: Layouted) -> Iterator[Option]:
 
 
 def _passed(job: Job, made: Layouted) -> Iterator[Option]:
-    """What a job's fields say without anything to derive."""
+    """Yield what a job's fields say without anything to derive."""
     for row in ROWS:
         if not row.passed or row.option is None:
             continue
@@ -296,7 +296,7 @@ def _is_forbidden(option: Option, job: Job, cluster: Cluster) -> bool:
 
 
 def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]:
-    """Every sbatch option; PlanError when one that the site requires is missing."""
+    """Return every sbatch option; PlanError when one that the site requires is missing."""
     options = (
         *_identity(job, cluster, made),
         *_constraint(job, cluster, made),
@@ -372,14 +372,14 @@ def passed_problems(
 
 
 def _reserved(cluster: Cluster, reserved: Reservation) -> set[str]:
-    """The nodes of a reservation: those that it names, or else those of its partition; none where neither is known."""
+    """Return the nodes of a reservation: those that it names, or else those of its partition; none where neither is known."""
     if reserved.names:
         return set(expand(reserved.names))
     return _names(cluster, [reserved.partition]) if reserved.partition in cluster.partitions else set()
 
 
 def _names(cluster: Cluster, partitions: Collection[str]) -> set[str]:
-    """The nodes of some partitions; none where a name is not known."""
+    """Return the nodes of some partitions; none where a name is not known."""
     groups = [group for name in partitions for group in cluster.partitions[name].nodes]
     if not groups or not all(group.names for group in groups):
         return set()

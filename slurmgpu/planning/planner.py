@@ -107,7 +107,7 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
 
 
 def _cost_in_all(costs: list[Cost | None]) -> Cost | None:
-    """What all components together cost at most, as far as it is known of each."""
+    """Return what all components together cost at most, as far as it is known of each."""
     from slurmgpu.planning.cost import Cost, figure  # only a heterogeneous job pays for it
 
     known = [cost for cost in costs if cost is not None]
@@ -127,7 +127,7 @@ def _cost_in_all(costs: list[Cost | None]) -> Cost | None:
 def _component(
     job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings, before: Settled
 ) -> Settled:
-    """A further component, with what Slurm hands down to it.
+    """Return a further component, with what Slurm hands down to it.
 
     Its memory is stated where that of the component ``before`` it is: Slurm would hand it down, of a node with GPUs to one
     without (seen on 22.05 and 26.05).
@@ -321,7 +321,7 @@ def _own_gpus(job: Job, size: ExactSize, launching: Launching) -> int | None:
 def _never_starts(
     cluster: Cluster, resources: Resources, components: tuple[tuple[Option, ...], ...], force: bool
 ) -> tuple[str, ...]:
-    """Why it would never start, when that is overruled; PlanError when it is not."""
+    """Return why it would never start, when that is overruled; PlanError when it is not."""
 
     def judged(on: Cluster) -> list[str]:
         found: list[str] = []
@@ -368,7 +368,7 @@ class ExactSize:
         return launcher(launching.launcher).processes(self.gpus, self.tasks)
 
     def under(self, launching: Launching, resources: Resources) -> Size:
-        """The size that a launcher counts with."""
+        """Return the size that a launcher counts with."""
         return Size(
             nodes=self.nodes,
             gpus_per_node=self.gpus,
@@ -410,7 +410,7 @@ def _launching(job: Job, environment: Environment, size: ExactSize, around: Surr
 
 
 def exact_options(job: Job) -> Iterator[Option]:
-    """The options in the job, each as it is spelled there; PlanError when one is there twice."""
+    """Yield the options in the job, each as it is spelled there; PlanError when one is there twice."""
     given = [*_own_options(job), *_others(job.sbatch)]
     seen: set[str] = set()
     for name, value in given:
@@ -460,14 +460,14 @@ def _others(sbatch: Mapping[str, str | int | bool]) -> Iterator[tuple[str, str |
 
 
 def component_options(component: Component) -> Iterator[Option]:
-    """The options that stand in a further component."""
+    """Yield the options that stand in a further component."""
     given = [*_of_resources(component.resources), *_others(component.sbatch)]
     for name, value in given:
         yield Option.of(name, value, _WHY)
 
 
 def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The folders of the log files as far as their names are known here, and a warning where they are not."""
+    """Return the folders of the log files as far as their names are known here, and a warning where they are not."""
     folders: dict[str, None] = {}
     warnings: list[str] = []
     for name in ("output", "error"):

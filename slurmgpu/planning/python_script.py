@@ -181,7 +181,7 @@ class Signs(ast.NodeVisitor):
                 self.found.setdefault(kind, (what, 0))
 
     def concluded(self) -> dict[str, Finding]:
-        """The findings of :class:`ScriptFacts`, once all modules are read."""
+        """Return the findings of :class:`ScriptFacts`, once all modules are read."""
         found = dict(self.found)
         process, devices = found.pop("process", None), found.pop("own devices", None)
         # Processes that are handed their rank; in others, torchrun's variables have it.
@@ -200,7 +200,7 @@ def _text(node: ast.expr) -> object:
 
 
 def signs_of(module: str) -> Signs:
-    """What a module shows; nothing where its syntax cannot be read."""
+    """Return what a module shows; nothing where its syntax cannot be read."""
     visitor = Signs()
     with contextlib.suppress(*_UNREADABLE):
         visitor.visit(ast.parse(module))
@@ -358,13 +358,13 @@ def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:
 
 
 def _imported(texts: Iterable[str]) -> set[str]:
-    """The libraries that some files import, without Python's own."""
+    """Return the libraries that some files import, without Python's own."""
     found = {name.split(".")[0] for one in texts for name in local_imports(one)}
     return found - set(sys.stdlib_module_names)
 
 
 def local_imports(text: str) -> tuple[str, ...]:
-    """The modules a script imports, dotted (a leading dot for each level of a relative one), its own or not.
+    """Return the modules a script imports, dotted (a leading dot for each level of a relative one), its own or not.
 
     ``from a.b import c`` gives ``a.b`` and ``a.b.c``: only the files tell whether c is a module.
     """

@@ -26,7 +26,7 @@ __all__ = ["array_remarks", "other_types_seen", "reasons", "restart_remarks", "w
 def reasons(
     job: Job, cluster: Cluster, draft: Draft, launching: Launching, processes: int, own_gpus: int | None
 ) -> Iterator[Reason]:
-    """Why the values are that are not sbatch option; ``processes`` on a node, ``own_gpus`` of each task."""
+    """Yield the reasons of the values that are no options of sbatch; ``processes`` on a node, ``own_gpus`` of each task."""
     layout = draft.layout
     if job.script is None and not job.components and not job.steps:
         alone = job.command if launching.launcher == "plain" else None
@@ -57,7 +57,7 @@ def _processes_reason(
 
 
 def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
-    """Where the job itself asks for no GPU: who gets them."""
+    """Return who gets the GPUs where the job itself asks for none."""
     if cluster.dialect.gpus != "srun":
         return ()
     if own_gpus is None:
@@ -69,7 +69,7 @@ def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
 
 
 def _type_reasons(draft: Draft) -> tuple[Reason, ...]:
-    """Which type of GPU a job gets that names none, and why."""
+    """Return which type of GPU a job gets that names none, and why."""
     if not draft.layout.gpus_per_node or (draft.gpu_type and not draft.gpu_type_why):
         return ()
     if draft.gpu_type:
@@ -82,7 +82,7 @@ def _type_reasons(draft: Draft) -> tuple[Reason, ...]:
 
 
 def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
-    """The reasons for what is not asked of Slurm."""
+    """Return the reasons for what is not asked of Slurm."""
     left: list[Reason] = []
     if draft.cpus.amount is None:
         left.append(Reason.of("CPUs", "not asked for", draft.cpus.why))
@@ -101,7 +101,7 @@ def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
 
 
 def warnings(job: Job, cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
-    """What is legal and likely not meant."""
+    """Return what is legal and likely not meant."""
     draft = chosen.draft
     found = list(chosen.overruled)
     if draft.account.instead:
@@ -122,7 +122,7 @@ def warnings(job: Job, cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
 
 
 def _reserved(cluster: Cluster, draft: Draft, name: str | None) -> Iterator[str]:
-    """Why a job may not start in the reservation that it names. They come and go, so nothing is refused for it."""
+    """Yield why a job may not start in the reservation that it names. They come and go, so nothing is refused for it."""
     if name is None or "," in name or cluster.slurm.release is None or "reservations" in cluster.hidden:
         return
     look = f"scontrol show reservation {name} shows it as it is now"
@@ -158,7 +158,7 @@ def other_types_seen(cluster: Cluster, draft: Draft, *, by_srun: bool) -> tuple[
 
 
 def _loose_types(cluster: Cluster, draft: Draft) -> list[str]:
-    """What Slurm may hand out that is not meant, where no type can be named."""
+    """Return what Slurm may hand out that is not meant, where no type can be named."""
     layout, types = draft.layout, names_of(draft.groups)
     if draft.ask.gpu_type is not None or not layout.gpus_per_node or len(types) < 2:
         return []

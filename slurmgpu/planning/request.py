@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
     @classmethod
     def of(cls, resources: Resources) -> Request:
-        """The request that a job's resources make."""
+        """Return the request that a job's resources make."""
         return cls(
             gpus=resources.gpus.count if resources.gpus else None,
             gpus_per_node=resources.gpus_per_node.count if resources.gpus_per_node else None,

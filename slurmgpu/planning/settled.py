@@ -59,7 +59,7 @@ class Surroundings(NamedTuple):
 def resolve_environment(
     job: Job, cluster: Cluster, named: Mapping[str, Environment]
 ) -> tuple[str | None, Environment]:
-    """The environment's name, if it has one, and what it is; an unknown name is an error."""
+    """Return the environment's name, if it has one, and what it is; an unknown name is an error."""
     choice = job.environment
     if choice is None and not job.exact and job.script is None:
         choice = cluster.default_environment
@@ -214,7 +214,7 @@ class Settled(NamedTuple):
 
 
 def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
-    """The plan of a job: its values come from a validated job and cluster, so nothing is checked again."""
+    """Return the plan of a job: its values come from a validated job and cluster, so nothing is checked again."""
     size, launching, restart, cost = made.size, made.launching, made.restart, made.cost
     asked = {option.name: option.value for option in made.options}
     login_shell = cluster.dialect.login_shell and not job.exact
@@ -268,7 +268,7 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
 
 
 def _interface(job: Job, cluster: Cluster, size: Size) -> dict[str, str]:
-    """The variables by which processes on several nodes are told their network; RCCL reads NCCL's."""
+    """Return the variables by which processes on several nodes are told their network; RCCL reads NCCL's."""
     name = cluster.software.network_interface
     if name is None or job.exact or job.script is not None or size.nodes == 1:
         return {}
@@ -304,7 +304,7 @@ def _reasons(made: Settled) -> Iterator[Reason]:
 
 
 def name_of(job: Job) -> str:
-    """What the job is called: as it says itself, or after its script."""
+    """Return what the job is called: as it says itself, or after its script."""
     if job.name or job.script is not None:
         return job.name or "job"
     if job.train is not None:
@@ -317,7 +317,7 @@ def name_of(job: Job) -> str:
 
 
 def _program_of(words: tuple[str, ...]) -> str:
-    """What a command is about: its script or module, also behind a launcher and ``uv run``; else its program."""
+    """Return what a command is about: its script or module, also behind a launcher and ``uv run``; else its program."""
     python = python_command(words)
     if python is not None and not python.launcher:
         return str(python.script or python.module)
@@ -335,7 +335,7 @@ _PYTHON = r"(?:\S*/)?python[\d.]*"
 
 
 def _module_in(words: tuple[str, ...]) -> str | None:
-    """The module that a launcher starts: ``torchrun -m package.train``."""
+    """Return the module that a launcher starts: ``torchrun -m package.train``."""
     at = next((at for at, word in enumerate(words) if word in {"-m", "--module"}), len(words))
     named = words[at + 1 : at + 2]
     if named and named[0] in LAUNCHER_MODULES:  # python -m torch.distributed.run -m package.train
@@ -344,7 +344,7 @@ def _module_in(words: tuple[str, ...]) -> str | None:
 
 
 def _script_in(words: tuple[str, ...]) -> str | None:
-    """The Python file in a shell's ``-c`` text: every ``bash -c 'python train.py ...'`` would be called bash."""
+    """Return the Python file in a shell's ``-c`` text: every ``bash -c 'python train.py ...'`` would be called bash."""
     if len(words) < 3 or not re.fullmatch(r"-[a-z]*c", words[-2]):
         return None
     found = re.search(r"[\w./-]+\.py\b", words[-1])

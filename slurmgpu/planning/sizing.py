@@ -45,7 +45,7 @@ class Sized(NamedTuple):
 
 
 def _share(group: NodeGroup, what: str) -> float | None:
-    """The share of a GPU: the site's own, or the node's through its GPUs; never over the site's cap."""
+    """Return the share of a GPU: the site's own, or the node's through its GPUs; never over the site's cap."""
     if what == "cpus":
         own, whole, cap = group.cpus_per_gpu, group.cpus, group.max_cpus_per_gpu
         unit = group.unit.cpus / group.unit.gpus if group.unit and group.unit.cpus else None
@@ -60,7 +60,7 @@ def _share(group: NodeGroup, what: str) -> float | None:
 
 
 def _smallest(groups: tuple[NodeGroup, ...], what: str) -> tuple[NodeGroup, float] | None:
-    """The kind of node with the smallest known share per GPU: the job can then run on any of those that are known."""
+    """Return the kind of node with the smallest known share per GPU: the job can then run on any of those that are known."""
     shares = [(group, share) for group in groups if (share := _share(group, what)) is not None]
     return min(shares, key=lambda pair: pair[1]) if shares else None
 
@@ -157,7 +157,7 @@ def _with_memory_for(resources: Resources, place: Setting, cpus: Sized) -> Sized
 
 
 def cpus_counted(cluster: Cluster, place: Setting, cpus: Sized, tasks_per_node: int) -> int | None:
-    """The CPUs that a node gives, by which memory is counted; None: the site gives them with the GPUs, and how many is not
+    """Return the CPUs that a node gives, by which memory is counted; None: the site gives them with the GPUs, and how many is not
     known. A task that asks for none gets one."""
     given_by_site = not cluster.dialect.cpu_share or cluster.dialect.cpus == "none"
     if cpus.amount is None and not (place.layout.gpus_per_node and given_by_site):
@@ -234,7 +234,7 @@ def _memory_share(cluster: Cluster, place: Setting, cpus: int | None) -> Sized:
 
 
 def _most_memory(place: Setting, cpus: int | None) -> int | None:
-    """The most memory on a node that limits allow, in MiB."""
+    """Return the most memory on a node that limits allow, in MiB."""
     limits = place.limits
     most = [limits.max_memory.mib] if limits.max_memory else []
     totals = (limits.max_memory_in_all, limits.per_user.memory, limits.in_all.memory)

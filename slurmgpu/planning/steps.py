@@ -57,7 +57,7 @@ class _Draft(NamedTuple):
 def settle(
     job: Job, cluster: Cluster, around: Surroundings, derived: Callable[[Job, Cluster, Surroundings], Settled]
 ) -> Settled:
-    """The job with a share for each of its steps; PlanError where they do not fit beside each other.
+    """Return the job with a share for each of its steps; PlanError where they do not fit beside each other.
 
     Without a word of the job on CPUs or memory, it asks for as much as its steps need.
     """
@@ -111,7 +111,7 @@ def _explained(made: Settled, job: Job, wider: Job) -> Settled:
 
 
 def placed_on(steps: list[PlannedStep]) -> dict[str, str]:
-    """The nodes of each step, counted from 1 within its component, in words."""
+    """Return the nodes of each step, counted from 1 within its component, in words."""
     return {
         one.name: f"node {one.first_node + 1}"
         if one.nodes == 1
@@ -135,7 +135,7 @@ def _cpus_on_a_node(size: Size) -> int | None:
 
 
 def _drafts(asked: _Asked, made: Settled, number: int) -> list[_Draft]:
-    """The steps of a component, with what each takes of its nodes."""
+    """Return the steps of a component, with what each takes of its nodes."""
     size, _ = _component(made, number)
     here = {name: step for name, step in asked.job.steps.items() if step.component == number}
     sharing = [name for name, step in here.items() if not step.overlap]
@@ -207,7 +207,7 @@ def _with_cpus(drafts: list[_Draft], size: Size) -> list[_Draft]:
 
 
 def _with_needs(job: Job, cluster: Cluster, made: Settled, drafts: list[list[_Draft]]) -> Job:
-    """The job that asks for the CPUs and the memory that its steps need, where it says nothing of them itself."""
+    """Return the job that asks for the CPUs and the memory that its steps need, where it says nothing of them itself."""
     asked: list[Resources] = []
     for number, there in enumerate(drafts):
         resources, (size, _) = _resources(job, number), _component(made, number)
@@ -238,7 +238,7 @@ def _shares(drafts: list[_Draft]) -> list[_Draft]:
 
 
 def _most_on_a_node(drafts: list[_Draft], size: Size) -> Mapping[str, int]:
-    """What the steps need of one node at most, when their GPUs say on which they are; no CPUs where one has all."""
+    """Return what the steps need of one node at most, when their GPUs say on which they are; no CPUs where one has all."""
     on = _fitted(drafts, size.nodes, {"GPU": size.gpus_per_node})
     needs = {"GPU": 0, "CPU": 0, "MiB of memory": 0}
     for node in range(size.nodes):
@@ -254,7 +254,7 @@ def _most_on_a_node(drafts: list[_Draft], size: Size) -> Mapping[str, int]:
 
 
 def _fitted(drafts: list[_Draft], nodes: int, room: Mapping[str, int | None]) -> dict[str, int]:
-    """The first node of each step: spread over the nodes where they fit so, else packed; what has no room is missing."""
+    """Return the first node of each step: spread over the nodes where they fit so, else packed; what has no room is missing."""
     spread = _laid_out(drafts, nodes, room, spread=True)
     return spread if len(spread) == len(_shares(drafts)) else _laid_out(drafts, nodes, room, spread=False)
 
@@ -288,7 +288,7 @@ def _laid_out(
 
 
 def _placed(drafts: list[_Draft], size: Size, of: str) -> dict[str, int]:
-    """The first node of each step; PlanError with the sums where one would wait for the others to end."""
+    """Return the first node of each step; PlanError with the sums where one would wait for the others to end."""
     memory = size.memory.mib if size.memory and size.memory.mib else None
     room = {"GPU": size.gpus_per_node, "CPU": _cpus_on_a_node(size), "MiB of memory": memory}
     found = _fitted(drafts, size.nodes, room)
@@ -326,7 +326,7 @@ def _placed(drafts: list[_Draft], size: Size, of: str) -> dict[str, int]:
 
 
 def _idle(drafts: list[_Draft], size: Size, of: str) -> Iterator[str]:
-    """What no step uses."""
+    """Yield what no step uses."""
     if not drafts:
         yield f"{of}no step runs there: it stays idle; give one component: {of.split()[1].rstrip(':')}"
         return

@@ -44,7 +44,7 @@ def enforced(cluster: Cluster, what: str) -> bool:
 
 
 def associations_for(cluster: Cluster, account: str | None, partition: str | None) -> tuple[Association, ...]:
-    """The user's associations that an account and a partition select; the default account's where none is named."""
+    """Return the user's associations that an account and a partition select; the default account's where none is named."""
     account = account or cluster.default_account
     own = [row for row in cluster.associations if account is None or row.account == account]
     here = [row for row in own if row.partition is not None and row.partition == partition]
@@ -54,7 +54,7 @@ def associations_for(cluster: Cluster, account: str | None, partition: str | Non
 def effective_qos(
     cluster: Cluster, qos: str | None, account: str | None, partition: str | None
 ) -> str | None:
-    """The QOS that a job gets; None where that is not known.
+    """Return the QOS that a job gets; None where that is not known.
 
     Without one of its own: the association's default, or its only one, or `normal` (slurmctld's order, seen on 22.05).
     """
@@ -69,7 +69,7 @@ def effective_qos(
 
 
 def limits_for(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> list[Rule]:
-    """All limits of a job, the partition's own first; of a limit that several set, the one that Slurm takes."""
+    """Return all limits of a job, the partition's own first; of a limit that several set, the one that Slurm takes."""
     described = cluster.partitions.get(partition or "")
     rule = cluster.qos.get(qos or "")
     rules: list[Rule] = []
@@ -100,7 +100,7 @@ def _by_accounting(
 
 
 def _first_of_each(rules: list[Rule]) -> list[Rule]:
-    """Each limit once: where an earlier rule sets it, a later one's does not count."""
+    """Return each limit once: where an earlier rule sets it, a later one's does not count."""
     seen: set[str] = set()
     reduced: list[Rule] = []
     for rule in rules:
@@ -144,7 +144,7 @@ class Used(NamedTuple):
 
 
 def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
-    """What limits count of a request on the nodes that fit it."""
+    """Return what limits count of a request on the nodes that fit it."""
     gpus, cpus = ask.gpus_per_node, ask.cpus_per_node
     partition = cluster.partitions.get(ask.partition or "")
     whole = ask.whole or bool(partition and partition.whole_nodes)
@@ -191,7 +191,7 @@ def _gpus_of_whole_nodes(nodes: int, fitting: list[NodeGroup]) -> dict[str | Non
 
 
 def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Iterator[Clause]:
-    """The limits that a request is over, or under."""
+    """Yield the limits that a request is over, or under."""
     yield from _over_time(limits, ask)
     if limits.min_nodes is not None and ask.nodes < limits.min_nodes:
         yield Clause(

@@ -62,7 +62,7 @@ def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
 
 
 def reshaped(resources: Resources, gpus: int) -> Resources:
-    """The same with so many GPUs in all, however they lie."""
+    """Return the same with so many GPUs in all, however they lie."""
     request = GpuRequest(gpus, resources.wanted_gpu_type)
     return resources.model_copy(update={"gpus": request, "gpus_per_node": None, "nodes": None})
 
@@ -165,7 +165,7 @@ def _whole_node(cluster: Cluster) -> int:
 
 
 def _most_gpus(cluster: Cluster, total: int) -> Iterator[int]:
-    """The most GPUs of a job on each partition."""
+    """Yield the most GPUs of a job on each partition."""
     for partition in cluster.partitions.values():
         kinds = [kind for kind in partition.kinds if kind.gpu_count != 0]
         counts = [(kind.count, kind.gpu_count) for kind in kinds]
@@ -181,7 +181,7 @@ def _all_limits(cluster: Cluster) -> list[Limits]:
 
 
 def _shorter(cluster: Cluster, resources: Resources) -> list[Duration]:
-    """The limits of time that are shorter than what is asked for, the longest first."""
+    """Return the limits of time that are shorter than what is asked for, the longest first."""
     limits = {
         limit
         for one in _all_limits(cluster)
@@ -232,7 +232,7 @@ def _smaller_and_shorter(cluster: Cluster, resources: Resources) -> Iterator[tup
 
 
 def _less_gpu_memory(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
-    """The most memory of a GPU that can be had; where none is known, none."""
+    """Return the most memory of a GPU that can be had; where none is known, none."""
     sizes = {one.memory for one in cluster.gpu_types.values() if one.memory is not None}
     for size in sorted(sizes, key=lambda one: -one.mib):
         nearby = resources.model_copy(update={"gpu_memory": size})

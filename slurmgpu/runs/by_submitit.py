@@ -176,7 +176,7 @@ def _refuse(plan: Plan) -> None:
 
 
 def _under_submitit(plan: Plan, python: str) -> Plan:
-    """The plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
+    """Return the plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
     folder = f"$SLURMGPU_RUN_DIR/{SUBMITIT_FOLDER}"
     make = f'mkdir -p "${{SLURMGPU_RUN_DIR:?is set by slurmgpu submit}}/{SUBMITIT_FOLDER}"'
     # submitit looks for it under the job's number, which nobody knew when it was written.
@@ -190,7 +190,7 @@ def _under_submitit(plan: Plan, python: str) -> Plan:
 
 
 def _shell_line(plan: Plan) -> str:
-    """The planned command as one line for the shell of each task."""
+    """Return the planned command as one line for the shell of each task."""
     # Where srun is the launcher, its step is submitit's own, and that has set the ranks already.
     lines = launcher("plain" if plan.launcher == "srun" else plan.launcher).lines(plan)
     entrypoint = "entrypoint=slurmgpu_training; " if plan.train is not None else ""

@@ -125,7 +125,7 @@ class Checkpoint:
 
 
 def checkpoint_folders(run_dir: Path) -> dict[str, Path]:
-    """The folders of checkpoints in a run directory by the array task they belong to; '' without an array."""
+    """Return the folders of checkpoints in a run directory by the array task they belong to; '' without an array."""
     folders = {"": run_dir / CHECKPOINTS} if (run_dir / CHECKPOINTS).is_dir() else {}
     tasks = [path for path in run_dir.glob("*/checkpoints") if path.parent.name.isdecimal() and path.is_dir()]
     tasks.sort(key=lambda path: int(path.parent.name))
@@ -133,7 +133,7 @@ def checkpoint_folders(run_dir: Path) -> dict[str, Path]:
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
-    """All generations in a folder, newest first; those that are pruned meanwhile are left out."""
+    """Return all generations in a folder, newest first; those that are pruned meanwhile are left out."""
     found = []
     for path in folder.iterdir():
         match = re.fullmatch(r"((?:\w+-)?)step-(\d+)((?:-\d+)?)", path.name, re.ASCII)
@@ -148,12 +148,12 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def newest_complete(found: list[Checkpoint]) -> Checkpoint | None:
-    """The newest generation that counts, as far as can be told without reading its parts."""
+    """Return the newest generation that counts, as far as can be told without reading its parts."""
     return next((one for one in found if one.state == "complete"), None)
 
 
 def newest_of_tasks(run_dir: Path) -> dict[str, Checkpoint]:
-    """The newest generation that counts of each array task that has one; under '' without an array."""
+    """Return the newest generation that counts of each array task that has one; under '' without an array."""
     folders = checkpoint_folders(run_dir).items()
     return {name: one for name, folder in folders if (one := newest_complete(checkpoints(folder)))}
 
@@ -167,7 +167,7 @@ def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
 
 
 def best_of(found: list[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:
-    """The best evaluation, as the newest generation that counts has it, and its checkpoint, if that is there."""
+    """Return the best evaluation, as the newest generation that counts has it, and its checkpoint, if that is there."""
     newest = newest_complete(found)
     best = newest.manifest.best if newest and newest.manifest else None
     if best is None:
@@ -176,7 +176,7 @@ def best_of(found: list[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:
 
 
 def _look(path: Path, step: int) -> Checkpoint | None:
-    """A generation by its manifest and the sizes of its parts; None when it is gone."""
+    """Return a generation by its manifest and the sizes of its parts; None when it is gone."""
     manifest, problem = _read(path)
     if manifest is None and problem is None:
         torn = "no manifest: a save cut off, or under way"
@@ -203,7 +203,7 @@ _MOST_PARTS = 100_000
 
 
 def _read(path: Path) -> tuple[Manifest | None, str | None]:
-    """The manifest, or what is wrong with it; neither when there is none."""
+    """Return the manifest, or what is wrong with it; neither when there is none."""
     try:
         text = read_regular(path / MANIFEST, _LARGEST_LIST)
         manifest = Manifest.model_validate_json(text)
@@ -244,7 +244,7 @@ def _all_parts(path: Path, parts: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:
-    """What is wrong with a part, by its name, as far as its size tells."""
+    """Return what is wrong with a part, by its name, as far as its size tells."""
     wrong = {}
     for name, part in manifest.parts.items():
         if (problem := _trouble(require_size, path, name, part)) is not None:
@@ -276,7 +276,7 @@ def damage(checkpoint: Checkpoint) -> list[str] | None:
 
 
 def read_through(folder: Path, step: int | None = None) -> Iterator[tuple[Checkpoint, list[str]]]:
-    """Each generation with all that is wrong with it, newest first; with ``step`` that one, and as many as show where
+    """Yield each generation with all that is wrong with it, newest first; with ``step`` that one, and as many as show where
     a resume goes on.
 
     Those that are pruned meanwhile are left out. When none was left, those that came in their place follow.

@@ -173,7 +173,7 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
 
 
 def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
-    """The text of the files that say what is submitted, by their names.
+    """Return the text of the files that say what is submitted, by their names.
 
     The job means the same wherever it lies: its work folder is written out.
     """
@@ -188,14 +188,14 @@ def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
 
 
 def notify_text(plan: Plan) -> str:
-    """What the script's end reads of the webhook, without its address; empty where it is to write to none."""
+    """Return what the script's end reads of the webhook, without its address; empty where it is to write to none."""
     if plan.notify is None or plan.script is not None:
         return ""
     return json.dumps({"schema": NOTIFY_SCHEMA, **plan.notify.model_dump(mode="json")}) + "\n"
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a run directory; InvalidInput when it is missing or cannot be read by this version."""
+    """Return the plan in a run directory; InvalidInput when it is missing or cannot be read by this version."""
     file = path / "plan.json"
     try:
         with open_regular(file) as opened:
@@ -273,7 +273,7 @@ def _copy(package: str, target: Path) -> None:
 
 
 def chosen_python(named: str | None, environment: Mapping[str, str]) -> str:
-    """The interpreter that was named, by path or by name, else the one here that has torch.
+    """Return the interpreter that was named, by path or by name, else the one here that has torch.
 
     Raises:
         InvalidInput: there is no such program.

@@ -161,13 +161,13 @@ class Making(NamedTuple):
 
 
 def image_folder(named: Path | None) -> Path:
-    """Where pulled images are kept: as the settings name it, else in the user's cache folder."""
+    """Return where pulled images are kept: as the settings name it, else in the user's cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (named or cache / "slurmgpu" / "images").absolute()
 
 
 def with_pulled_image(plan: Plan, images: Path) -> Plan:
-    """The plan with the image's file in place of its address, where it has been pulled."""
+    """Return the plan with the image's file in place of its address, where it has been pulled."""
     container = plan.environment.container
     file = _pulled(container, images) if container is not None else None
     if container is None or file is None or not file.exists():
@@ -179,7 +179,7 @@ def with_pulled_image(plan: Plan, images: Path) -> Plan:
 
 
 def image_to_make(plan: Plan, images: Path, folder: Path | None, told: Told) -> Making | None:
-    """What has to be made before the job; None where the image is there, or the job finds it by itself.
+    """Return what has to be made before the job; None where the image is there, or the job finds it by itself.
 
     ``folder`` is the work folder, if this machine knows it. ``told`` hears of an image that is older than its
     definition file. PlanError where there is no such file.
@@ -257,7 +257,7 @@ def _making(
 
 
 def _pulled(container: Container, images: Path) -> Path | None:
-    """The file that an address is pulled to; None where nothing is pulled."""
+    """Return the file that an address is pulled to; None where nothing is pulled."""
     if container.build or "$" in container.image:
         return None
     if runtime(container.runtime).making(container, "") is None:

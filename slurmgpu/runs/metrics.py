@@ -30,7 +30,7 @@ _NO_RESULT = frozenset({"epoch", "seconds", "samples", "step"})
 
 
 def folder_of(run_dir: Path, job: JobStatus) -> Path:
-    """Where a job's training writes: of a task of an array, a folder of its own in the run directory."""
+    """Return where a job's training writes: of a task of an array, a folder of its own in the run directory."""
     task = job.array_tasks
     return run_dir / task if task is not None and task.isdecimal() else run_dir
 
@@ -61,7 +61,7 @@ def curves(run_dir: Path, job: JobStatus) -> dict[str, object]:
 
 
 def wait_share(values: Row) -> float | None:
-    """Which part of a step went by with waiting for a batch, 0 to 1, by one row; None where that was not measured."""
+    """Return which part of a step went by with waiting for a batch, 0 to 1, by one row; None where that was not measured."""
     wait, step = (
         positive(values.get("data_wait_seconds")),
         positive(values.get("step_seconds")),
@@ -102,7 +102,7 @@ def progress_of(run_dir: Path) -> Progress | None:
 
 
 def _read(path: Path) -> tuple[list[MetricsRow], int | None]:
-    """The rows at the end of the file, and the steps in all by that of the newest start."""
+    """Return the rows at the end of the file, and the steps in all by that of the newest start."""
     with opened(path, METRICS_SCHEMA) as file:
         rows = list(metrics_rows(file.tail(_TAIL)))
         starts = [row for row in rows if row.kind == "start"]
@@ -137,7 +137,7 @@ class Trial(NamedTuple):
 
 
 def trial_of(run_dir: Path, job: JobStatus) -> Trial:
-    """What a task's files tell; some reads of 64 KiB. Never raises for what is in them."""
+    """Return what a task's files tell; some reads of 64 KiB. Never raises for what is in them."""
     folder = folder_of(run_dir, job)
     progress = progress_of(folder)
     results: dict[str, float] = {}

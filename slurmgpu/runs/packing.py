@@ -102,7 +102,7 @@ class Contents(NamedTuple):
 
 
 def place_of(kind: str, folder: Path) -> Place:
-    """Where the environment lies, and what it was made from."""
+    """Return where the environment lies, and what it was made from."""
     prefix = Path(os.path.realpath(folder))
     config = prefix / "pyvenv.cfg"
     if kind not in ("venv", "uv") or not config.is_file():
@@ -161,7 +161,7 @@ def _walked(place: Place) -> Iterator[Entry]:
 
 
 def _of_base(place: Place) -> Iterator[_Folder]:
-    """What an interpreter needs of its own folder; conda's has the libraries of its modules beside it."""
+    """Yield what an interpreter needs of its own folder; conda's has the libraries of its modules beside it."""
     if place.base is None:
         return
     base, python = place.base, f"python{place.version}"
@@ -235,7 +235,7 @@ def _file(name: str, path: str, found: os.stat_result) -> Entry:
 
 
 def _elsewhere(place: Place, entries: Iterable[Entry]) -> Iterator[str]:
-    """What is installed in editable mode, and folders that .pth files add."""
+    """Yield what is installed in editable mode, and folders that .pth files add."""
     for entry in entries:
         if entry.name.endswith(".dist-info/direct_url.json"):
             yield from _editable(entry)
@@ -298,7 +298,7 @@ class Packing(NamedTuple):
 def with_packed_environment(
     plan: Plan, archives: Path, folder: Path | None, environ: Mapping[str, str]
 ) -> tuple[Plan, Packing | None]:
-    """The plan with the file that its environment is packed in; and what there is to pack.
+    """Return the plan with the file that its environment is packed in; and what there is to pack.
 
     ``archives`` is the folder of such files, ``folder`` the work folder, if this machine knows it. PlanError where the
     environment cannot be packed.
@@ -328,7 +328,7 @@ def with_packed_environment(
 
 
 def _said(plan: Plan, packing: Packing) -> dict[str, object]:
-    """What the plan says of it."""
+    """Return what the plan says of it."""
     place = packing.contents.place
     base = f" with its interpreter's {place.base}" if place.base else ""
     why = f"stage: node: {place.prefix}{base} ({packing.size}) comes as one file, {packing.archive}"
@@ -349,7 +349,7 @@ def _said(plan: Plan, packing: Packing) -> dict[str, object]:
 
 
 def _folder_of(python: PythonEnvironment, folder: Path | None, environ: Mapping[str, str]) -> Path:
-    """The environment's folder on this machine; PlanError where it is not to be found, or is none."""
+    """Return the environment's folder on this machine; PlanError where it is not to be found, or is none."""
     found = python.activated
     assert found is not None
     path, slip = environment_here(python, folder or Path("/nowhere"), environ)
@@ -437,7 +437,7 @@ def _compressed(file: Path) -> Iterator[IO[bytes]]:
 
 
 def _old_prefixes(contents: Contents) -> Iterator[str]:
-    """The environment's folder in all spellings that its scripts may have."""
+    """Yield the environment's folder in all spellings that its scripts may have."""
     place = contents.place
     yield str(place.prefix)
     if place.base:
@@ -459,7 +459,7 @@ _FOUND = b"""#!/bin/sh
 
 
 def _relocated(entry: Entry, source: IO[bytes], old: list[bytes]) -> bytes | None:
-    """The text of a script in bin/ that finds its interpreter beside itself; None for any other file."""
+    """Return the text of a script in bin/ that finds its interpreter beside itself; None for any other file."""
     if posixpath.dirname(entry.name) != f"{ENV}/bin" or source.read(2) != b"#!":
         source.seek(0)
         return None

@@ -34,7 +34,7 @@ class Judged(NamedTuple):
 
 
 def judge_run(run_dir: Path) -> Judged:
-    """The verdict on a run.
+    """Return the verdict on a run.
 
     Raises:
         SlurmGpuError: it has no profile, or none that can be read.
@@ -58,7 +58,7 @@ def judge_run(run_dir: Path) -> Judged:
 
 
 def judge_trace(path: Path) -> Judged:
-    """The verdict on a single trace of torch's profiler.
+    """Return the verdict on a single trace of torch's profiler.
 
     Raises:
         InvalidInput: it is none.
@@ -74,7 +74,7 @@ def judge_trace(path: Path) -> Judged:
 
 
 def of_training(rows: Iterable[MetricsRow]) -> dict[str, float]:
-    """The shares of evaluating and saving of the time of all steps in these rows; empty where they tell of none."""
+    """Return the shares of evaluating and saving of the time of all steps in these rows; empty where they tell of none."""
     rows = list(rows)
     intervals = list(intervals_of(rows))
     stepping = sum(one.seconds for one in intervals)

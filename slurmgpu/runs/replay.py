@@ -79,7 +79,7 @@ class Again:
 
 
 def folder_of_job(run_dir: Path) -> Path | None:
-    """The folder with the run's plan: its own, or of an array's task the one above; None where there is none."""
+    """Return the folder with the run's plan: its own, or of an array's task the one above; None where there is none."""
     return next((one for one in (run_dir, run_dir.parent) if (one / "plan.json").exists()), None)
 
 
@@ -129,7 +129,7 @@ def _fill(scratch: Path, run_dir: Path, settings: Mapping[str, Any], until: int)
 
 
 def as_replay(plan: Plan, nodes: str, until: int) -> Plan:
-    """The plan of a job that trains again what this one's has trained, on the nodes of this list, up to a step.
+    """Return the plan of a job that trains again what this one's has trained, on the nodes of this list, up to a step.
 
     What it asks of the cluster, its environment and its launcher are the run's; nobody is written to, nothing is brought
     back from the nodes, and it never starts twice.
@@ -340,12 +340,12 @@ def _rows(file: Path) -> Iterator[MetricsRow]:
 
 
 def starts(run_dir: Path) -> list[MetricsRow]:
-    """The lines of the run's starts, in the order in which they were written."""
+    """Return the lines of the run's starts, in the order in which they were written."""
     return [row for row in _rows(run_dir / METRICS_FILE) if row.kind == "start"]
 
 
 def told(run_dir: Path, after: int, until: int) -> Told:
-    """What there is of the steps after ``after``, up to ``until``; of a step that was repeated, the last."""
+    """Return what there is of the steps after ``after``, up to ``until``; of a step that was repeated, the last."""
     lines: dict[int, Mapping[str, Any]] = {}
     for row in _rows(run_dir / METRICS_FILE):
         if row.kind == "train" and after < row.step <= until:
@@ -362,7 +362,7 @@ def told(run_dir: Path, after: int, until: int) -> Told:
 
 
 def lines_of_both(run: Told, again: Told) -> list[int]:
-    """The steps whose lines are means over the same steps in both: where a run has ended in between, some are not."""
+    """Return the steps whose lines are means over the same steps in both: where a run has ended in between, some are not."""
     one, other = _begins(run), _begins(again)
     return [step for step, begin in one.items() if step in other and other[step] == begin]
 
@@ -382,7 +382,7 @@ def first_difference(
     weights_differ: bool,
     strategy: str = "ddp",
 ) -> Difference | None:
-    """The first difference between a run and its replay; ``weights_differ``: whether their checkpoints do at the end."""
+    """Return the first difference between a run and its replay; ``weights_differ``: whether their checkpoints do at the end."""
     same, found = after, None
     for step in sorted(run.sums.keys() & again.sums.keys()):
         one, other = run.sums[step], again.sums[step]

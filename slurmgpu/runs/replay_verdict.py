@@ -144,7 +144,7 @@ def judge_replay(interval: _Interval, trainer: Trainer) -> dict[str, Any]:
 
 
 def _replayed(interval: _Interval, trainer: Trainer) -> dict[str, Any]:
-    """The verdict, with what it rests on."""
+    """Return the verdict, with what it rests on."""
     known = [each for each in (_manifest(interval.begin), _manifest(interval.end)) if each]
     of_run = [row for row in starts(interval.run_dir) if row.step < interval.until]
     if any("settings" not in each for each in known):
@@ -276,7 +276,7 @@ def _by_band(
     parts: Mapping[str, Any] | None,
     apart: Mapping[str, float | None],
 ) -> dict[str, Any]:
-    """The verdict where two replays differ: how far the run is from them, by how far they are from each other."""
+    """Return the verdict where two replays differ: how far the run is from them, by how far they are from each other."""
     found: dict[str, float | None] = {}
     losses = [
         tuple(_loss(each.lines[step]) for each in (run, one.told, other.told))

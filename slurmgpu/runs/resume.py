@@ -78,7 +78,7 @@ def _holder(path: Path) -> str:
 
 
 def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[str, object] | None:
-    """What a start would train with: train.json as it is now, with what differs between the plans laid over it.
+    """Return what a start would train with: train.json as it is now, with what differs between the plans laid over it.
 
     ``task`` is an array's task, or ''. None for a job that trains nothing by itself.
     """
@@ -166,7 +166,7 @@ SLURM_SECONDS = 5
 
 
 def as_probe(job: Job, minutes: int, policy: SamplerPolicy, slurm_samples: int = 0) -> Job:
-    """The job as it is probed: another name, a short time, one task of an array, and samples of what it uses.
+    """Return the job as it is probed: another name, a short time, one task of an array, and samples of what it uses.
 
     Nothing that the real run keeps is touched: its log files, its results, its trackers; nobody is written to, and it never
     starts twice. ``slurm_samples``: Slurm itself is asked to sample every so many seconds where slurmgpu does not; 0: it is not
@@ -218,7 +218,7 @@ def goes_on(job: Job) -> bool:
 
 
 def left_out(job: Job) -> Iterator[str]:
-    """What of the job its probe does without, in words."""
+    """Yield what of the job its probe does without, in words."""
     if job.array is not None:
         yield f"task {job.array.numbers[0]} of the array runs, and no other"
     if job.stage is not None and job.stage.out:
@@ -241,7 +241,7 @@ _BENCH_SUFFIX = "-bench"
 
 
 def as_bench(job: Job, *, tasks: int | None, timed: bool) -> Job:
-    """The job whose place is measured: what it asks of the cluster and its environment are kept, what it runs is not.
+    """Return the job whose place is measured: what it asks of the cluster and its environment are kept, what it runs is not.
 
     Nobody is written to, nothing is brought back from the nodes, and it never starts twice. ``tasks``: those that it has on
     a node, by which its CPUs are counted. ``timed``: the time that it asks for was meant for the bench; otherwise it is an
@@ -279,5 +279,5 @@ def as_bench(job: Job, *, tasks: int | None, timed: bool) -> Job:
 
 
 def with_training_code(plan: Plan) -> Plan:
-    """The plan of a job that brings ``slurmgpu.training`` along: it need not be installed where the job runs."""
+    """Return the plan of a job that brings ``slurmgpu.training`` along: it need not be installed where the job runs."""
     return plan.model_copy(update={"own_loop": "slurmgpu bench"})

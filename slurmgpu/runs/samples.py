@@ -71,7 +71,7 @@ def summary(run_dir: Path, job_id: int) -> SampleSummary | None:
 
 
 def sample_files(run_dir: Path, job_id: int) -> list[Path]:
-    """The files of a job's samples: one for each start and node."""
+    """Return the files of a job's samples: one for each start and node."""
     try:
         with os.scandir(run_dir / FOLDER) as entries:
             names = [entry.name for entry in entries if entry.name.startswith(f"{job_id}.")]
@@ -82,13 +82,13 @@ def sample_files(run_dir: Path, job_id: int) -> list[Path]:
 
 
 def host_of(path: Path) -> str:
-    """The node whose samples a file has."""
+    """Return the node whose samples a file has."""
     match = _NAME.match(path.name)
     return match[3] if match else ""
 
 
 def restart_of(path: Path) -> int:
-    """The start of the job whose samples a file has; 0 is the first."""
+    """Return the start of the job whose samples a file has; 0 is the first."""
     match = _NAME.match(path.name)
     return int(match[2]) if match else 0
 
@@ -115,7 +115,7 @@ class _Seen(NamedTuple):
 
 
 def _read(path: Path) -> _Seen | None:
-    """What one file says; None where no whole sample is in it."""
+    """Return what one file says; None where no whole sample is in it."""
     try:
         head, tail = _ends(path)
     except OSError:
@@ -156,7 +156,7 @@ def _ends(path: Path) -> tuple[list[Row], Iterator[Row]]:
 
 
 def _gpu(host: str, index: int, row: Row, named: Row) -> GpuSummary:
-    """What one start says of a GPU; its means are worked out over all starts."""
+    """Return what one start says of a GPU; its means are worked out over all starts."""
     name = named.get("name")
     return GpuSummary(
         host=host,
@@ -171,7 +171,7 @@ def _gpu(host: str, index: int, row: Row, named: Row) -> GpuSummary:
 
 
 def _gpus(seen: list[_Seen]) -> Iterator[GpuSummary]:
-    """Each GPU over all starts of the job."""
+    """Yield each GPU over all starts of the job."""
     found: dict[tuple[str, int], list[_Seen]] = {}
     for one in seen:
         for index in one.gpus:
@@ -246,7 +246,7 @@ class GpuSeries(NamedTuple):
 
 
 def gpu_series(run_dir: Path, job_id: int) -> list[GpuSeries]:
-    """The use of each GPU by the newest start's samples, of 16 nodes at most; [] where nothing was sampled."""
+    """Return the use of each GPU by the newest start's samples, of 16 nodes at most; [] where nothing was sampled."""
     files = sample_files(run_dir, job_id)
     newest = {host_of(path): path for path in sorted(files, key=restart_of)}
     found: dict[tuple[str, int], list[float]] = {}
@@ -261,14 +261,14 @@ def gpu_series(run_dir: Path, job_id: int) -> list[GpuSeries]:
 
 
 def gpus_by_index(row: Row) -> dict[int, Row]:
-    """The GPUs of a sample, by their number on the host."""
+    """Return the GPUs of a sample, by their number on the host."""
     gpus = row.get("gpus")
     known = (gpu for gpu in gpus if isinstance(gpu, dict)) if isinstance(gpus, list) else ()
     return {index: gpu for gpu in known if (index := whole(gpu.get("index"))) is not None}
 
 
 def busy_since(before: Row, now: Row) -> float | None:
-    """Which share of the time between two samples a GPU was busy, 0 to 1; None where they do not tell."""
+    """Return which share of the time between two samples a GPU was busy, 0 to 1; None where they do not tell."""
     busy, of = (grown(before, now, key) for key in ("busy_seconds", "busy_of_seconds"))
     return min(1.0, busy / of) if busy is not None and of else None
 

@@ -165,14 +165,14 @@ def _prepare(
 
 
 def _sent_to(plan: Plan, slurm: Slurm) -> str | None:
-    """The cluster that a request goes to, where files tell; None where one of several is asked for."""
+    """Return the cluster that a request goes to, where files tell; None where one of several is asked for."""
     env = os.environ if slurm.env is None else slurm.env
     several = plan.option("clusters") or env.get("SLURM_CLUSTERS")
     return None if several else cluster_name_here(slurm.env)
 
 
 def _carry_run_directory(path: Path, export: str) -> list[str]:
-    """Where the job does not get the whole environment, name this variable too; NONE's user environment is kept."""
+    """Name this variable, too, where the job does not get the whole environment; NONE's user environment is kept."""
     if "," in str(path):
         raise InvalidInput(
             f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder"

@@ -44,7 +44,7 @@ class Gpm:
         return self._asked("GpmQueryDeviceSupport", device, byref(support)) and support.supported == 1
 
     def sm_activity(self, index: int) -> Optional[float]:
-        """The mean share of its SMs that were busy since the last call, 0 to 1; None where that is not known."""
+        """Return the mean share of its SMs that were busy since the last call, 0 to 1; None where that is not known."""
         if index not in self._devices:
             return None
         now = c_void_p()

@@ -29,7 +29,7 @@ class Source(Protocol):
         """Keep to these."""
 
     def read(self) -> list[Reading]:
-        """Every GPU at this moment; OSError where nothing can be read."""
+        """Return every GPU at this moment; OSError where nothing can be read."""
 
 
 def find_source() -> Optional[Source]:
@@ -73,7 +73,7 @@ class Gpus:
         return self._source.source if self._source else None
 
     def read(self) -> Optional[list[Reading]]:
-        """Every GPU of the job; None where they cannot be read, or were not by now."""
+        """Return every GPU of the job; None where they cannot be read, or were not by now."""
         if self._expected == 0:
             return None
         if self._skip:
@@ -95,7 +95,7 @@ class Gpus:
         return self._answer
 
     def sample(self, readings: Optional[list[Reading]], now: float) -> Optional[list[dict[str, object]]]:
-        """What a sample says of them."""
+        """Return what a sample says of them."""
         if readings is None:
             return None
         return [self._totals.setdefault(one.number, Totals()).take(one, now) for one in readings]

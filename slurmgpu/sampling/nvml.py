@@ -99,7 +99,7 @@ class Nvml:
         self._events = events if any(watched) else None
 
     def read(self) -> list[Reading]:
-        """Every GPU; one that has fallen off the bus answers nothing, and has nothing but its number."""
+        """Return every GPU; one that has fallen off the bus answers nothing, and has nothing but its number."""
         xids = self._xids()
         return [
             self._reading(index, device, xids.get(device.value or 0, ()))
@@ -149,7 +149,7 @@ class Nvml:
         return old if self._asked("DeviceGetMemoryInfo", device, byref(old)) else None
 
     def _utilisation(self, index: int, device: c_void_p) -> Optional[float]:
-        """The mean of the driver's own samples since the last reading (it keeps some 16 s of them), else its last one."""
+        """Return the mean of the driver's own samples since the last reading (it keeps some 16 s of them), else its last one."""
         kind, count = c_int(), c_uint()
         since = c_ulonglong(self._seen[index])
         if self._asked(
@@ -178,7 +178,7 @@ class Nvml:
         return rates.gpu / 100 if self._asked("DeviceGetUtilizationRates", device, byref(rates)) else None
 
     def _xids(self) -> dict[int, tuple[int, ...]]:
-        """The errors since the last look, by the device that had them; nothing is waited for."""
+        """Return the errors since the last look, by the device that had them; nothing is waited for."""
         found: dict[int, tuple[int, ...]] = {}
         event = _Event()
         for _ in range(64):

@@ -71,7 +71,7 @@ class JobProcesses:
         self._peak_of_group: Optional[int] = None
 
     def read(self) -> Used:
-        """What the job has used so far."""
+        """Return what the job has used so far."""
         now = self._processes()
         self._keep_gone(now)
         sums = [sum(one.ticks for _, one in now.values()), *(_sum(now.values(), at) for at in (4, 5))]
@@ -96,7 +96,7 @@ class JobProcesses:
         return self._by_group(used)
 
     def _by_group(self, used: Used) -> Used:
-        """The same with the control group's own account, which misses nothing, where there is one."""
+        """Return the same with the control group's own account, which misses nothing, where there is one."""
         if self._group is None:
             return used
         cpu, rss, cache = self._group.cpu_seconds(), self._group.rss(), self._group.page_cache()
@@ -129,7 +129,7 @@ class JobProcesses:
         return None
 
     def _processes(self) -> dict[int, tuple[Key, _Process]]:
-        """The job's processes, without this one and what it has started."""
+        """Return the job's processes, without this one and what it has started."""
         stats = {pid: found for pid in self._pids() if (found := self._stat(pid)) is not None}
         mine = os.getpid()
         ours: dict[int, tuple[Key, _Process]] = {}
@@ -184,7 +184,7 @@ class JobProcesses:
         return self._mark in words and (self._node is None or not named or self._node in named)
 
     def _peak_of(self, pid: int, key: Key, rss: int) -> int:
-        """The most that a process ever held: a large one may have ended by the next sample."""
+        """Return the most that a process ever held: a large one may have ended by the next sample."""
         try:
             text = (self._proc / str(pid) / "status").read_bytes()
         except OSError:
@@ -247,7 +247,7 @@ class _Group:
         return max(0, figures[whole] - figures.get(shared, 0)) if whole in figures else None
 
     def pids(self) -> Optional[list[int]]:
-        """The processes in it and below; None where it does not show them."""
+        """Return the processes in it and below; None where it does not show them."""
         if self._folder is None:
             return None
         found = []
@@ -261,7 +261,7 @@ class _Group:
 
 
 def _group_of(job_id: str, proc: Path, cgroups: Path) -> Optional[_Group]:
-    """The control group of a job, by the place of this process in it: a folder `job_ID` (Slurm's cgroup guide)."""
+    """Return the control group of a job, by the place of this process in it: a folder `job_ID` (Slurm's cgroup guide)."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -47,7 +47,7 @@ _REASONS = {
 
 
 def throttled_by(bits: int) -> tuple[str, ...]:
-    """Why a GPU's clock is held down, by NVML's bits."""
+    """Return why a GPU's clock is held down, by NVML's bits."""
     return tuple(sorted({why for bit, why in _REASONS.items() if bits & bit}))
 
 
@@ -128,7 +128,7 @@ def _rounded(value: Optional[float], digits: int) -> Optional[float]:
 def own(
     found: Sequence[tuple[int, Optional[str]]], named: Optional[str], expected: Optional[int]
 ) -> Optional[list[int]]:
-    """Which of the GPUs that are seen are the job's: their numbers; None where that cannot be told.
+    """Return which of the GPUs that are seen are the job's: their numbers; None where that cannot be told.
 
     ``found``: number and UUID of each; ``named``: what CUDA_VISIBLE_DEVICES or its like says, None where it is not set;
     ``expected``: how many the job has on this node. Slurm counts from 0 within what the job sees (gres.conf(5)).

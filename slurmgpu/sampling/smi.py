@@ -36,7 +36,7 @@ class Hanging(OSError):
 
 
 def output_of(words: Sequence[str], patience: float = _PATIENCE) -> Optional[str]:
-    """What a program prints; None where it fails. Hanging when it takes too long: it is killed, and not waited for."""
+    """Return what a program prints; None where it fails. Hanging when it takes too long: it is killed, and not waited for."""
     _abandoned[:] = [one for one in _abandoned if one.poll() is None]
     with tempfile.TemporaryFile() as output:  # a pipe would have to be read, which could hang as well
         program = subprocess.Popen(
@@ -58,7 +58,7 @@ def output_of(words: Sequence[str], patience: float = _PATIENCE) -> Optional[str
 
 
 def read_nvidia_smi(text: str) -> list[Reading]:
-    """What `nvidia-smi --query-gpu=... --format=csv,noheader,nounits` says, a GPU a line."""
+    """Return what `nvidia-smi --query-gpu=... --format=csv,noheader,nounits` says, a GPU a line."""
     return [one for line in text.splitlines() if (one := _nvidia_line(line)) is not None]
 
 
@@ -86,7 +86,7 @@ def _nvidia_line(line: str) -> Optional[Reading]:
 
 
 def read_rocm_smi(text: str) -> list[Reading]:
-    """What `rocm-smi ... --json` says: an object of each card, whose keys differ by release."""
+    """Return what `rocm-smi ... --json` says: an object of each card, whose keys differ by release."""
     cards = _json(text)
     found = []
     for key, card in cards.items() if isinstance(cards, dict) else ():
@@ -122,7 +122,7 @@ def _rocm_card(index: int, card: Mapping[str, object]) -> Reading:
 
 
 def read_amd_smi(text: str) -> list[Reading]:
-    """What `amd-smi metric ... --json` says: a list of GPUs, which newer releases put under `gpu_data`."""
+    """Return what `amd-smi metric ... --json` says: a list of GPUs, which newer releases put under `gpu_data`."""
     document = _json(text)
     gpus = document.get("gpu_data") if isinstance(document, dict) else document
     return [
@@ -176,7 +176,7 @@ def _json(text: str) -> object:
 
 
 def _number(value: object) -> Optional[float]:
-    """The number that a cell begins with; `[N/A]`, `[Not Supported]` and the like are none."""
+    """Return the number that a cell begins with; `[N/A]`, `[Not Supported]` and the like are none."""
     match = re.match(r"\s*\(?(\d+(?:\.\d+)?)", str(value))
     return float(match[1]) if match else None
 
@@ -223,7 +223,7 @@ class Smi:
         self._only = set(indices)
 
     def read(self) -> list[Reading]:
-        """Every GPU; OSError where the program fails or hangs."""
+        """Return every GPU; OSError where the program fails or hangs."""
         text = output_of(self._program.words)
         if text is None:
             raise OSError(f"{self.source} fails")

@@ -92,7 +92,7 @@ class Script:
     """The lines that separate components."""
 
     def effective(self, component: int = 0) -> dict[str, Directive]:
-        """The options of a component by name; of duplicates the last one.
+        """Return the options of a component by name; of duplicates the last one.
 
         Components after the first inherit job name, time limit and the like from it; that is not done here.
         """
@@ -125,7 +125,7 @@ class Script:
         return tuple(one for one in read_shell(body, self.body_start) if not one.text.startswith(_BEGIN))
 
     def commands(self) -> tuple[Command, ...]:
-        """The body's logical lines; none where its interpreter is not a shell."""
+        """Return the body's logical lines; none where its interpreter is not a shell."""
         return self._commands if self.is_shell else ()
 
     @cached_property
@@ -133,7 +133,7 @@ class Script:
         return tuple(one for command in self.commands() for one in simple_commands(command))
 
     def simple_commands(self) -> tuple[Simple, ...]:
-        """The body's simple commands, in order."""
+        """Return the body's simple commands, in order."""
         return self._simple
 
 
@@ -258,7 +258,7 @@ class _Reader:
             at, first = end, False
 
     def _word(self, line: str, at: int) -> tuple[str, int, bool]:
-        """The word that starts here, where it ends, and whether its quotes are closed."""
+        """Return the word that starts here, where it ends, and whether its quotes are closed."""
         found: list[str] = []
         quote = ""
         escaped = False

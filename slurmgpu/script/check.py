@@ -17,24 +17,24 @@ _IGNORE = r"#\s*slurmgpu:\s*ignore[ =]+([\w, -]+)"
 
 
 def paths_of(script: Script, folder: str) -> set[str]:
-    """The absolute paths of which the rules want to know what they are, when sbatch is called in ``folder``."""
+    """Return the absolute paths of which the rules want to know what they are, when sbatch is called in ``folder``."""
     return paths_to_look_at(View(script, Facts(folder=folder)))
 
 
 def python_scripts(script: Script) -> set[str]:
-    """The Python scripts that the script starts, as it writes them."""
+    """Return the Python scripts that the script starts, as it writes them."""
     return {call.script for call in View(script, Facts()).calls if call.script and "$" not in call.script}
 
 
 def shell_scripts(script: Script) -> set[str]:
-    """The shell scripts that the script starts, as it writes them."""
+    """Return the shell scripts that the script starts, as it writes them."""
     return {call.shell_script for call in View(script, Facts()).calls} - {""}
 
 
 def check_script(
     script: Script, facts: Facts, *, ignore: Collection[str] = (), least: Severity = "hint"
 ) -> list[Finding]:
-    """What the rules find, by line; without the rules in ``ignore``, those that the script silences, and lesser ones."""
+    """Return what the rules find, by line; without the rules in ``ignore``, those that the script silences, and lesser ones."""
     view = View(script, facts)
     silenced = _silenced(script)
     found = [
@@ -58,7 +58,7 @@ def _lesser(severity: Severity, least: Severity) -> bool:
 
 
 def _silenced(script: Script) -> dict[int, set[str]]:
-    """The rules that comments silence, by line: on the comment's own line, and the one below a comment line."""
+    """Return the rules that comments silence, by line: on the comment's own line, and the one below a comment line."""
     silenced: dict[int, set[str]] = {}
     for number, text in enumerate(script.lines, 1):
         match = re.search(_IGNORE, text) if "ignore" in text else None

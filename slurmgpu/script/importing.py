@@ -91,7 +91,7 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
 
 
 def _kept(found: Kept, numbers: list[int], body: list[str]) -> str:
-    """Which line is the reason that the job has a script and no command."""
+    """Return which line is the reason that the job has a script and no command."""
     if found.line is None:
         return f"the script's lines stay text (script:): {found.why}"
     text = body[found.line - 1].strip()
@@ -216,7 +216,7 @@ def _shebang(script: Script, name: str) -> tuple[str, list[str]]:
 
 
 def _later_shebang(script: Script) -> int | None:
-    """The line of a #! that is not the first line, with nothing but comments above it."""
+    """Return the line of a #! that is not the first line, with nothing but comments above it."""
     if script.shebang is not None:
         return None
     lines = enumerate(script.lines[: script.body_start - 1], 1)
@@ -243,7 +243,7 @@ def _is_directive(line: str) -> bool:
 
 
 def _options(script: Script) -> tuple[dict[str, Any], dict[int, Key], dict[Key, int]]:
-    """The job's data; the key of the last option of each line of the script; and each key's line."""
+    """Return the job's data; the key of the last option of each line of the script; and each key's line."""
     found = [_last_ones(script, number) for number in range(script.components)]
     data, keys = place([[(one.name, one.value) for one in component] for component in found])
     places: dict[int, Key] = {}
@@ -255,7 +255,7 @@ def _options(script: Script) -> tuple[dict[str, Any], dict[int, Key], dict[Key, 
 
 
 def _last_ones(script: Script, component: int) -> list[Directive]:
-    """A component's options in the order in which they count."""
+    """Return a component's options in the order in which they count."""
     found: dict[str, Directive] = {}
     for one in script.directives:
         if one.component == component:
@@ -265,7 +265,7 @@ def _last_ones(script: Script, component: int) -> list[Directive]:
 
 
 def _checked(data: dict[str, object], script: Script, name: str) -> Job:
-    """The job; InvalidInput where it would not ask for what the script asks for."""
+    """Return the job; InvalidInput where it would not ask for what the script asks for."""
     try:
         job = Job.model_validate_json(json.dumps(data))
         asked = [sorted(one, key=str) for one in asked_of(job)]

@@ -50,7 +50,7 @@ class Kept(NamedTuple):
 
 
 def understand(shebang: str, body: str, data: Mapping[str, Any]) -> Understood | Kept:
-    """The fields that a body stands for, or why it stays text, unless every line of it is understood.
+    """Return the fields that a body stands for, or why it stays text, unless every line of it is understood.
 
     ``data`` is the job so far: its options say how many processes there are.
     """
@@ -150,7 +150,7 @@ class _Body:
 
     @staticmethod
     def _words(command: Command) -> list[str]:
-        """The words of a line that is one simple command, as written."""
+        """Return the words of a line that is one simple command, as written."""
         parts = list(simple_commands(command))
         if command.words is None or command.documents or len(parts) != 1:
             raise Unsure(_NOT_ONE)

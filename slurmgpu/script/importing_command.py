@@ -45,12 +45,12 @@ class Unsure(Exception):
 
 
 def literal(word: str) -> str:
-    """The text of a word in which nothing expands; Unsure otherwise."""
+    """Return the text of a word in which nothing expands; Unsure otherwise."""
     return _read(word, variables=False)
 
 
 def path(word: str) -> str:
-    """A word in which only ``$NAME``, ``${NAME}`` and a leading ``~/`` expand, as a job file has it; else Unsure."""
+    """Return a word in which only ``$NAME``, ``${NAME}`` and a leading ``~/`` expand, as a job file has it; else Unsure."""
     return _read(word, variables=True)
 
 
@@ -99,7 +99,7 @@ _SIZES = {"nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-p
 def read_command(
     words: list[str], job: Job, size: ExactSize
 ) -> tuple[dict[str, object], dict[str, object] | None]:
-    """The fields ``command`` and ``launch``, and the container; Unsure where the line says more than they can."""
+    """Return the fields ``command`` and ``launch``, and the container; Unsure where the line says more than they can."""
     launch: dict[str, object] = {"launcher": "plain"}
     if words[0] == "srun":
         words, options = _srun(words[1:], job)
@@ -146,7 +146,7 @@ def _tasks_are_sure(job: Job) -> bool:
 
 
 def _options(table: Table, words: list[str]) -> tuple[tuple[Option, ...], list[str]]:
-    """The options that words as written begin with, and the words behind them; Unsure where something expands."""
+    """Return the options that words as written begin with, and the words behind them; Unsure where something expands."""
     line = table.read([unquoted(word) for word in words])
     for word in words[: line.end]:
         literal(word)
@@ -156,7 +156,7 @@ def _options(table: Table, words: list[str]) -> tuple[tuple[Option, ...], list[s
 
 
 def _srun(words: list[str], job: Job) -> tuple[list[str], list[str]]:
-    """What srun runs, and its options."""
+    """Return what srun runs, and its options."""
     if not _tasks_are_sure(job):
         raise Unsure("the options leave open how many tasks srun starts on each node")
     options, words = _options(SRUN, words)
@@ -207,7 +207,7 @@ def _container(words: list[str], size: ExactSize) -> tuple[dict[str, object], li
 
 
 def _torchrun(words: list[str], job: Job, size: ExactSize) -> list[str]:
-    """The command that torchrun runs, on one node with a process per GPU; anything else is not sure."""
+    """Return the command that torchrun runs, on one node with a process per GPU; anything else is not sure."""
     if not _tasks_are_sure(job) or size.nodes != 1 or size.tasks != 1 or not size.gpus:
         raise Unsure("torchrun becomes a launcher where the options ask for one node, one task and its GPUs")
     if words[0] == "torchrun":
@@ -290,7 +290,7 @@ _FIELDS: dict[str, tuple[Key, Callable[[str | None], object]]] = {
 
 
 def options_to_data(components: list[Asked]) -> dict[str, object]:
-    """The options of each component of a job as its file holds them, ``exact`` included; no script yet.
+    """Return the options of each component of a job as its file holds them, ``exact`` included; no script yet.
 
     Of an option that is given twice in a component the last counts.
     """
@@ -299,7 +299,7 @@ def options_to_data(components: list[Asked]) -> dict[str, object]:
 
 
 def place(components: list[Asked]) -> tuple[dict[str, object], dict[tuple[int, str], Key]]:
-    """The options of each component as a job's data, and the key of each (component and name)."""
+    """Return the options of each component as a job's data, and the key of each (component and name)."""
     data: dict[str, Any] = {"exact": True}
     keys: dict[tuple[int, str], Key] = {}
     for number, asked in enumerate(components):
@@ -364,7 +364,7 @@ def _get(data: Any, key: Key) -> object:
 
 
 def valid(data: dict[str, object]) -> Job | None:
-    """The job of this data; None where it is not a job."""
+    """Return the job of this data; None where it is not a job."""
     try:
         return Job.model_validate_json(json.dumps(data))
     except ValidationError:
@@ -372,7 +372,7 @@ def valid(data: dict[str, object]) -> Job | None:
 
 
 def asked_of(job: Job) -> list[Asked]:
-    """What the job asks of Slurm, component by component."""
+    """Return what the job asks of Slurm, component by component."""
     first = [(option.name, option.value) for option in exact_options(job)]
     further = [[(option.name, option.value) for option in component_options(one)] for one in job.components]
     return [first, *further]

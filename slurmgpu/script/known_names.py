@@ -121,6 +121,6 @@ def is_known_key(text: str) -> bool:
 
 
 def in_address(text: str) -> str | None:
-    """The password of an address `scheme://user:password@host` in a text, if there is one (RFC 3986, 3.2.1)."""
+    """Return the password of an address `scheme://user:password@host` in a text, if there is one (RFC 3986, 3.2.1)."""
     match = re.search(_IN_ADDRESS, text)
     return match["password"] if match else None

@@ -55,7 +55,7 @@ def mistake(
     place: Callable[[str], str],
     filters: Collection[str],
 ) -> InvalidInput:
-    """What went wrong while ``main`` was laid out; ``place`` says how a message names a template."""
+    """Return what went wrong while ``main`` was laid out; ``place`` says how a message names a template."""
     frames = [
         (one.filename, one.lineno or 1)
         for one in traceback.extract_tb(error.__traceback__)
@@ -73,7 +73,7 @@ def mistake(
 def _explained(
     error: Exception, templates: Mapping[str, str], entered: list[str], text: str, filters: Collection[str]
 ) -> tuple[str, str]:
-    """What is wrong in a line, and the next act."""
+    """Return what is wrong in a line, and the next act."""
     if isinstance(error, TemplateNotFound):
         wanted = str(error.name)
         near = nearest(wanted, templates)
@@ -105,7 +105,7 @@ def _syntax(said: str, filters: Collection[str]) -> tuple[str, str]:
 
 
 def _undefined(said: str, text: str) -> tuple[str, str]:
-    """A variable, or a part of one, that no job has, or not this one."""
+    """Return a variable, or a part of one, that no job has, or not this one."""
     alone = re.match(r"'(\w+)' is undefined", said)
     if alone:
         parts = [one for one in VARIABLES if one.endswith(f".{alone[1]}")]
@@ -153,7 +153,7 @@ class ShellValues(NamedTuple):
 
 
 def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
-    """The plan of a job as the plan of a session in its place, on its first node; None: a shell, or a server.
+    """Return the plan of a job as the plan of a session in its place, on its first node; None: a shell, or a server.
 
     What Slurm is asked for and the environment stay as they are.
     """
@@ -184,7 +184,7 @@ def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
 
 
 def shell_context(plan: Plan, values: ShellValues) -> dict[str, Any]:
-    """The values of ``VARIABLES`` for a session; ``plan`` is `shell_plan`'s."""
+    """Return the values of ``VARIABLES`` for a session; ``plan`` is `shell_plan`'s."""
     named = plan.model_copy(update={"command": plan.command or ("bash",)})
     shared = context(named, SCRIPT_NAME)
     starts = launcher(named.launcher).template
@@ -229,7 +229,7 @@ def render_script(
 def render_shell(
     plan: Plan, templates: Mapping[str, str], values: ShellValues, *, place: Callable[[str], str] = str
 ) -> dict[str, str]:
-    """The files of an interactive session by name: the script that the node runs, and those that it reads.
+    """Return the files of an interactive session by name: the script that the node runs, and those that it reads.
 
     The script is the job's up to where its processes would start; what comes there is in ``shell/``.
     """
@@ -284,7 +284,7 @@ _BY_AN_EXPRESSION = (ArithmeticError, AttributeError, LookupError, RecursionErro
 
 
 def _printed(value: object) -> object:
-    """What ``{{ ... }}`` writes: none would become a word of the script."""
+    """Return what ``{{ ... }}`` writes: none would become a word of the script."""
     if value is None:
         raise TemplateRuntimeError("this prints none: what stands between {{ and }} has no value in this job")
     return value

@@ -143,7 +143,7 @@ class _Reader:
             self.line += 1
 
     def _words(self) -> Iterator[tuple[str, int]]:
-        """The words up to the end of the logical line, each with its line."""
+        """Yield the words up to the end of the logical line, each with its line."""
         while True:
             self._skip_blanks()
             if self.at >= len(self.text) or self.text[self.at] == "\n":
@@ -319,7 +319,7 @@ class _Reader:
 
 
 def pieces(word: str) -> Iterator[tuple[str, str]]:
-    """A word's parts, each with the quote it stands in: none, ``'``, ``"``, or a backslash, which quotes one character.
+    """Yield a word's parts, each with the quote it stands in: none, ``'``, ``"``, or a backslash, which quotes one character.
 
     Quotes within substitutions count as the word's own.
     """
@@ -340,12 +340,12 @@ def pieces(word: str) -> Iterator[tuple[str, str]]:
 
 
 def unquoted(word: str) -> str:
-    """A word without its quotes and backslashes, those within its substitutions included; nothing is expanded."""
+    """Return a word without its quotes and backslashes, those within its substitutions included; nothing is expanded."""
     return "".join(text for _, text in pieces(word)) if re.search(r"[\\'\"]", word) else word
 
 
 def substitutions(word: str) -> Iterator[str]:
-    """The texts of a word's ``$(...)``."""
+    """Yield the texts of a word's ``$(...)``."""
     end = 0
     for match in re.finditer(r"\$\((?!\()", word):
         if match.start() >= end:
@@ -361,7 +361,7 @@ _DEEPEST = 100
 
 
 def simple_commands(command: Command) -> Iterator[Simple]:
-    """The simple commands of a logical line, in order, without the shell's own keywords."""
+    """Return the simple commands of a logical line, in order, without the shell's own keywords."""
     return (simple for simple, _ in placed_commands([command]))
 
 

@@ -22,7 +22,7 @@ __all__ = ["SCRIPT_NAME", "VARIABLES", "container_words", "context", "launch_lin
 
 
 def launch_lines(plan: Plan) -> dict[str, object]:
-    """What the launcher's template lays out: ``srun``, and the ``lines`` that follow it and the container."""
+    """Return what the launcher's template lays out: ``srun``, and the ``lines`` that follow it and the container."""
     starter = launcher(plan.launcher)
     lines = starter.lines(plan)
     if plan.profile is not None:
@@ -41,7 +41,7 @@ def launch_lines(plan: Plan) -> dict[str, object]:
 
 
 def _side_by_side(plan: Plan) -> list[dict[str, object]]:
-    """What the template of each step that runs beside others lays out."""
+    """Return what the template of each step that runs beside others lays out."""
     alike = [plan.of_step(step) for step in plan.steps]
     meeting = [launcher(one.launcher).meeting(one) for one in alike]
     numbers = iter(range(len(alike)))
@@ -73,7 +73,7 @@ def _following(step: PlannedStep) -> str:
 
 
 def _srun_beside_others(plan: Plan, step: PlannedStep, one: Plan) -> str:
-    """The srun of a step, told of its share and its nodes; what it sees comes before it."""
+    """Return the srun of a step, told of its share and its nodes; what it sees comes before it."""
     first, behind = step.first_node, step.first_node + step.nodes
     hosts = f"hosts_{step.component}"
     listed = f"{hosts}[{first}]" if step.nodes == 1 else f"{hosts}[*]:{first}:{step.nodes}"
@@ -142,7 +142,7 @@ def _srun(plan: Plan, options: tuple[str, ...]) -> str:
 
 
 def _lone_step(plan: Plan) -> str | None:
-    """The step of a command that the batch shell would start itself, if only srun enters its image."""
+    """Return the step of a command that the batch shell would start itself, if only srun enters its image."""
     image = _by_srun(plan)
     return (
         " ".join(("srun --nodes=1 --ntasks=1", *map(shell_word, plan.srun_options), *image))
@@ -165,7 +165,7 @@ class _Entry(TypedDict):
 
 
 def _entry(plan: Plan, container: Container) -> _Entry:
-    """What a runtime is told of the job."""
+    """Return what a runtime is told of the job."""
     binds = [job_path(bind) for bind in container.binds]
     if _run(plan) is not None:
         # A task of an array writes into a folder of its own below the one that has the code.
@@ -176,7 +176,7 @@ def _entry(plan: Plan, container: Container) -> _Entry:
 
 
 def container_words(plan: Plan) -> str | None:
-    """What comes before the command to run it in the image, as one text of shell; None where nothing does."""
+    """Return what comes before the command to run it in the image, as one text of shell; None where nothing does."""
     container = plan.environment.container
     if container is None:
         return None
@@ -304,7 +304,7 @@ VARIABLES = {
 
 
 def context(plan: Plan, script_name: str) -> dict[str, Any]:
-    """The values of ``VARIABLES``: finished lines and quoted words, no models."""
+    """Return the values of ``VARIABLES``: finished lines and quoted words, no models."""
     environment = plan.environment
     context = {
         "login_shell": plan.login_shell,
@@ -394,7 +394,7 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> list[tuple[str, str | N
 
 
 def _options(plan: Plan) -> Iterator[str]:
-    """What comes after ``#SBATCH``, line by line; a bare word begins each further component."""
+    """Yield what comes after ``#SBATCH``, line by line; a bare word begins each further component."""
     yield from (_directive(option.name, option.value) for option in plan.options)
     for component in plan.components:
         yield "hetjob"
@@ -449,7 +449,7 @@ def _conda(plan: Plan) -> dict[str, str | None] | None:
 
 
 def _venv(plan: Plan) -> dict[str, object] | None:
-    """The script that activates the virtual environment; the shell's ``.`` would take ``-x/...`` for an option."""
+    """Return the script that activates the virtual environment; the shell's ``.`` would take ``-x/...`` for an option."""
     found = plan.environment.python.activated
     if found is None or found.kind not in ("venv", "uv"):
         return None
@@ -494,7 +494,7 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
 
 
 def _run(plan: Plan) -> dict[str, object] | None:
-    """The run directory, for what writes into it."""
+    """Return the run directory, for what writes into it."""
     writes = plan.tended or plan.debug or plan.profile is not None
     if plan.train is None and plan.own_loop is None and not writes:
         return None
@@ -517,7 +517,7 @@ _DEBUG = {
 
 
 def _debugging(plan: Plan) -> dict[str, str]:
-    """What is exported to find a fault; the job's own variables win."""
+    """Return what is exported to find a fault; the job's own variables win."""
     given = {*plan.variables, *plan.secrets}
     return {name: value for name, value in _DEBUG.items() if plan.debug and name not in given}
 
@@ -552,7 +552,7 @@ def _pieces(word: str) -> list[str]:
 
 
 def _train(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What differs from the defaults; the first start writes down the rest."""
+    """Return what differs from the defaults; the first start writes down the rest."""
     defaults = {
         name: field.get_default(call_default_factory=True)
         for name, field in TrainSettings.model_fields.items()
@@ -604,7 +604,7 @@ def _own_stage(plan: Plan) -> str | None:
 
 
 def _stage(plan: Plan) -> dict[str, object] | None:
-    """What is copied to the nodes' own disks and back."""
+    """Return what is copied to the nodes' own disks and back."""
     if plan.stage is None and plan.packed is None:
         return None
     stage = plan.stage or Stage.model_construct()
@@ -635,7 +635,7 @@ def _stage(plan: Plan) -> dict[str, object] | None:
 
 
 def _packed(plan: Plan, packed: Packed) -> dict[str, object]:
-    """The environment that is unpacked on the nodes' own disks."""
+    """Return the environment that is unpacked on the nodes' own disks."""
     python = plan.environment.python
     exports: list[str] = []
     if packed.kind == "uv":
@@ -665,7 +665,7 @@ def _copy(path: str, one: StageIn) -> str:
 
 
 def _traps(plan: Plan) -> Iterator[dict[str, str]]:
-    """What the shell does for which signals; TERM asks for an end, whoever sends it."""
+    """Yield what the shell does for which signals; TERM asks for an end, whoever sends it."""
     if plan.steps:
         yield {"signal": "TERM", "does": "told_to_end=yes"}
         for name in ("USR1", "USR2"):

@@ -75,7 +75,7 @@ class Slurm(Commands):
         name: str | None = None,
         most: int | None = None,
     ) -> Discovered:
-        """The whole cluster as ``user`` sees it, by 5 to 8 commands, ``most`` at most.
+        """Return the whole cluster as ``user`` sees it, by 5 to 8 commands, ``most`` at most.
 
         ``look_around`` tells what only the login node shows; it is asked when Slurm has answered. ``groups`` are the
         user's: hidden partitions of others are left out.

@@ -207,7 +207,7 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> subproc
 def _answer_of(
     process: subprocess.Popen[bytes], name: str, timeout: float, env: Mapping[str, str]
 ) -> tuple[bytes, bytes]:
-    """What the command says, and a word to the person who waits for it; TimeoutExpired after `timeout`."""
+    """Return what the command says, and a word to the person who waits for it; TimeoutExpired after `timeout`."""
     if timeout <= PATIENCE:
         return process.communicate(timeout=timeout)
     try:
@@ -223,7 +223,7 @@ def _answer_of(
 
 
 def _doubt_about_configuration(env: Mapping[str, str]) -> str:
-    """Why the wait may be in vain: without its file, Slurm looks for a cluster by name, and takes its time."""
+    """Return why the wait may be in vain: without its file, Slurm looks for a cluster by name, and takes its time."""
     named = env.get("SLURM_CONF")
     return (
         f" (SLURM_CONF is {named}, and no such file is here)" if named and not Path(named).is_file() else ""
@@ -303,7 +303,7 @@ class Commands:
             note_change(self.env)  # whatever came of it
 
     def oldest(self, first: int = 0) -> float:
-        """The age in seconds of the oldest answer since the ``first`` of the shelf's; 0.0 where all were asked for."""
+        """Return the age in seconds of the oldest answer since the ``first`` of the shelf's; 0.0 where all were asked for."""
         return max(self.shelf.ages[first:], default=0.0) if self.shelf is not None else 0.0
 
     def count(self, command: str) -> int:

@@ -38,7 +38,7 @@ def build(
     groups: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Discovered:
-    """The cluster that Slurm described. ``groups`` are the user's: hidden partitions of others are left out."""
+    """Return the cluster that Slurm described. ``groups`` are the user's: hidden partitions of others are left out."""
     return _Build(told, around, groups).run(date, name)
 
 
@@ -99,7 +99,7 @@ class _Build:
         return Discovered(cluster, self.remarks, told.calls, told.seconds)
 
     def _sound(self, field: str, key: str, records: list[Record] | None) -> list[Record]:
-        """The records without those whose names no profile could hold; these are said to be left out."""
+        """Return the records without those whose names no profile could hold; these are said to be left out."""
         for record in records or ():
             if not sound(record[key]):
                 self.hidden[field] = f"left out: {record[key]!r}, which no option could name"
@@ -114,7 +114,7 @@ class _Build:
         )
 
     def _listed_kinds(self) -> list[Kind]:
-        """The kinds of node in the partitions' order."""
+        """Return the kinds of node in the partitions' order."""
         names = dict.fromkeys(
             host for record in self.records for host in expand(known(record.get("Nodes", "")) or "")
         )
@@ -181,7 +181,7 @@ class _Build:
     def _without_unknown_qos(
         self, partitions: dict[str, Partition], qos: dict[str, object]
     ) -> dict[str, Partition]:
-        """A partition's own QOS that accounting does not show is said to be hidden: nothing can be checked by it."""
+        """Say that a partition's own QOS is hidden where accounting does not show it: nothing can be checked by it."""
         for name, partition in partitions.items():
             if qos and partition.own_qos and partition.own_qos not in qos:
                 self.hidden[f"partitions.{name}.own_qos"] = (
@@ -287,6 +287,6 @@ def _reservations(records: list[Record]) -> dict[str, Reservation]:
 
 
 def _moment(text: str) -> str | None:
-    """The cluster's own time, which a login node shares."""
+    """Return the cluster's own time, which a login node shares."""
     found = moment(text)
     return f"{found.astimezone():%Y-%m-%d %H:%M:%S}" if found else None

@@ -23,7 +23,7 @@ def sound(name: str) -> bool:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The names in a list with commas, each once."""
+    """Return the names in a list with commas, each once."""
     return tuple(dict.fromkeys(word for word in text.split(",") if sound(word)))
 
 
@@ -36,7 +36,7 @@ _LIFTS: dict[str, Lift] = {
 
 
 def duration(text: str) -> Duration | None:
-    """A limit of time as Slurm prints it; None: it prints none."""
+    """Return a limit of time as Slurm prints it; None: it prints none."""
     if text.upper() in {"UNLIMITED", "INFINITE"}:
         return Duration(None)
     found = seconds(text)
@@ -91,7 +91,7 @@ def _fewest(*texts: str) -> int | None:
 
 
 def limits_of(row: Record, *above: Record) -> Limits:
-    """The limits of a QOS, or of an association and, with ``above``, its account: one job's, a user's, all jobs'.
+    """Return the limits of a QOS, or of an association and, with ``above``, its account: one job's, a user's, all jobs'.
 
     Limits for each account (MaxTRESPerAccount) hold for all jobs that the user's own are part of, and count so.
     """
@@ -126,7 +126,7 @@ def limits_of(row: Record, *above: Record) -> Limits:
 
 
 def preemptible_qos(rows: Iterable[Record], config: Mapping[str, str]) -> set[str]:
-    """The QOS whose jobs others may stop (PreemptType=preempt/qos)."""
+    """Return the QOS whose jobs others may stop (PreemptType=preempt/qos)."""
     rows = list(rows)
     if not config.get("PreemptType", "").endswith("/qos"):
         return set()
@@ -139,7 +139,7 @@ def preemptible_qos(rows: Iterable[Record], config: Mapping[str, str]) -> set[st
 
 
 def qos_rule(row: Record, *, preemptible: bool) -> QosRule:
-    """The rule of one QOS."""
+    """Return the rule of one QOS."""
     flags = words(row["flags"])
     description = row["description"].strip()
     try:
@@ -161,7 +161,7 @@ def qos_rule(row: Record, *, preemptible: bool) -> QosRule:
 def associations_of(
     user: Iterable[Record], accounts: Iterable[Record]
 ) -> tuple[tuple[Association, ...], str | None]:
-    """The user's associations, by account and partition, and the default account."""
+    """Return the user's associations, by account and partition, and the default account."""
     above = {row["account"]: row for row in accounts if not row["user"]}
     found: list[Association] = []
     default = None

@@ -72,7 +72,7 @@ def read_gres(text: str) -> NodeGres:
 
 
 def memory_in_name(name: str) -> int | None:
-    """The GB that a type or feature names: 3g.40gb, nvidia_a100_80gb_pcie, v100-32; the last one counts."""
+    """Return the GB that a type or feature names: 3g.40gb, nvidia_a100_80gb_pcie, v100-32; the last one counts."""
     found = re.findall(r"(\d{1,4})(?:gb|g(?![a-z0-9.]))", name.lower())
     if not found:
         found = re.findall(r"[a-z]\w*-(\d{2,3})$", name.lower())
@@ -80,7 +80,7 @@ def memory_in_name(name: str) -> int | None:
 
 
 def well_known_memory(name: str) -> tuple[int, tuple[int, ...]] | None:
-    """The GB of a well-known model by its name, the smallest that is sold, and the other sizes; None: not known."""
+    """Return the GB of a well-known model by its name, the smallest that is sold, and the other sizes; None: not known."""
     model = well_known(name)
     return (model.memory, model.other_sizes) if model else None
 
@@ -118,7 +118,7 @@ class Groups:
 def kinds_of(
     nodes: Iterable[Record], *, whole_cores: bool, spec_usable: bool
 ) -> dict[str, tuple[Kind, bool]]:
-    """Each node's kind by its name, and whether it takes jobs now.
+    """Return each node's kind by its name, and whether it takes jobs now.
 
     ``whole_cores``: Slurm gives out cores, not their threads (CR_Core, CR_Socket). ``spec_usable``: jobs may have
     what is set apart for the system (AllowSpecResourcesUsage).
@@ -131,7 +131,7 @@ def kinds_of(
 
 
 def state_words(state: str) -> tuple[str, ...]:
-    """The words of a node's state, `IDLE+CLOUD+DRAIN*`, without the marks behind them."""
+    """Return the words of a node's state, `IDLE+CLOUD+DRAIN*`, without the marks behind them."""
     return tuple(word.rstrip("*~#!%$@^-") for word in state.split("+"))
 
 
@@ -171,7 +171,7 @@ def groups_of(
     *,
     gpus_counted: bool,
 ) -> Groups:
-    """A partition's nodes by kind, in the order in which Slurm takes them: by weight, then by name.
+    """Return a partition's nodes by kind, in the order in which Slurm takes them: by weight, then by name.
 
     ``types`` names the GPU type of kinds whose gres has none, or one that does not tell them apart;
     ``gpus_counted``: a partition's totals name its GPUs (AccountingStorageTRES=gres/gpu).
@@ -362,7 +362,7 @@ def _guess(result: GpuTypes, key: str, name: str) -> GpuType:
 
 
 def _feature(kind: Kind) -> tuple[str, int] | None:
-    """The feature that says how large a node's GPUs are."""
+    """Return the feature that says how large a node's GPUs are."""
     for feature in kind.features:
         gb = memory_in_name(feature)
         if gb is not None:
@@ -376,7 +376,7 @@ _STATES = {"DOWN": "down", "DRAIN": "drain", "INACTIVE": "inactive"}
 def partition_of(
     record: Record, config: Mapping[str, str], nodes: tuple[NodeGroup, ...], *, preemptible: bool
 ) -> Partition:
-    """The partition with these nodes; what it does not say itself, slurm.conf says for all."""
+    """Return the partition with these nodes; what it does not say itself, slurm.conf says for all."""
     jobs = _defaults(config.get("JobDefaults", "")) | _defaults(record.get("JobDefaults", ""))
     per_cpu = _memory(record, "DefMemPerCPU")
     if per_cpu is None and _memory(record, "DefMemPerNode") is None:

@@ -131,7 +131,7 @@ def parse_histories(text: str) -> Histories:
 
 
 def _starts(text: str, bad: list[str], notes: list[str]) -> Iterator[Start]:
-    """Each start with the steps in the rows behind it."""
+    """Yield each start with the steps in the rows behind it."""
     record: dict[str, str] | None = None
     job_id: JobId | None = None
     steps: list[Step] = []
@@ -173,7 +173,7 @@ def _start(record: dict[str, str], job_id: JobId, steps: list[Step]) -> Start:
 
 
 def _that_ran(job: JobStatus, record: dict[str, str]) -> JobStatus:
-    """The row of a start that ended in a requeue: the job waits again, and this start held its nodes all the same."""
+    """Return the row of a start that ended in a requeue: the job waits again, and this start held its nodes all the same."""
     elapsed, start = whole(record["ElapsedRaw"]), moment(record["Start"])
     if not job.state.is_waiting or job.end is None or start is None or not elapsed:
         return job
@@ -191,7 +191,7 @@ def _times(step: Step) -> list[float]:
 
 
 def _histories(starts: list[Start]) -> Iterator[History]:
-    """The jobs that one id stood for, each with its starts."""
+    """Yield the jobs that one id stood for, each with its starts."""
     if len(starts) > 1:
         starts.sort(key=lambda one: one.job.submit or one.job.start or _LONG_AGO)
     group = starts[:1]

@@ -103,7 +103,7 @@ class NodeNow:
 
 
 def nodes_of(records: Iterable[Record], config: Mapping[str, str]) -> list[NodeNow]:
-    """The nodes of these records, in the controller's order; ``config`` is slurm.conf's."""
+    """Return the nodes of these records, in the controller's order; ``config`` is slurm.conf's."""
     records = list(records)
     kinds = kinds_of(
         records,
@@ -188,7 +188,7 @@ def _as_gres(allocated: str) -> str:
 
 
 def _spread(count: int, gpus: Mapping[str, int]) -> dict[str, int]:
-    """A number without types, over the types in their order."""
+    """Return a number without types, over the types in their order."""
     result = {}
     for name, there in gpus.items():
         result[name] = min(there, count)
@@ -211,7 +211,7 @@ class PartitionNow:
 
 
 def partitions_of(records: Iterable[Record], config: Mapping[str, str]) -> dict[str, PartitionNow]:
-    """The partitions by name."""
+    """Return the partitions by name."""
     return {
         one["PartitionName"]: PartitionNow(
             name=one["PartitionName"],
@@ -240,7 +240,7 @@ class ReservationNow:
 
 
 def reservations_of(records: Iterable[Record]) -> dict[str, ReservationNow]:
-    """The reservations by name."""
+    """Return the reservations by name."""
     return {
         one["ReservationName"]: ReservationNow(
             name=one["ReservationName"],
@@ -265,7 +265,7 @@ class License:
 
 
 def licenses_of(records: Iterable[Record]) -> dict[str, License]:
-    """The licences by name."""
+    """Return the licences by name."""
     return {
         one["LicenseName"]: License(whole(one.get("Total", "")), whole(one.get("Free", "")))
         for one in records

@@ -69,12 +69,12 @@ class Holder:
     """By Slurm's name, and the TRES behind a slash where it has them: `GrpTRES/gres/gpu`, `MaxJobsPU`."""
 
     def limit(self, *names: str) -> Limit | None:
-        """The first of these that is limited."""
+        """Return the first of these that is limited."""
         found = (self.limits.get(name) for name in names)
         return next((one for one in found if one is not None and one.most is not None), None)
 
     def use(self, name: str) -> int | None:
-        """What is used of something, limited or not; None: it is not counted."""
+        """Return what is used of something, limited or not; None: it is not counted."""
         found = self.limits.get(name)
         return found.used if found else None
 
@@ -87,7 +87,7 @@ class Book:
     default_account: str | None = None
 
     def find(self, kind: str, **what: str) -> Holder | None:
-        """The holder of a kind whose fields have these values."""
+        """Return the holder of a kind whose fields have these values."""
         return next(
             (
                 one
@@ -177,7 +177,7 @@ def _records(text: str) -> Iterator[str]:
 
 
 def _qos(record: str, names: Mapping[str, str]) -> Iterator[Holder]:
-    """A QOS, and what it lets each account and each user have; users stand there by their numbers."""
+    """Yield a QOS, and what it lets each account and each user have; users stand there by their numbers."""
     match = re.match(r"QOS=([^\s(]+)", record)
     name = match[1] if match else ""
     own, _, rest = record.partition("Account Limits")
@@ -196,7 +196,7 @@ _FIRST_WITH_EXCLUSIVE = 25
 
 
 def _missing_parent(book: Book, account: str) -> str | None:
-    """The first account above another that the book does not have."""
+    """Return the first account above another that the book does not have."""
     seen = set[str]()
     while account and account not in seen:
         seen.add(account)
@@ -275,7 +275,7 @@ class Present:
         return self._read("queue", queue_command(partitions), parse_queue)
 
     def asked(self, number: int) -> list[Asked]:
-        """What a job asks for, by its plain number: a row for each task of an array that is by itself."""
+        """Return what a job asks for, by its plain number: a row for each task of an array that is by itself."""
         if self._has_exclusive:
             command = asked_command(number, exclusive=True)
             found = self._read("request", command, partial(parse_asked, exclusive=True), clean_it=False)
@@ -290,14 +290,14 @@ class Present:
         return release is not None and int(release[1]) >= _FIRST_WITH_EXCLUSIVE
 
     def book(self, user: str, account: str, qos: Sequence[str]) -> Book | None:
-        """The limits of a user, an account and some QOS, with what is used of them."""
+        """Return the limits of a user, an account and some QOS, with what is used of them."""
         if self.hides("usage") or self.hides("users"):
             self.unknown["limits"] = "this site does not show its users what others use (PrivateData)"
             return None
         return self._read("limits", book_command(user, account, qos), parse_book)
 
     def with_parents(self, book: Book, user: str, account: str) -> Book:
-        """The book with the accounts above an account: a command for each of these, five at most."""
+        """Return the book with the accounts above an account: a command for each of these, five at most."""
         for _ in range(_MOST_PARENTS):
             above = _missing_parent(book, account)
             more = self._read("limits", book_command(user, above, ()), parse_book) if above else None
@@ -309,7 +309,7 @@ class Present:
         return book
 
     def associations(self, user: str) -> tuple[tuple[Association, ...], str | None] | None:
-        """The user's accounts with their QOS and limits, from accounting, and the default account."""
+        """Return the user's accounts with their QOS and limits, from accounting, and the default account."""
         found = self._read(
             "associations",
             show.user_command(user, self.cluster or ""),
@@ -318,7 +318,7 @@ class Present:
         return None if found is None else associations_of(found, ())
 
     def qos_rules(self) -> dict[str, QosRule] | None:
-        """The limits of all QOS, from accounting."""
+        """Return the limits of all QOS, from accounting."""
         found = self._read("qos", show.qos_command(), lambda text: show.rows(text, show.QOS_FIELDS))
         return None if found is None else {one["name"]: qos_rule(one, preemptible=False) for one in found}
 

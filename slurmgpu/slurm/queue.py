@@ -138,7 +138,7 @@ def _gpus(allocated: str, per_job: str, per_node: str, nodes: int | None) -> Gpu
 
 
 def _memory(tres: str) -> int | None:
-    """The MiB in `cpu=4,mem=16G,node=1`."""
+    """Return the MiB in `cpu=4,mem=16G,node=1`."""
     match = re.search(r"(?:^|,)mem=([^,]+)", tres)
     found = size(match[1], "M") if match else None
     return None if found is None else -(-found // 1024**2)

@@ -118,13 +118,13 @@ def command(
 
 
 def asking(fields: Iterable[str]) -> list[str]:
-    """The beginning of every sacct command: rows of these fields that can be told apart whatever is in them."""
+    """Return the beginning of every sacct command: rows of these fields that can be told apart whatever is in them."""
     argv = ["sacct", "--noheader", "--parsable", f"--delimiter={SEPARATOR}", "--noconvert"]
     return [*argv, f"--format={','.join(fields)}"]
 
 
 def whose(user: str | None, ids: Sequence[int], since: datetime | None) -> list[str]:
-    """The options that say which jobs: by id, or those of a user (None: everybody) since a moment."""
+    """Return the options that say which jobs: by id, or those of a user (None: everybody) since a moment."""
     if ids:
         return [f"--jobs={','.join(str(i) for i in ids)}"]
     argv = ["--allusers" if user is None else f"--user={user}"]
@@ -135,7 +135,7 @@ _EVEN = 600
 
 
 def even(since: datetime) -> datetime:
-    """The last full ten minutes before a moment: processes that ask from there on, one after the other, ask the same."""
+    """Return the last full ten minutes before a moment: processes that ask from there on, one after the other, ask the same."""
     return since - timedelta(seconds=since.timestamp() % _EVEN)
 
 
@@ -155,7 +155,7 @@ def read(
 
 
 def absence(answer: Answer, kind: type[T]) -> T | None:
-    """What is known where accounting gave no answer; None where it did."""
+    """Return what is known where accounting gave no answer; None where it did."""
     if meaning_of(answer) == "answered":
         return None  # without its database it may end with 0, and no row
     silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text
@@ -289,7 +289,7 @@ _SAMPLER = "slurmgpu-sampler"
 
 
 def highest_exit_code(told: int | None, steps: Iterable[Step]) -> int | None:
-    """The highest exit code of a job's own steps; ``told``: the DerivedExitCode of its row, where there is one.
+    """Return the highest exit code of a job's own steps; ``told``: the DerivedExitCode of its row, where there is one.
 
     Of a step that ends after its batch script, the row may say 0.
     """

@@ -25,7 +25,7 @@ NOT_OF_SALLOC = frozenset({
 
 
 def command(options: Sequence[Option], step: Sequence[str]) -> list[str]:
-    """The words of salloc for a job's options; ``step`` is what its srun is told, the command at the end.
+    """Return the words of salloc for a job's options; ``step`` is what its srun is told, the command at the end.
 
     The step overlaps with all others (--overlap): whoever works in it starts further steps on the same CPUs and GPUs. It
     is no part of an MPI program (--mpi=none), and its variables speak of the job (--preserve-env).
@@ -92,7 +92,7 @@ def hear(line: str) -> Heard | None:
 
 
 def refusal(said: Sequence[str], rc: int) -> SlurmGpuError:
-    """The error for a salloc that ended without nodes, from its own words."""
+    """Return the error for a salloc that ended without nodes, from its own words."""
     text = "\n".join(said)
     answer = Answer(("salloc",), rc, "", text)
     if meaning_of(answer) in ("no answer", "lost"):

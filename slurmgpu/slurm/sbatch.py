@@ -264,7 +264,7 @@ def classify(answer: Answer) -> Outcome:
 
 
 def _job_id(stdout: str) -> tuple[int, str | None] | None:
-    """The last line that is an id: sites print their banners before it."""
+    """Return the last line that is an id: sites print their banners before it."""
     for line in reversed(stdout.split("\n")):
         match = _ID_LINE.fullmatch(line.strip())
         if match:

@@ -100,7 +100,7 @@ class Shelf:
         self.after = max(self.after, self.heard.get(command, 0.0))
 
     def answer(self, argv: Sequence[str], env: Mapping[str, str], ask: Callable[[], Answer]) -> Answer | None:
-        """The newest answer that will do, or else a new one, which the others may take then.
+        """Return the newest answer that will do, or else a new one, which the others may take then.
 
         None with ``kept_only`` where there never was one.
         """
@@ -138,7 +138,7 @@ class Shelf:
         self.heard[command] = complete
 
     def _found(self, place: Path, argv: Sequence[str], came: float) -> _Kept | None:
-        """What will do of what there is, for one who came at a moment (and may have waited since)."""
+        """Return what will do of what there is, for one who came at a moment (and may have waited since)."""
         wanted = tuple(argv)
         kept = _read(place.with_suffix(".answer"))
         if kept and kept.asked is not None and kept.answer.argv == wanted:
@@ -154,12 +154,12 @@ class Shelf:
 
 
 def shelf_here(floor: float = FLOOR, env: Mapping[str, str] | None = None) -> Shelf:
-    """The shelf of this user on this machine, for one look at what is so now."""
+    """Return the shelf of this user on this machine, for one look at what is so now."""
     return Shelf(own_folder(os.environ if env is None else env), floor, floor)
 
 
 def own_folder(environ: Mapping[str, str]) -> Path | None:
-    """A folder that this user alone may enter, made where it is missing; None where there can be none.
+    """Return a folder that this user alone may enter, made where it is missing; None where there can be none.
 
     In the folder that the system makes for a user's session, else in the machine's temporary folder, else in the user's
     cache, which machines may share: there each has its own.
@@ -222,7 +222,7 @@ def _changed(folder: Path) -> float:
 
 
 def _name_of(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """The name of a question's files: the words, the cluster that is asked, by which program."""
+    """Return the name of a question's files: the words, the cluster that is asked, by which program."""
     words = [_span(word) for word in argv]
     conf = env.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
     try:

@@ -320,5 +320,5 @@ def clean(text: str) -> str:
 
 
 def said(answer: Answer) -> str:
-    """What a command said instead of an answer, in one line."""
+    """Return what a command said instead of an answer, in one line."""
     return " ".join(clean(answer.text).split())[:200] or f"nothing, with exit status {answer.rc}"

@@ -110,7 +110,7 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 
 def _below(work_dir: str | None, path: str | None) -> str | None:
-    """The whole path of a log; 26.05 gives the default as it is, slurm-%j.out."""
+    """Return the whole path of a log; 26.05 gives the default as it is, slurm-%j.out."""
     if not path or path.startswith("/"):
         return path or None
     return f"{work_dir}/{path}" if work_dir else None

@@ -60,7 +60,7 @@ MORE_UNREAD = "more rows that cannot be read were left out"
 
 
 def each_row(text: str, fields: int, bad: list[str]) -> Iterator[list[str]]:
-    """The rows of `rows`, one at a time, so that a hundred thousand need not be held at once; others go to `bad`."""
+    """Yield the rows of `rows`, one at a time, so that a hundred thousand need not be held at once; others go to `bad`."""
     held = ""
     # Not splitlines(), which would also break at \x1e, \x85 and U+2028 inside a name.
     for line in _lines(text):
@@ -85,7 +85,7 @@ def each_row(text: str, fields: int, bad: list[str]) -> Iterator[list[str]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The text's lines without a second copy of all of them."""
+    """Yield the text's lines without a second copy of all of them."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]
@@ -297,7 +297,7 @@ _WORDS: tuple[tuple[str, Meaning], ...] = (
 
 
 def meaning_of(answer: Answer) -> Meaning:
-    """What an answer means. An exit status of 0 alone says little: squeue and sacct have it with an error and no row.
+    """Return what an answer means. An exit status of 0 alone says little: squeue and sacct have it with an error and no row.
 
     Rows that came are an answer, whatever is said beside them.
     """
@@ -358,7 +358,7 @@ _MOST_INDICES = 100_000
 
 
 def _indices(tasks: str) -> Iterator[int]:
-    """The indices of a list such as `[0-4,7,10-20:5%2]`, as many as any array has."""
+    """Yield the indices of a list such as `[0-4,7,10-20:5%2]`, as many as any array has."""
     for low, high, step in _spans(tasks):
         yield from range(low, min(high, low + _MOST_INDICES * step) + 1, step)
 
@@ -393,7 +393,7 @@ _PATTERN = re.compile(r"(%%|%([0-9]*)([jJAaxuNtnsbr])|%[0-9]+|[^%]+|%)")
 
 @lru_cache(maxsize=1024)
 def _parts(pattern: str) -> tuple[tuple[str, str, int], ...] | None:
-    """A pattern's texts, and its letters with their widths; None where releases differ. Many jobs have the same."""
+    """Return a pattern's texts, and its letters with their widths; None where releases differ. Many jobs have the same."""
     parts = []
     for match in _PATTERN.finditer(pattern):
         text, width, letter = match.groups()

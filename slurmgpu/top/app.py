@@ -43,7 +43,7 @@ class View(Screen[None]):
         """Look at the files of what is shown."""
 
     def head(self) -> Text:
-        """Which cluster, as of when; where Slurm is silent, how old that is."""
+        """Return which cluster, as of when; where Slurm is silent, how old that is."""
         seen = self.top.seen
         if seen is None:
             return Text(

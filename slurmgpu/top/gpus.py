@@ -104,7 +104,7 @@ class GpusScreen(View):
 
 
 def free_lines(found: GpusNow, *, bars: bool = True) -> list[Text]:
-    """What is free, as lines: the whole cluster by type, then each partition with what a job of mine could get."""
+    """Return what is free, as lines: the whole cluster by type, then each partition with what a job of mine could get."""
     lines = [
         Text(f"{what}: unknown; {printable(why)}", style="yellow") for what, why in found.unknown.items()
     ]

@@ -118,7 +118,7 @@ class LogScreen(View):
 
 
 def _harmless(line: str) -> Text:
-    """A line in its colours; what else it would do to a terminal is spelled out."""
+    """Return a line in its colours; what else it would do to a terminal is spelled out."""
     harmless = Harmless(redraws=False)
     text = Text.from_ansi(harmless.text(line.expandtabs().rpartition("\r")[2] or line) + harmless.end())
     return (

@@ -101,7 +101,7 @@ class JobPane(VerticalScroll):
 
     @staticmethod
     def _key(line: Line) -> str:
-        """What is told counts as long as nothing has changed."""
+        """Return what is told counts as long as nothing has changed."""
         return f"{key_of(line)} {line.job.state.value} {line.job.restarts} {line.job.reason}"
 
     def _draw(self) -> None:

@@ -61,7 +61,7 @@ def chart(
 
 
 def bar(part: int, whole: int, width: int) -> str:
-    """How much of a whole is used, as a bar."""
+    """Return how much of a whole is used, as a bar."""
     filled = round(part / whole * width) if whole else 0
     return "█" * filled + "░" * (width - filled)
 
@@ -75,7 +75,7 @@ def _means(values: Sequence[float], count: int) -> list[float]:
 
 
 def _heading(text: str) -> Text:
-    """The line above a section."""
+    """Return the line above a section."""
     return Text(text, style="bold")
 
 
@@ -144,7 +144,7 @@ def _run(detail: Detail, width: int) -> Iterator[Text]:
 
 
 def _folded(text: str, width: int, *, hang: int = 2) -> Iterator[Text]:
-    """A line that is too long goes on further in, by `hang` columns more than it begins."""
+    """Fold a text: what is too long goes on further in, by `hang` columns more than it begins."""
     inside = " " * (2 + len(text) - len(text.lstrip()) + hang)
     lines = textwrap.wrap(text, width, initial_indent="  ", subsequent_indent=inside, break_on_hyphens=False)
     return (Text(line) for line in lines or [""])
@@ -211,7 +211,7 @@ def _gpus(detail: Detail, width: int) -> Iterator[Text]:
 
 
 def _use(gpu: GpuSummary) -> str:
-    """A GPU's figures; what was not measured is left out."""
+    """Return a GPU's figures; what was not measured is left out."""
     total = f" of {gpu.memory_total / 2**30:.0f}" if gpu.memory_total else ""
     return "  ".join(
         filter(
@@ -247,7 +247,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(lines: Sequence[Line], now: datetime, width: int, *, doubtful: bool = False) -> Rows:
-    """The lines as cells; with `doubtful` each state has a question mark, since it may have changed."""
+    """Return the lines as cells; with `doubtful` each state has a question mark, since it may have changed."""
     lines = lines[:MOST]
     views = [JobView(line, now) for line in lines]
     texts = {key: [cell(key, view) or "-" for view in views] for key in _KEYS}

@@ -152,7 +152,7 @@ def _require_torch() -> None:
 
 
 def _locate(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Path, Path]:
-    """The settings file and the run directory, from the argument and SLURMGPU_RUN_DIR; either is enough."""
+    """Return the settings file and the run directory, from the argument and SLURMGPU_RUN_DIR; either is enough."""
     named = environment.get("SLURMGPU_RUN_DIR", "")
     if len(arguments) > 1 or (arguments and arguments[0].startswith("-")):
         raise SettingsError(f"takes one argument, the path of a train.json; got {' '.join(arguments)}")
@@ -182,7 +182,7 @@ def _explain(ranks: Ranks, error: BaseException, advice: Sequence[str]) -> None:
 
 
 def _from_the_users_code(trace: Optional[TracebackType]) -> Optional[TracebackType]:
-    """The traceback from the first frame that is neither ours nor a library's; all of it where there is none."""
+    """Return the traceback from the first frame that is neither ours nor a library's; all of it where there is none."""
     python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     ours = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *python))
     found = trace

@@ -51,7 +51,7 @@ class Average:
         torch._foreach_lerp_(self._own(), self._now(), self._share)
 
     def _own(self) -> list[torch.Tensor]:
-        """The averages; of a sharded model this rank's pieces."""
+        """Return the averages; of a sharded model this rank's pieces."""
         return self._averages if self._sharded is None else [local(each) for each in self._averages]
 
     def _now(self) -> list[torch.Tensor]:
@@ -95,7 +95,7 @@ class Average:
                 piece.copy_(before)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The averages by the names of their parameters."""
+        """Return the averages by the names of their parameters."""
         return {name: self._averages[place] for name, place in self._places.items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

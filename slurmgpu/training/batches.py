@@ -19,14 +19,14 @@ _DEPTH = 6  # of objects in objects
 
 
 def to_device(batch: object, device: torch.device) -> object:
-    """The batch on the device; from pinned memory the copy does not wait."""
+    """Return the batch on the device; from pinned memory the copy does not wait."""
     if device.type == "cpu":
         return batch
     return move(batch, device)
 
 
 def move(batch: object, device: torch.device) -> object:
-    """The batch on the device, whichever that is."""
+    """Return the batch on the device, whichever that is."""
 
     def its_own(value: Any) -> object:
         try:
@@ -38,14 +38,14 @@ def move(batch: object, device: torch.device) -> object:
 
 
 def own_copy(value: Any) -> Any:
-    """The value on the CPU, with tensors of its own: a part of a larger one would keep, and send, all of it."""
+    """Return the value on the CPU, with tensors of its own: a part of a larger one would keep, and send, all of it."""
     return _each(
         value, lambda tensor: tensor.detach().to("cpu", copy=True), "to", lambda its_own: its_own.to("cpu")
     )
 
 
 def pinned(batch: object) -> object:
-    """The batch in pinned memory, from where it can be copied during a step."""
+    """Return the batch in pinned memory, from where it can be copied during a step."""
     return _each(batch, _pin, "pin_memory", lambda value: value.pin_memory())
 
 
@@ -56,7 +56,7 @@ def _pin(tensor: torch.Tensor) -> torch.Tensor:
 def _each(
     batch: object, act: Callable[[torch.Tensor], torch.Tensor], method: str, its_own: Callable[[Any], object]
 ) -> object:
-    """The batch with each tensor acted on; an object that has the method itself does it itself."""
+    """Return the batch with each tensor acted on; an object that has the method itself does it itself."""
     if isinstance(batch, torch.Tensor):
         return act(batch)
     if type(batch) not in (dict, list, tuple) and callable(getattr(batch, method, None)):
@@ -90,7 +90,7 @@ def keep_for(batch: object, stream: torch.cuda.Stream) -> None:
 
 
 def tensors(value: object, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
-    """The tensors in a batch, those in the attributes of objects too."""
+    """Yield the tensors in a batch, those in the attributes of objects too."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (str, bytes, int, float, type(None))) or not depth:

@@ -60,7 +60,7 @@ class Beside:
             )
 
     def changed(self) -> list[str]:
-        """The names of tensors that are not as they were at the start: no checkpoint holds them."""
+        """Return the names of tensors that are not as they were at the start: no checkpoint holds them."""
         now = dict(self._tensors())
         return [
             name
@@ -70,7 +70,7 @@ class Beside:
 
 
 def _named(user: object) -> dict[str, nn.Module]:
-    """The modules by the names that the methods use for them."""
+    """Return the modules by the names that the methods use for them."""
     found: dict[str, nn.Module] = {}
     todo, seen = ["loss", "step", "evaluate"], {"loss", "step", "evaluate"}
     file = getattr(type(user), "__module__", None)
@@ -91,7 +91,7 @@ def _named(user: object) -> dict[str, nn.Module]:
 
 
 def _meanings(user: object, name: str) -> Iterator[tuple[object, Mapping[str, object]]]:
-    """What a name is on the task: its own attribute, and that of each of its classes; with the globals seen there."""
+    """Yield what a name is on the task: its own attribute, and that of each of its classes; with the globals seen there."""
     for space in (getattr(user, "__dict__", {}), *(vars(kind) for kind in type(user).__mro__)):
         if name in space:
             value = space[name]
@@ -115,7 +115,7 @@ def _names_in(value: object) -> Iterable[str]:
 
 
 def _modules(name: str, value: object) -> Iterator[tuple[str, nn.Module]]:
-    """The module, or those of a list or mapping, with their names."""
+    """Yield the module, or those of a list or mapping, with their names."""
     if isinstance(value, nn.Module):
         yield name, value
     elif isinstance(value, (list, tuple, dict)):

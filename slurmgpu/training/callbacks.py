@@ -39,7 +39,7 @@ class Callbacks:
     def around(
         self, take: Callable[[int], None], model: torch.nn.Module, at: Callable[[], int]
     ) -> Callable[[int], None]:
-        """A step that tells of its end, if the task wants to know; ``at`` gives the steps before it."""
+        """Return a step that tells of its end, if the task wants to know; ``at`` gives the steps before it."""
         told = self._task.callback("on_step_end")
         if told is None:
             return take

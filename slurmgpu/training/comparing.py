@@ -78,7 +78,7 @@ def compare_as_asked(run_dir: Path) -> None:
 
 
 def _differing(one: Any, other: Any, place: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Where two values differ, and the square of their distance."""
+    """Yield where two values differ, and the square of their distance."""
     import torch
 
     where = ".".join(place)
@@ -104,7 +104,7 @@ def _differing(one: Any, other: Any, place: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _bits(tensor: Any) -> Any:
-    """The bytes of a tensor: a NaN is equal to itself, and 0 is not -0."""
+    """Return the bytes of a tensor: a NaN is equal to itself, and 0 is not -0."""
     import torch
 
     flat = tensor.detach().to_dense().contiguous().reshape(-1)

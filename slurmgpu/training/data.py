@@ -82,7 +82,7 @@ class Fetch:
         self._own: Optional[list[Seed]] = None  # looked for in the process that draws
 
     def __getitem__(self, pieces: list[Piece]) -> object:
-        """The samples of the pieces, collated."""
+        """Return the samples of the pieces, collated."""
         if self._tensors is not None:
             return self._select(pieces)
         found: list[object] = []
@@ -113,7 +113,7 @@ class Fetch:
             set_seed(seed)
 
     def _look(self, base: int, index: int) -> list[Seed]:
-        """What seeds the dataset's own generators, those too that it makes when it is first asked for a sample."""
+        """Return what seeds the dataset's own generators, those too that it makes when it is first asked for a sample."""
         seed = sample_seed(base, index)
         drawing = [self.dataset, *([] if self._collate is None else used_by(self._collate))]
         self._own = find(*drawing)
@@ -145,7 +145,7 @@ class Fetch:
         ]
 
     def _selected(self, keys: Iterable[list[Piece]]) -> Iterator[list[torch.Tensor]]:
-        """The batches out of tensors, gathered several at a time and then cut: a few calls instead of many."""
+        """Yield the batches out of tensors, gathered several at a time and then cut: a few calls instead of many."""
         assert self._tensors is not None
         keys = iter(keys)
         sample = sum(tensor[:1].nbytes for tensor in self._tensors)
@@ -160,7 +160,7 @@ class Fetch:
             ahead = max(1, min(_MOST_AHEAD, _BLOCK // (sizes[0] * sample or 1)))
 
     def here(self, keys: Iterable[list[Piece]]) -> Iterator[object]:
-        """The batches fetched in this process, whose own random state stays as it is."""
+        """Yield the batches fetched in this process, whose own random state stays as it is."""
         if self._tensors is not None:
             yield from self._selected(keys)
             return
@@ -168,7 +168,7 @@ class Fetch:
 
 
 def keeping_random_state(batches: Iterable[T]) -> Iterator[T]:
-    """The same batches; what is drawn for them in this process does not move its random state."""
+    """Yield the same batches; what is drawn for them in this process does not move its random state."""
     iterator = iter(batches)
     while True:
         numpy = sys.modules.get("numpy")
@@ -194,7 +194,7 @@ class UnlikeError(Exception):
         self._error = error
 
     def text(self, name: str) -> str:
-        """What is wrong, and what to do; with a name for the sample."""
+        """Return what is wrong, and what to do; with a name for the sample."""
         return (
             f"the dataset's samples do not make a batch: {name} {self._what} "
             f"(torch's default_collate says: {type(self._error).__name__}: {self._error}); "
@@ -207,7 +207,7 @@ class UnlikeError(Exception):
 
 
 def collated(samples: list[object], collate: Optional[Collate]) -> object:
-    """A batch of samples, made by the task or by torch.
+    """Return a batch of samples, made by the task or by torch.
 
     Raises:
         UnlikeError: torch's way does not fit the samples.
@@ -261,7 +261,7 @@ def train_batches(
     workers: int,
     collate: Optional[Collate] = None,
 ) -> Iterator[object]:
-    """The batches of a rank's shares, on its device; on a GPU the next one is copied during the step."""
+    """Return the batches of a rank's shares, on its device; on a GPU the next one is copied during the step."""
     keys = (order.pieces(start, stop) for start, stop, _ in chosen)
     fetch = Fetch(dataset, seed, collate, notices=group.ranks.first)
     batches = _batches(fetch, keys, group, workers, persistent=False)
@@ -277,7 +277,7 @@ def eval_batches(
     workers: int,
     collate: Optional[Collate] = None,
 ) -> tuple[Iterable[object], list[int]]:
-    """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
+    """Return the batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
     own = torch.arange(min(group.data.rank, len(dataset)), len(dataset), group.data.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
     keys: list[list[Piece]] = [[(0, part, None)] for part in parts]
@@ -403,7 +403,7 @@ def auto_workers(cpus: int) -> int:
 
 
 def _gpu_tensor(value: object, depth: int) -> Optional[torch.Tensor]:
-    """A tensor on a GPU in what a data set keeps: in its attributes, the data sets in it, the first of its lists."""
+    """Return a tensor on a GPU in what a data set keeps: in its attributes, the data sets in it, the first of its lists."""
     if isinstance(value, torch.Tensor):
         return value if value.is_cuda else None
     inner: Iterable[object] = ()
@@ -420,7 +420,7 @@ def _gpu_tensor(value: object, depth: int) -> Optional[torch.Tensor]:
 
 
 def ahead(batches: Iterator[object], device: torch.device) -> Iterator[object]:
-    """The batches on the device; on a GPU the next one is copied during the step."""
+    """Return the batches on the device; on a GPU the next one is copied during the step."""
     return _Ahead(batches, device) if device.type == "cuda" else batches
 
 

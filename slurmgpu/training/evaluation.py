@@ -55,7 +55,7 @@ class _Set(NamedTuple):
     """Batches of the rank that has the most: on a sharded model all ranks make as many forward passes."""
 
     def called(self, measure: str) -> str:
-        """The name of a measure; with one set alone its own."""
+        """Return the name of a measure; with one set alone its own."""
         return f"{self.name}/{measure}" if self.name else measure
 
 
@@ -130,7 +130,7 @@ class Evaluation:
         return None if found is None else list(found[0])
 
     def run(self, model: torch.nn.Module) -> Optional[Results]:
-        """The task's measures over all test sets.
+        """Return the task's measures over all test sets.
 
         None when the run is about to stop: then it is broken off, on all ranks, and done after the resume.
         ``model`` is the bare one: a wrapper's forward may talk to other ranks, which can have fewer batches.
@@ -145,7 +145,7 @@ class Evaluation:
     def _measured(
         self, model: torch.nn.Module
     ) -> Optional[tuple[dict[str, float], list[list[list[str]]], list[Rows]]]:
-        """What ``_conclude`` needs: the measures of all ranks, the names of their outputs, and this rank's outputs."""
+        """Return what ``_conclude`` needs: the measures of all ranks, the names of their outputs, and this rank's outputs."""
         group, watch = self._group, self._watch
         group.share_buffers(model)
         # What is saved is rank 0's, or of a sharded model each rank's.
@@ -221,7 +221,7 @@ class Evaluation:
         return bool(self._group.sum(wanted) > 0)
 
     def _stand_in(self, data: Data) -> object:
-        """A batch of the first sample."""
+        """Return a batch of the first sample."""
         alone = Group(Ranks(), self._group.device)
         batches, _ = eval_batches(data, 1, alone, seed=0, workers=0, collate=self._task.collate)
         return next(iter(batches))
@@ -289,7 +289,7 @@ class Evaluation:
         return Results({**values, **more}, found.texts)
 
     def _gather(self, names: list[list[str]], own: Rows) -> dict[str, list[Any]]:
-        """A set's outputs of each rank by name, on rank 0; one after the other, because they may be large."""
+        """Return a set's outputs of each rank by name, on rank 0; one after the other, because they may be large."""
         wanted = dict.fromkeys(name for part in names for name in part)
         found = {name: self._group.collect(own.pop(name, None)) for name in wanted}
         return {
@@ -297,7 +297,7 @@ class Evaluation:
         }
 
     def _drawn_together(self, model: torch.nn.Module) -> Results:
-        """What the task generates, by all ranks at once: a sharded model's forward pass needs all of them.
+        """Return what the task generates, by all ranks at once: a sharded model's forward pass needs all of them.
 
         They draw the same, so that they go the same way.
         """
@@ -315,7 +315,7 @@ class Evaluation:
         values: Mapping[str, float],
         drawn: Results,
     ) -> Results:
-        """What rank 0 finds, beside what was ``drawn`` already."""
+        """Return what rank 0 finds, beside what was ``drawn`` already."""
         found: dict[str, float] = {}
         for each, outputs in zip(self._sets, gathered):
             if outputs:
@@ -334,7 +334,7 @@ class Evaluation:
 
 
 def trained_sums(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The sum of each parameter that is trained: a fraction of what it costs to look at each value."""
+    """Return the sum of each parameter that is trained: a fraction of what it costs to look at each value."""
     settle(model)
     trained = [each.detach() for each in model.parameters() if each.requires_grad]
     # Those of fp16 would overflow in fp16. Of sharded ones it is this rank's piece.

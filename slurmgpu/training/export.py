@@ -80,7 +80,7 @@ def export_like(folder: Path, target: Path, part: str, like: Path) -> dict[str, 
 
 
 def _sizes(value: object) -> Iterator[int]:
-    """The number of values in each tensor, however deep it lies."""
+    """Yield the number of values in each tensor, however deep it lies."""
     from .saving.pieces import is_note
 
     if is_note(value):
@@ -96,7 +96,7 @@ def _sizes(value: object) -> Iterator[int]:
 
 
 def _by_name(state: Mapping[object, object], folder: Path, part: str) -> Mapping[object, object]:
-    """A state that a safetensors file can hold: tensors by name, and nothing else."""
+    """Return a state that a safetensors file can hold: tensors by name, and nothing else."""
     from .saving.pieces import is_note
 
     others = [name for name, each in state.items() if not (is_note(each) or hasattr(each, "numel"))]
@@ -109,7 +109,7 @@ def _by_name(state: Mapping[object, object], folder: Path, part: str) -> Mapping
 
 
 def _find(folder: Path, part: str) -> Mapping[object, object]:
-    """A task's model has its own file; everything else is in a file with others, by name."""
+    """Return the files of a state: a task's model has its own, everything else is in one with others, by name."""
     own_loop = folder / "state.pt"
     if part in ("model", "raw") and not own_loop.exists():
         return plain_names(_weights(folder, part), wrapped=False)
@@ -122,7 +122,7 @@ def _find(folder: Path, part: str) -> Mapping[object, object]:
 
 
 def _weights(folder: Path, part: str) -> Mapping[object, object]:
-    """A task's model, with the average of its weights where there is one, unless it is to be ``raw``."""
+    """Return a task's model, with the average of its weights where there is one, unless it is to be ``raw``."""
     model = _mapping(_load(folder / "model.pt"), folder, part)
     if part == "raw" or not averaged(folder, part):
         return model

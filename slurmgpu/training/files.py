@@ -63,7 +63,7 @@ class Digest:
         self._file.flush()
 
     def facts(self) -> Facts:
-        """What a manifest says of the file."""
+        """Return what a manifest says of the file."""
         return {"bytes": self._size, "sha256": self._sha256.hexdigest()}
 
 
@@ -96,7 +96,7 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none, or it cannot be read."""
+    """Return the JSON object in a file; empty where there is none, or it cannot be read."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def free_name(path: Path) -> Path:
-    """The path with a number behind it, the first for which nothing is there."""
+    """Return the path with a number behind it, the first for which nothing is there."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(1))
     return next(each for each in numbered if not each.exists())
 
@@ -138,7 +138,7 @@ def is_there(path: Path) -> bool:
 
 
 def patiently(act: Callable[[], T]) -> T:
-    """The result of ``act``, tried again after a system error that may pass."""
+    """Return the result of ``act``, tried again after a system error that may pass."""
     for seconds in _PATIENCE:
         try:
             return act()

@@ -36,7 +36,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 
 
 def find(*values: object) -> list[Seed]:
-    """What seeds each generator that the values can reach, always in the same order; none of the global ones."""
+    """Return what seeds each generator that the values can reach, always in the same order; none of the global ones."""
     numpy = sys.modules.get("numpy")
     found: list[Seed] = []
     for number, value in enumerate(reach(*values)):
@@ -46,7 +46,7 @@ def find(*values: object) -> list[Seed]:
 
 
 def reach(*values: object) -> list[Any]:
-    """Each generator that the values can reach, always in the same order; none of the global ones."""
+    """Return each generator that the values can reach, always in the same order; none of the global ones."""
     numpy = sys.modules.get("numpy")
     seen = {id(torch.default_generator), id(getattr(random, "_inst", None))}
     if numpy is not None:
@@ -104,7 +104,7 @@ def used_by(method: object) -> list[object]:
 
 
 def states_of(generators: Iterable[Any]) -> list[list[Any]]:
-    """The states of generators as plain values, each with its kind."""
+    """Return the states of generators as plain values, each with its kind."""
     return [[type(each).__name__, _plain(_state(each))] for each in generators]
 
 
@@ -139,7 +139,7 @@ def _state(generator: Any) -> Any:
 
 
 def _bits(generator: Any) -> Any:
-    """What a generator of numpy draws its bits from."""
+    """Return what a generator of numpy draws its bits from."""
     return getattr(generator, "bit_generator", generator)
 
 
@@ -150,7 +150,7 @@ def _plain(state: Any) -> Any:
 
 
 def _like(now: Any, saved: Any) -> Any:
-    """The saved values, as arrays where the state has arrays now."""
+    """Return the saved values, as arrays where the state has arrays now."""
     if isinstance(now, Mapping):
         return {name: _like(now.get(name), each) for name, each in saved.items()}
     return sys.modules["numpy"].array(saved, now.dtype) if hasattr(now, "dtype") else saved
@@ -161,7 +161,7 @@ def _set_bits(bits: Any, seed: int) -> None:
 
 
 def _inside(value: object) -> Iterable[object]:
-    """What an object holds, as far as a generator may lie there."""
+    """Return what an object holds, as far as a generator may lie there."""
     if isinstance(value, (types.FunctionType, types.MethodType)):
         return _of_function(value)
     if isinstance(value, functools.partial):
@@ -184,7 +184,7 @@ def _inside(value: object) -> Iterable[object]:
 
 
 def own_attributes(module: torch.nn.Module) -> dict[str, Any]:
-    """What a module keeps beside what each module has: parameters, buffers, modules, hooks."""
+    """Return what a module keeps beside what each module has: parameters, buffers, modules, hooks."""
     return {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
 
 
@@ -197,7 +197,7 @@ def _names(slots: Any) -> tuple[str, ...]:
 
 
 def _of_class(kind: type) -> list[object]:
-    """The methods and the attributes of a class, unless it is a library's."""
+    """Return the methods and the attributes of a class, unless it is a library's."""
     if (kind.__module__ or "").partition(".")[0] in _LIBRARIES:
         return []
     found = []
@@ -255,7 +255,7 @@ def digest(value: object) -> object:
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
-    """A tensor's values as they lie in memory; of a sparse one, nothing."""
+    """Return a tensor's values as they lie in memory; of a sparse one, nothing."""
     if tensor.layout is not torch.strided:
         return b""
     whole = tensor.detach().cpu().contiguous()

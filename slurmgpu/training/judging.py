@@ -94,7 +94,7 @@ class Judge:
         return self._best is not None and self._record is not None and self._record["step"] == step
 
     def facts(self, step: int) -> dict[str, object]:
-        """What the manifest of a step says."""
+        """Return what the manifest of a step says."""
         if self._unsaved is not None and self._unsaved["step"] == step:  # once more
             self._earlier, self._record, self._unsaved = self._record, self._unsaved, None
         return {"best": self._record, "early_stop": self._patience}
@@ -130,7 +130,7 @@ class Judge:
         self._record = None
 
     def describe_end(self) -> str:
-        """Why the training ends early."""
+        """Return why the training ends early."""
         assert self._stop is not None
         assert self._patience is not None
         metric, known = self._stop["metric"], self._patience

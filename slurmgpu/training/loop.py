@@ -133,7 +133,7 @@ class Loop:
         self.after_first: Optional[Callable[[], None]] = None
 
     def _make_model(self, cfg: Config) -> torch.nn.Module:
-        """The task's model with its first weights, whole on the device, or cut."""
+        """Return the task's model with its first weights, whole on the device, or cut."""
         task, settings, session, group = self.task, self.settings, self.session, self.group
         staged = pipeline.is_asked_for(settings, group)
         self.sharded = session.sharded = staged or fully.is_asked_for(settings, group)
@@ -292,7 +292,7 @@ class Loop:
         )
 
     def _shares(self) -> Iterator[Share]:
-        """What this rank takes from here to the end."""
+        """Return what this rank takes from here to the end."""
         ranks, batch = self.group.data, self.settings.batch_size
         start, end = self.position.samples, self._end()
         return shares(start, end, batch, self.micro, rank=ranks.rank, world_size=ranks.world_size)
@@ -321,13 +321,13 @@ class Loop:
         self.evaluation.close()
 
     def order_mark(self) -> Optional[int]:
-        """A number that tells whether the order of the epoch last trained on is as it was; None: no need."""
+        """Return a number that tells whether the order of the epoch last trained on is as it was; None: no need."""
         if self.order is None:
             return None
         return self.order.mark(max(0, self.position.samples - 1) // self.samples)
 
     def of_epochs(self, epoch: float) -> str:
-        """An epoch as a line of progress names it; a stream has none."""
+        """Return an epoch as a line of progress names it; a stream has none."""
         return "" if self.stream is not None else f"epoch {epoch:g}/{self._epochs()}  "
 
     @property
@@ -345,7 +345,7 @@ class Loop:
         return self.settings.most_epochs or -(-self._end() // self.samples)
 
     def _end(self) -> int:
-        """The position, in samples, at which the epochs are through, or the steps where these alone are counted."""
+        """Return the position, in samples, at which the epochs are through, or the steps where these alone are counted."""
         epochs, position, batch = self.settings.most_epochs, self.position, self.settings.batch_size
         if epochs is None:
             assert self.settings.max_steps is not None
@@ -364,14 +364,14 @@ class Loop:
         return max(0, steps)
 
     def sizes(self) -> list[tuple[str, int]]:
-        """The samples of the steps from here on: of the last one, and of those before it."""
+        """Return the samples of the steps from here on: of the last one, and of those before it."""
         steps, batch = self.remaining_steps(), self.settings.batch_size
         last = min(batch, self._end() - self.position.samples - (steps - 1) * batch)
         found = [("the training's last step", last)] if steps and last < batch else []
         return [("each step", batch), *found] if steps > len(found) else found
 
     def last_step(self) -> int:
-        """The number of the step at which this start ends."""
+        """Return the number of the step at which this start ends."""
         end = self.position.step + self.remaining_steps()
         return end if self.limit is None else min(self.limit, end)
 
@@ -440,7 +440,7 @@ class Loop:
         self.position.evaluated = self.epoch
 
     def _next_event(self) -> int:
-        """The next step after which something other than a line of metrics may be due."""
+        """Return the next step after which something other than a line of metrics may be due."""
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
         if self.after_first is not None:
             return step + 1
@@ -493,7 +493,7 @@ class Loop:
         return self.task.has("finish") or self.task.has("sample")
 
     def _also_of_later_batches(self, names: list[str]) -> Optional[list[str]]:
-        """The names of all measures, where those of the first batch lack one that the training goes by.
+        """Return the names of all measures, where those of the first batch lack one that the training goes by.
 
         A later batch may have it: the whole test set is evaluated before a metric is refused.
         """
@@ -619,7 +619,7 @@ class Loop:
         return self.group.device.type == "cuda"
 
     def health(self) -> Union[torch.Tensor, list[float]]:
-        """The open losses' totals and, on rank 0, a number that is finite as long as all trained parameters are.
+        """Return the open losses' totals and, on rank 0, a number that is finite as long as all trained parameters are.
 
         A finite loss may have a gradient that is not: the parameters show it a step before the next loss does. Of a sharded
         model each rank sees its own.

@@ -14,7 +14,7 @@ _WRAPPED = "module."
 
 
 def plain_names(state: Mapping[object, object], *, wrapped: bool) -> dict[object, object]:
-    """The state under the plain model's names: without torch.compile's, and if ``wrapped`` without DDP's.
+    """Return the state under the plain model's names: without torch.compile's, and if ``wrapped`` without DDP's.
 
     DDP's is removed only where all names begin with it: a model may have a part named module.
     """

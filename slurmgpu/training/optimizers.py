@@ -53,7 +53,7 @@ class Several:
             each.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each, by name."""
+        """Return the state of each, by name."""
         return {name: each.state_dict() for name, each in self.named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ class Schedules:
             each.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each, by name."""
+        """Return the state of each, by name."""
         return {name: plain_state(each) for name, each in self.named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -103,12 +103,12 @@ def _same_names(what: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> 
 
 
 def by_name(optimizer: Optimizer) -> dict[str, torch.optim.Optimizer]:
-    """The optimizers by name."""
+    """Return the optimizers by name."""
     return optimizer.named if isinstance(optimizer, Several) else {MAIN: optimizer}
 
 
 def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> Optimizer:
-    """The task's optimizers, or AdamW with the settings' lr and weight_decay, in one kernel on a GPU."""
+    """Return the task's optimizers, or AdamW with the settings' lr and weight_decay, in one kernel on a GPU."""
     if task.has("optimizers"):
         return Several(task.optimizers(model, cfg))
     if task.has("optimizer"):
@@ -120,7 +120,7 @@ def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> Optimizer
 
 
 def _groups(model: torch.nn.Module, cfg: Config) -> list[dict[str, Any]]:
-    """All parameters that are trained; with ``no_decay`` those with fewer than two dimensions in a group of their own."""
+    """Return all parameters that are trained; with ``no_decay`` those with fewer than two dimensions in a group of their own."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not cfg.no_decay:
         return [{"params": trained}]
@@ -131,13 +131,13 @@ def _groups(model: torch.nn.Module, cfg: Config) -> list[dict[str, Any]]:
 
 
 def left_out(model: torch.nn.Module, optimizer: Optimizer) -> list[str]:
-    """The names of parameters that are to be trained, and that no optimizer has."""
+    """Return the names of parameters that are to be trained, and that no optimizer has."""
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     return [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in held]
 
 
 def unknown_options(task: Task, optimizer: Optimizer) -> list[str]:
-    """What the task's groups for the default optimizer set, and it does not have: torch takes it without a word."""
+    """Return what the task's groups for the default optimizer set, and it does not have: torch takes it without a word."""
     if isinstance(optimizer, Several) or not task.has("parameter_groups"):
         return []
     ours = {"params", "param_names", "name", "initial_lr", *optimizer.defaults}
@@ -145,7 +145,7 @@ def unknown_options(task: Task, optimizer: Optimizer) -> list[str]:
 
 
 def learning_rates(optimizer: Optimizer) -> dict[str, float]:
-    """The learning rate of the first group, and with several optimizers that of each, as metrics."""
+    """Return the learning rate of the first group, and with several optimizers that of each, as metrics."""
     found = {"learning_rate": float(optimizer.param_groups[0]["lr"])}
     if isinstance(optimizer, Several):
         for name, each in optimizer.named.items():
@@ -188,28 +188,28 @@ def load_state(optimizer: Optimizer, saved: Mapping[str, Any], *, keep_groups: b
 
 
 def states_in(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What an optimizer, or each of several by name, keeps for its parameters."""
+    """Return what an optimizer, or each of several by name, keeps for its parameters."""
     if "param_groups" in saved:
         return dict(saved["state"])
     return {name: states_in(each) for name, each in saved.items()}
 
 
 def without_states(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved state of an optimizer, or of several, without what it keeps for its parameters."""
+    """Return a saved state of an optimizer, or of several, without what it keeps for its parameters."""
     if "param_groups" in saved:
         return {**saved, "state": {}}
     return {name: without_states(each) for name, each in saved.items()}
 
 
 def with_states(saved: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved state, with more of what it keeps for its parameters."""
+    """Return the saved state, with more of what it keeps for its parameters."""
     if "param_groups" in saved:
         return {**saved, "state": {**saved["state"], **states}}
     return {name: with_states(each, states[name]) for name, each in saved.items()}
 
 
 def with_groups_of(late: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved state, with the groups (and so the rates) of a later one without states."""
+    """Return the saved state, with the groups (and so the rates) of a later one without states."""
     if "param_groups" in late:
         return {**late, "state": saved["state"]}
     return {name: with_groups_of(each, saved[name]) for name, each in late.items()}
@@ -259,7 +259,7 @@ def driven(
     *,
     must_know: bool = False,
 ) -> tuple[Driven, ...]:
-    """All optimizers as the steps drive them; ``must_know``: also without a schedule, whether a step has been taken."""
+    """Return all optimizers as the steps drive them; ``must_know``: also without a schedule, whether a step has been taken."""
     schedules: Mapping[str, LRScheduler] = {}
     if schedule is not None:
         schedules = schedule.named if isinstance(schedule, Schedules) else {MAIN: schedule}

@@ -32,7 +32,7 @@ def mix(*numbers: int) -> int:
 
 
 def sample_seed(base: int, index: int) -> int:
-    """The 32-bit seed of one sample's randomness; ``base`` is ``mix(seed, epoch)``."""
+    """Return the 32-bit seed of one sample's randomness; ``base`` is ``mix(seed, epoch)``."""
     return ((base + index * _GOLDEN) & _MASK) >> 32
 
 
@@ -62,7 +62,7 @@ class Order:
         self._permutation = torch.empty(0)
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The samples from one position up to another, epoch by epoch."""
+        """Return the samples from one position up to another, epoch by epoch."""
         first = start - self._begin
         if first >= 0 and stop <= self._begin + self.samples:  # within the epoch at hand, as nearly always
             place = first if self.repeats else None
@@ -79,11 +79,11 @@ class Order:
         return found
 
     def indices(self, epoch: int) -> torch.Tensor:
-        """The samples of an epoch, in order."""
+        """Return the samples of an epoch, in order."""
         return torch.randperm(self.samples, generator=self._generator(epoch))
 
     def mark(self, epoch: int) -> Optional[int]:
-        """A number that tells whether an epoch's order is as it was; None where size and seed say so already."""
+        """Return a number that tells whether an epoch's order is as it was; None where size and seed say so already."""
         return None
 
     def _generator(self, epoch: int) -> torch.Generator:

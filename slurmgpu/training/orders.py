@@ -27,7 +27,7 @@ _POOL = 50  # steps' worth of samples that are sorted together
 
 
 def make_order(task: Task, dataset: Data, cfg: Config, settings: Settings, group: Group) -> Order:
-    """The order that the task asks for, the same on every rank; a shuffle where it says nothing.
+    """Return the order that the task asks for, the same on every rank; a shuffle where it says nothing.
 
     Raises:
         TrainingError: the ranks would take samples in different orders, and so some twice and others never.
@@ -55,7 +55,7 @@ def _make_order(task: Task, dataset: Data, cfg: Config, settings: Settings, grou
 
 
 def _drawn(task: Task, dataset: Data, cfg: Config, epoch: int, group: Group) -> torch.Tensor:
-    """The task's order of an epoch, from generators seeded by the epoch; the training's random state stays as it is.
+    """Return the task's order of an epoch, from generators seeded by the epoch; the training's random state stays as it is.
 
     It is asked for ahead of the epoch, and for each checkpoint: what it draws must not depend on when.
     """
@@ -75,7 +75,7 @@ class _Marked(Order):
         self._mark: tuple[int, Optional[int]] = (-1, None)
 
     def mark(self, epoch: int) -> Optional[int]:
-        """A checksum of an epoch's samples."""
+        """Return a checksum of an epoch's samples."""
         if self._mark[0] != epoch:
             self._mark = epoch, zlib.crc32(raw_bytes(self.indices(epoch)))
         return self._mark[1]
@@ -110,7 +110,7 @@ class Bucketed(_Marked):
         self._lengths, self._batch = lengths, batch
 
     def indices(self, epoch: int) -> torch.Tensor:
-        """The samples step by step, those of a step alike."""
+        """Return the samples step by step, those of a step alike."""
         generator, batch, samples = self._generator(epoch), self._batch, self.samples
         shuffled = torch.randperm(samples, generator=generator)
         rank = torch.empty(samples, dtype=torch.int64)
@@ -141,7 +141,7 @@ class Own(_Marked):
         super().__init__(len(give(0)), seed)
 
     def indices(self, epoch: int) -> torch.Tensor:
-        """What the task gives for the epoch."""
+        """Return what the task gives for the epoch."""
         found = self._give(epoch)
         if len(found) != self.samples:
             raise TrainingError(

@@ -37,7 +37,7 @@ class Outputs:
         self._fresh = {}
 
     def whole(self) -> Rows:
-        """All rows, in the order they came; nothing is kept."""
+        """Return all rows, in the order they came; nothing is kept."""
         self._settle()
         return {name: _joined(name, self._batches.pop(name)) for name in list(self._batches)}
 
@@ -52,7 +52,7 @@ def _joined(name: str, batches: list[Any]) -> Union[torch.Tensor, list[Any]]:
 
 
 def in_order(name: str, parts: Sequence[Any], samples: int) -> Union[torch.Tensor, list[Any]]:
-    """The rows of all ranks as the samples lie in the test set: the ranks take turns, sample by sample."""
+    """Return the rows of all ranks as the samples lie in the test set: the ranks take turns, sample by sample."""
     there = parts[:samples]  # further ranks have no sample
     first = there[0]
     if isinstance(first, list) and all(isinstance(part, list) for part in there):

@@ -189,7 +189,7 @@ class Run:
         self._stepping = True
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left, of 0 to ``count`` - 1; the last batch of each ends with it.
+        """Yield the epochs that are left, of 0 to ``count`` - 1; the last batch of each ends with it.
 
         What stands behind ``batches`` in the loop's body (an evaluation, a scheduler) is done once for each epoch: a run
         that stopped before it was through does it after the resume.
@@ -379,7 +379,7 @@ class Run:
         return True
 
     def _fitted(self, part: Any, saved: Any) -> Any:
-        """A saved state, cut over the ranks as the part is now."""
+        """Return a saved state, cut over the ranks as the part is now."""
         pieces, rank = self._session.pieces, self._group.ranks.rank
         if isinstance(part, torch.nn.Module):
             return fit_model(saved, part.state_dict(), pieces, rank)
@@ -400,7 +400,7 @@ class Run:
         self._session.save(self.step, lambda: {"state.pt": states}, lambda: self._own(states), facts)
 
     def _own(self, states: Mapping[str, Any]) -> dict[str, object]:
-        """What is this rank's alone; with one process all is in the common part."""
+        """Return what is this rank's alone; with one process all is in the common part."""
         if not self._group.together:
             return {}
         buffers = {
@@ -411,7 +411,7 @@ class Run:
         return {"parts": {name: states[name] for name in self._apart()}, "buffers": buffers}
 
     def _apart(self) -> list[str]:
-        """The parts of which each rank has its own."""
+        """Return the parts of which each rank has its own."""
         common = (torch.nn.Module, *_COMMON)
         return [name for name, part in self._parts.items() if not isinstance(part, common)]
 
@@ -449,7 +449,7 @@ def _ranks(environment: Mapping[str, str]) -> Ranks:
 
 
 def _whole(value: Any) -> Any:
-    """A tensor of which each rank has a piece, put together; anything else as it is."""
+    """Return a tensor of which each rank has a piece, put together; anything else as it is."""
     return value.full_tensor() if is_sharded(value) else value
 
 

@@ -48,7 +48,7 @@ class OwnStep(Step):
         self._idle: Optional[set[str]] = {each.name for each in self._driven}
 
     def remark(self) -> Optional[str]:
-        """Which optimizers no update has named since the start; said once."""
+        """Return which optimizers no update has named since the start; said once."""
         idle, self._idle = self._idle, None
         if not idle:
             return None
@@ -225,7 +225,7 @@ class OwnStep(Step):
 
 
 def sum_of(counts: Sequence[Scalar], group: Group) -> torch.Tensor:
-    """The sum over all ranks, on the device."""
+    """Return the sum over all ranks, on the device."""
     zero = torch.zeros((), dtype=torch.float64, device=group.device)
     return group.sum(sum((on_device(each, group.device) for each in counts), zero))
 

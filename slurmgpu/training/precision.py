@@ -58,7 +58,7 @@ class Precision:
         )
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context for the forward pass and the loss."""
+        """Return the context for the forward pass and the loss."""
         if self._dtype is None:
             return _PLAIN
         return torch.autocast(self._device.type, dtype=self._dtype)

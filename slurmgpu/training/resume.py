@@ -90,7 +90,7 @@ def restore(loop: Loop) -> None:
 
 
 def _optimizer_state(loop: Loop, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state that this process's optimizer loads, out of what all have in common, and what stages keep themselves."""
+    """Return the state that this process's optimizer loads, out of what all have in common, and what stages keep themselves."""
     session = loop.session
     stages = _stages_to_read(loop, facts)
     for stage in stages:
@@ -100,7 +100,7 @@ def _optimizer_state(loop: Loop, facts: Mapping[str, Any], common: Mapping[str, 
 
 
 def _stages_to_read(loop: Loop, facts: Mapping[str, Any]) -> range:
-    """The processes of a pipeline whose optimizer's state is needed: this one's own, or all where they have others now."""
+    """Return the processes of a pipeline whose optimizer's state is needed: this one's own, or all where they have others now."""
     stages = facts.get("stages") or 0
     # Earlier versions could give a process several stages.
     if loop.staged is not None and loop.staged.count == stages and facts.get("stages_each", 1) == 1:
@@ -122,7 +122,7 @@ def _restore_judge(loop: Loop, found: Generation) -> None:
 
 
 def _samples(loop: Loop, found: Generation) -> int:
-    """The position in samples; with data of another size, as far into the same epoch as there is."""
+    """Return the position in samples; with data of another size, as far into the same epoch as there is."""
     samples: int = found.manifest["samples"]
     size: Optional[int] = found.manifest["dataset_samples"]
     now = loop.samples
@@ -214,7 +214,7 @@ def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int, why: s
 
 
 def _changes(loop: Loop, found: Generation) -> list[str]:
-    """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
+    """Return what matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
     facts = found.manifest
     # What an earlier version did not know was as it is by default.
     before = {**Settings(loop.settings.task).as_dict(), **facts["settings"]}

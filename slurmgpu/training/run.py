@@ -173,7 +173,7 @@ class _Run:
             raise Paused(self.session.watch.reason)
 
     def _divided(self, task: Task) -> Settings:
-        """The settings with the micro-batch as a number: as the checkpoint says, or found now, where it is auto."""
+        """Return the settings with the micro-batch as a number: as the checkpoint says, or found now, where it is auto."""
         settings = self.settings
         if settings.micro_batch == "auto" and self.found is not None:
             settings = found_before(settings, self.found.manifest) or settings
@@ -182,13 +182,13 @@ class _Run:
         return divided(settings, self.group.data.world_size)
 
     def _tracking(self) -> Tracking:
-        """Where lines go beside ``metrics.jsonl``: to what the settings name (rank 0)."""
+        """Return where lines go beside ``metrics.jsonl``: to what the settings name (rank 0)."""
         names = self.settings.track if self.group.ranks.first else ()
         session, settings = self.session, self.settings.as_dict()
         return Tracking(names, session.run_dir, session.first_step, settings, self.console.say)
 
     def _lines(self, name: str, also: Callable[[Sequence[Line]], None] = lambda _lines: None) -> Metrics:
-        """A file of lines in the run directory, which rank 0 writes."""
+        """Return a file of lines in the run directory, which rank 0 writes."""
         path = self.session.run_dir / name
         try:
             return Metrics(path if self.group.ranks.first else None, self.session.restart, also)
@@ -360,7 +360,7 @@ class _Run:
         loop.meter.saving += time.perf_counter() - began
 
     def _facts(self, complete: bool) -> dict[str, object]:
-        """What the manifest says of the training at this step."""
+        """Return what the manifest says of the training at this step."""
         loop, position = self.loop, self.loop.position
         return {
             "samples": position.samples,
@@ -379,7 +379,7 @@ class _Run:
         }
 
     def _common(self) -> dict[str, object]:
-        """What all ranks have in common, by the names of the files."""
+        """Return what all ranks have in common, by the names of the files."""
         loop = self.loop
         if loop.staged is not None:
             return self._common_of_stages(loop.staged)
@@ -397,7 +397,7 @@ class _Run:
         return {"model.pt": loop.model.state_dict(), "training.pt": training, **average}
 
     def _common_of_stages(self, staged: Staged) -> dict[str, object]:
-        """The same of a pipeline: each stage has its own weights, and keeps the state of their optimizer itself."""
+        """Return the same of a pipeline: each stage has its own weights, and keeps the state of their optimizer itself."""
         loop = self.loop
         state, found = loop.model.state_dict(), dict[str, object]()
         model = {
@@ -415,7 +415,7 @@ class _Run:
         return {**found, "training.pt": training}
 
     def _own(self) -> dict[str, object]:
-        """What a rank has of its own, beside its random state."""
+        """Return what a rank has of its own, beside its random state."""
         loop = self.loop
         own: dict[str, object] = {"meter": loop.meter.state()}
         if loop.staged is not None and self.group.data.first:
@@ -578,7 +578,7 @@ def _step_limit(settings: Settings, environment: Mapping[str, str]) -> _Limit:
 
 
 def _length(loop: Loop) -> str:
-    """How long a training is, as it is said at its start."""
+    """Return how long a training is, as it is said at its start."""
     if loop.stream:
         return "a stream, "
     epochs = loop.settings.most_epochs

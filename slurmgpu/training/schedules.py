@@ -20,7 +20,7 @@ __all__ = ["EpochSchedule", "make_epoch_schedule", "make_schedule", "part", "war
 
 
 def part(amount: Union[float, str], whole: float) -> float:
-    """An amount as it is, or as a share of the whole where it is written in percent."""
+    """Return an amount as it is, or as a share of the whole where it is written in percent."""
     return float(amount[:-1]) / 100 * whole if isinstance(amount, str) else amount
 
 
@@ -32,7 +32,7 @@ def warmup_steps(settings: Settings, total_steps: int) -> int:
 def make_schedule(
     task: Task, optimizer: Optimizer, cfg: Config, settings: Settings, total_steps: int
 ) -> Optional[Schedule]:
-    """The task's schedules, or the settings'; None for learning rates that stay."""
+    """Return the task's schedules, or the settings'; None for learning rates that stay."""
     if isinstance(optimizer, Several):
         named = optimizer.named
         if task.has("schedules"):
@@ -77,7 +77,7 @@ class EpochSchedule:
             )
 
     def state_dict(self) -> Optional[dict[str, object]]:
-        """The schedule's state."""
+        """Return the schedule's state."""
         return plain_state(self._schedule)
 
     def load_state_dict(self, state: Optional[Mapping[str, Any]]) -> None:
@@ -94,7 +94,7 @@ class EpochSchedule:
 def make_epoch_schedule(
     task: Task, optimizer: Optimizer, cfg: Config, settings: Settings, *, evaluated: bool
 ) -> Optional[EpochSchedule]:
-    """The task's schedule by epochs, if it has one.
+    """Return the task's schedule by epochs, if it has one.
 
     Raises:
         SettingsError: the settings' schedule would undo it, or nothing is evaluated.
@@ -128,7 +128,7 @@ def _by_settings(
 
 
 def _factor(settings: Settings, rate: float, total_steps: int) -> Callable[[int], float]:
-    """What the rate of a group of parameters is multiplied with in each step, counted from 0."""
+    """Return what the rate of a group of parameters is multiplied with in each step, counted from 0."""
     warmup, kind = warmup_steps(settings, total_steps), settings.schedule
     lowest = min(1.0, part(settings.min_lr, rate) / rate) if rate else 0.0
     falling = max(1, total_steps - warmup)

@@ -99,7 +99,7 @@ class Session:
     def _find(
         self, anew: Optional[str], left: list[Path], saving: Saving, token: str, run: str
     ) -> tuple[Optional[Generation], list[str]]:
-        """Where to go on, and what to say of it; all ranks look through a checkpoint together.
+        """Return where to go on, and what to say of it; all ranks look through a checkpoint together.
 
         Before that they remove what is left of saves that were cut off.
         """
@@ -241,7 +241,7 @@ class Session:
             self.collect()
 
     def _known(self) -> dict[str, object]:
-        """What each manifest says of the run."""
+        """Return what each manifest says of the run."""
         return {
             "time": time.time(),
             "run": self._run,
@@ -252,7 +252,7 @@ class Session:
         }
 
     def next_kept(self, step: int) -> int:
-        """The next step after which a copy is to be kept on the nodes."""
+        """Return the next step after which a copy is to be kept on the nodes."""
         return max(step + 1, self._kept + self._kept_every) if self.replicas.on else NEVER
 
     def keep_is_due(self, step: int) -> bool:
@@ -297,7 +297,7 @@ class Session:
         common: Callable[[], Mapping[str, object]],
         own: Callable[[], Mapping[str, object]],
     ) -> dict[str, object]:
-        """What this rank writes, by the names of the files."""
+        """Return what this rank writes, by the names of the files."""
         parts: dict[str, object] = {}
         if self.group.ranks.first or self.sharded:
             snapshot.only_pieces = not self.group.ranks.first
@@ -423,12 +423,12 @@ class Session:
         self.replicas.close()
 
     def read(self, part: str) -> dict[str, Any]:
-        """A part of the checkpoint that was found."""
+        """Return a part of the checkpoint that was found."""
         assert self.found is not None
         return checkpoint.read(self.found, part)
 
     def read_common(self, part: str) -> dict[str, Any]:
-        """A part that all ranks need: rank 0 reads it, and sends it to the others."""
+        """Return a part that all ranks need: rank 0 reads it, and sends it to the others."""
         return self.group.read_on_first(lambda: self.read(part))
 
     @property
@@ -438,7 +438,7 @@ class Session:
         return Pieces(self.found.path, layout_of(self.found.manifest))
 
     def read_own(self) -> dict[str, Any]:
-        """What this rank saved beside the common parts; its random state is put back. Empty with other ranks."""
+        """Return what this rank saved beside the common parts; its random state is put back. Empty with other ranks."""
         assert self.found is not None
         rank = self.group.ranks.rank
         if self.found.manifest["world_size"] != self.group.ranks.world_size:

@@ -30,7 +30,7 @@ class Settings(TrainFields):
         return 1 if self.epochs is None and self.max_steps is None else self.epochs
 
     def as_dict(self) -> dict[str, object]:
-        """The settings as plain JSON values."""
+        """Return the settings as plain JSON values."""
         return asdict(self)
 
 
@@ -96,7 +96,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def divided(settings: Settings, world_size: int) -> Settings:
-    """The settings with ``accumulate`` worked out, where they give ``micro_batch`` as a number.
+    """Return the settings with ``accumulate`` worked out, where they give ``micro_batch`` as a number.
 
     As few micro-batches as fit, and these as equal as can be: 100 samples of which 40 fit are 34, 34 and 32.
     """

@@ -46,7 +46,7 @@ def make_model(
 
 
 def built(task: Task, cfg: Config, settings: Settings) -> torch.nn.Module:
-    """The same where the task has made it."""
+    """Return the same where the task has made it."""
     model = task.model(cfg)
     if settings.activation_checkpointing:
         for block in task.blocks(model):
@@ -92,7 +92,7 @@ def _freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
 def spread(
     model: torch.nn.Module, settings: Settings, group: Group, own_step: bool = False
 ) -> torch.nn.Module:
-    """The model as the training calls it; all ranks get rank 0's parameters, and share gradients from now on."""
+    """Return the model as the training calls it; all ranks get rank 0's parameters, and share gradients from now on."""
     device = group.device
     wrapped = model
     if fully.is_asked_for(settings, group):

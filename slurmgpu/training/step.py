@@ -28,17 +28,17 @@ __all__ = ["Step", "Trained", "clipped_norm", "loss_name", "means", "norm_name",
 
 
 def loss_name(optimizer: str) -> str:
-    """What the loss of an optimizer's own updates is called in the metrics."""
+    """Return what the loss of an optimizer's own updates is called in the metrics."""
     return f"loss.{optimizer}"
 
 
 def norm_name(optimizer: str) -> str:
-    """What the norm of the gradient is called there."""
+    """Return what the norm of the gradient is called there."""
     return "gradient_norm" if optimizer == MAIN else f"gradient_norm.{optimizer}"
 
 
 def means(settings: Settings, names: Sequence[str], own_step: bool) -> Means:
-    """What steps with optimizers of these names measure beside the loss."""
+    """Return what steps with optimizers of these names measure beside the loss."""
     losses = [loss_name(name) for name in names] if own_step else []
     norms = [norm_name(name) for name in (names if own_step else [MAIN])]
     logs_norm = settings.log_grad_norm or settings.clip_norm is not None
@@ -250,7 +250,7 @@ def put_back(buffers: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) ->
 def clipped_norm(
     parameters: Sequence[torch.nn.Parameter], clip: Optional[float], device: torch.device
 ) -> torch.Tensor:
-    """The norm of the parameters' gradients, which are scaled down to ``clip`` if theirs is larger."""
+    """Return the norm of the parameters' gradients, which are scaled down to ``clip`` if theirs is larger."""
     if any(map(is_sharded, parameters)):
         gradients = [each.grad for each in parameters if each.grad is not None]
         total = norm(gradients, device)
@@ -264,7 +264,7 @@ def clipped_norm(
 
 
 def _clipped_values(parameters: Sequence[torch.nn.Parameter], clip: Optional[float]) -> torch.Tensor:
-    """The same where gradients are sparse (an embedding's), of which torch takes no norm: that of the values is theirs."""
+    """Return the same where gradients are sparse (an embedding's), of which torch takes no norm: that of the values is theirs."""
     values: list[torch.Tensor] = []
     for each in parameters:
         if each.grad is not None and each.grad.is_sparse:

@@ -85,7 +85,7 @@ class Stream:
         self._console = Console(group.ranks.first)
 
     def state(self) -> dict[str, object]:
-        """Where all readers are, as plain values; behind the batch last handed out."""
+        """Return where all readers are, as plain values; behind the batch last handed out."""
         readers = [
             {
                 **(_fresh() if each.state is None else pickle.loads(each.state)),
@@ -112,7 +112,7 @@ class Stream:
             self._again += int(reader["since"]) if state["of"] else _to_skip(state, self._dataset)
 
     def begin(self) -> Iterator[object]:
-        """The batches from here on, on the device; the first of each worker is waited for.
+        """Return the batches from here on, on the device; the first of each worker is waited for.
 
         Raises:
             TrainingError: a reader has no samples, or a state that a checkpoint cannot hold.
@@ -238,7 +238,7 @@ def _give_shard(dataset: Any, number: int, of: int) -> None:
 
 
 def _checksum(samples: list[object]) -> int:
-    """The same for the same samples, in any process."""
+    """Return the same for the same samples, in any process."""
     told: Any = digest(samples)
     return zlib.crc32(marshal.dumps(told, 2))  # from 3 on it depends on which objects are the same
 
@@ -319,7 +319,7 @@ class _Source:
         self._iterator = iter(self._dataset)
 
     def take(self) -> object:
-        """The next sample; after the last one the stream is read again."""
+        """Return the next sample; after the last one the stream is read again."""
         while True:
             if self._looked_at:
                 self._given += 1
@@ -349,7 +349,7 @@ class _Source:
             return sample
 
     def state(self) -> tuple[bytes, Optional[int]]:
-        """Where it is, and the state of what it reads; in bytes, because that goes on changing.
+        """Return where it is, and the state of what it reads; in bytes, because that goes on changing.
 
         With the state of a data set comes a checksum of the sample behind it, unless the next pass begins there.
         """

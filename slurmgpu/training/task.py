@@ -199,32 +199,32 @@ class Task:
         return self._user if self.has("state_dict") else None
 
     def state(self) -> Mapping[str, Any]:
-        """The task's own state."""
+        """Return the task's own state."""
         answer = self._user.state_dict()
         if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
             raise self._wrong("state_dict", "a mapping of name -> value", answer)
         return dict(answer)
 
     def generators(self, *others: object) -> list[Any]:
-        """The random generators that the task keeps, and those of ``others``; not the global ones."""
+        """Return the random generators that the task keeps, and those of ``others``; not the global ones."""
         return reach(*others, self._user)
 
     def unkept(self, model: torch.nn.Module) -> Unkept:
-        """What the task and the model keep, and no checkpoint has."""
+        """Return what the task and the model keep, and no checkpoint has."""
         return Unkept(self._user, model)
 
     def callback(self, name: str) -> Optional[Callable[..., object]]:
-        """The method that is to be called at a named place, if there is one."""
+        """Return the method that is to be called at a named place, if there is one."""
         return getattr(self._user, name) if self.has(name) else None
 
     def misnamed(self) -> dict[str, str]:
-        """The methods that nothing calls, each with the one that it was most likely meant to be."""
+        """Return the methods that nothing calls, each with the one that it was most likely meant to be."""
         methods = inspect.getmembers(type(self._user), inspect.isfunction)
         used = {used for _, one in methods for used in one.__code__.co_names}
         return misnamed((name for name, _ in methods), used)
 
     def beside(self, model: torch.nn.Module, device: torch.device) -> Beside:
-        """The modules that loss and evaluate use beside the model, now on the device."""
+        """Return the modules that loss and evaluate use beside the model, now on the device."""
         return Beside(self._user, model, device)
 
     def prepare(self, cfg: Config) -> None:
@@ -242,7 +242,7 @@ class Task:
         return float(answer)
 
     def model(self, cfg: Config) -> torch.nn.Module:
-        """The network, on the CPU."""
+        """Return the network, on the CPU."""
         model = self._user.model(cfg)
         if not isinstance(model, torch.nn.Module):
             raise self._wrong("model", "a torch.nn.Module", model)
@@ -251,12 +251,12 @@ class Task:
         return model
 
     def dataset(self, cfg: Config) -> Data:
-        """The samples to train on, or a stream of them (see ``is_stream``)."""
+        """Return the samples to train on, or a stream of them (see ``is_stream``)."""
         dataset: Data = self._user.dataset(cfg, "train")
         return dataset if is_stream(dataset) else self._data(dataset, "train")
 
     def tests(self, cfg: Config) -> dict[str, Data]:
-        """The sets to test on by name: a single one has the name ''; a task without a test split has none."""
+        """Return the sets to test on by name: a single one has the name ''; a task without a test split has none."""
         answer = self._user.dataset(cfg, "test")
         if answer is None:
             return {}
@@ -302,7 +302,7 @@ class Task:
         return weights
 
     def lengths(self, dataset: Data, cfg: Config) -> torch.Tensor:
-        """The length of each sample of the training, in tokens, say."""
+        """Return the length of each sample of the training, in tokens, say."""
         lengths = self._per_sample("lengths", dataset, cfg)
         if lengths.dim() != 1 or len(lengths) != len(dataset) or not bool((lengths >= 0).all()):
             expected = f"{len(dataset)} numbers of at least 0, one a sample"
@@ -310,7 +310,7 @@ class Task:
         return lengths
 
     def order(self, dataset: Data, cfg: Config, epoch: int) -> torch.Tensor:
-        """The samples of an epoch of the training, in order."""
+        """Return the samples of an epoch of the training, in order."""
         answer = self._user.order(dataset, cfg, epoch)
         expected = f"the numbers of samples, from 0 to {len(dataset) - 1}, in the order of the epoch"
         try:
@@ -334,7 +334,7 @@ class Task:
         return found.detach().cpu()
 
     def blocks(self, model: torch.nn.Module) -> list[torch.nn.Module]:
-        """The modules whose activations may be computed again instead of kept."""
+        """Return the modules whose activations may be computed again instead of kept."""
         if not self.has("blocks"):
             raise TrainingError(
                 f"{self.path}: activation_checkpointing needs a method blocks(model) in {self._name} that "
@@ -346,7 +346,7 @@ class Task:
         return blocks
 
     def stages(self, model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
-        """The model's stages in their order, of which each takes what the one before returns."""
+        """Return the model's stages in their order, of which each takes what the one before returns."""
         if not self.has("stages"):
             raise TrainingError(
                 f"{self.path}: strategy pipeline needs a method stages(model, count) in {self._name}, which returns the model's "
@@ -362,7 +362,7 @@ class Task:
         self._user.init_weights(model)
 
     def shards(self, model: torch.nn.Module) -> Optional[list[torch.nn.Module]]:
-        """The modules whose parameters are gathered together (fsdp2), as the task says; None where it does not."""
+        """Return the modules whose parameters are gathered together (fsdp2), as the task says; None where it does not."""
         method = next((name for name in ("shards", "blocks") if self.has(name)), None)
         if method is None:
             return None
@@ -373,11 +373,11 @@ class Task:
         return found
 
     def optimizer(self, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
-        """The task's own optimizer."""
+        """Return the task's own optimizer."""
         return self._optimizer("optimizer", self._user.optimizer(model, cfg))
 
     def optimizers(self, model: torch.nn.Module, cfg: Config) -> dict[str, torch.optim.Optimizer]:
-        """The task's own optimizers, by name."""
+        """Return the task's own optimizers, by name."""
         answer = self._user.optimizers(model, cfg)
         if not (isinstance(answer, Mapping) and answer and all(isinstance(name, str) for name in answer)):
             raise self._wrong("optimizers", "a mapping of name -> torch.optim.Optimizer", answer)
@@ -411,13 +411,13 @@ class Task:
     def schedule(
         self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int
     ) -> Optional[LRScheduler]:
-        """The task's learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
+        """Return the task's learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
         return self._schedule("schedule", self._user.schedule(optimizer, cfg, total_steps))
 
     def schedules(
         self, optimizers: Mapping[str, torch.optim.Optimizer], cfg: Config, total_steps: int
     ) -> dict[str, Optional[LRScheduler]]:
-        """The task's schedules by the names of their optimizers; one that is not named keeps its rate."""
+        """Return the task's schedules by the names of their optimizers; one that is not named keeps its rate."""
         answer = self._user.schedules(dict(optimizers), cfg, total_steps)
         if not (isinstance(answer, Mapping) and answer.keys() <= optimizers.keys()):
             expected = f"a mapping of name -> schedule, with names out of {', '.join(optimizers)}"
@@ -427,7 +427,7 @@ class Task:
     def epoch_schedule(
         self, optimizer: torch.optim.Optimizer, cfg: Config
     ) -> tuple[LRScheduler, Optional[str]]:
-        """The task's schedule that moves on by epochs, or by a metric of evaluations, which is named then."""
+        """Return the task's schedule that moves on by epochs, or by a metric of evaluations, which is named then."""
         answer = self._user.epoch_schedule(optimizer, cfg)
         schedule, metric = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
         has_all = all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict"))
@@ -463,17 +463,17 @@ class Task:
         return method
 
     def loss(self, model: torch.nn.Module, batch: object) -> Loss:
-        """The loss of one micro-batch."""
+        """Return the loss of one micro-batch."""
         return self.checked_loss(self._user.loss(model, batch))
 
     def checked_loss(self, answer: object) -> Loss:
-        """What ``loss`` or the loss of an update returned."""
+        """Return what ``loss`` or the loss of an update returned."""
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
             return Loss(answer, None)
         return self.counted_loss(answer)
 
     def counted_loss(self, answer: object) -> Loss:
-        """What ``loss`` returned when it was not a tensor without dimensions."""
+        """Return what ``loss`` returned when it was not a tensor without dimensions."""
         if isinstance(answer, Mapping):
             return self._with_own(answer)
         if isinstance(answer, tuple) and len(answer) == 2:
@@ -549,7 +549,7 @@ class Task:
         return self._numbers("finish", self._user.finish(outputs))
 
     def sample(self, model: torch.nn.Module, cfg: Config) -> tuple[dict[str, str], dict[str, float]]:
-        """What the model generates: texts by name (``text``, if there is but one), and numbers by name."""
+        """Return what the model generates: texts by name (``text``, if there is but one), and numbers by name."""
         answer = self._user.sample(model, cfg)
         if isinstance(answer, str):
             return {"text": answer}, {}
@@ -562,7 +562,7 @@ class Task:
     def _numbers(
         self, method: str, answer: object, expected: str = "a mapping of name -> number"
     ) -> dict[str, float]:
-        """The numbers by name that a method has returned, those of torch and numpy as plain ones."""
+        """Return the numbers by name that a method has returned, those of torch and numpy as plain ones."""
         if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
             raise self._wrong(method, expected, answer)
         found = {}
@@ -619,7 +619,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def describe_value(value: object) -> str:
-    """What a value is, in a few words: its type, and the shapes and lengths that matter in a batch."""
+    """Return what a value is, in a few words: its type, and the shapes and lengths that matter in a batch."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     shape = getattr(value, "shape", None)

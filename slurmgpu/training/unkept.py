@@ -52,7 +52,7 @@ def _marks(where: str, holder: object) -> Iterator[tuple[str, object]]:
 
 
 def _mark(value: object) -> Optional[tuple[object, ...]]:
-    """What tells two values apart at little cost; None: of this kind it is not known."""
+    """Return what tells two values apart at little cost; None: of this kind it is not known."""
     if isinstance(value, torch.Tensor):
         # By its values: DDP writes each buffer anew before a forward pass, and it is the same.
         known = value.numel() <= _MOST and not value.is_meta  # as what other processes of a pipeline have

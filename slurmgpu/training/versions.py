@@ -12,7 +12,7 @@ __all__ = ["with_versions"]
 def with_versions(
     state: dict[Any, Any], of: object, renamed: Callable[[str], str] = lambda module: module
 ) -> dict[Any, Any]:
-    """The state with the versions of its modules, as ``state_dict()`` has them beside its entries.
+    """Return the state with the versions of its modules, as ``state_dict()`` has them beside its entries.
 
     A module whose layout has changed reads a state without a version as one of its first, and changes what it reads.
     """

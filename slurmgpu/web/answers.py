@@ -29,7 +29,7 @@ def page(name: str, status: int = 200, **values: object) -> HTMLResponse:
 
 @cache
 def _files() -> Mapping[str, tuple[bytes, str]]:
-    """What there is, by name: nothing that a browser sends becomes a path."""
+    """Return what there is, by name: nothing that a browser sends becomes a path."""
     found = sorted(STATIC.iterdir())
     return {one.name: (one.read_bytes(), TYPES[one.suffix]) for one in found if one.suffix in TYPES}
 
@@ -43,12 +43,12 @@ def static(request: Request) -> Response:
 
 
 def query_of(request: Request) -> dict[str, str]:
-    """The fields in an address."""
+    """Return the fields in an address."""
     return _fields(request.url.query)
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form that was sent; InvalidInput where they are not UTF-8."""
+    """Return the fields of a form that was sent; InvalidInput where they are not UTF-8."""
     body = await request.body()
     try:
         return _fields(body.decode("utf-8"))
@@ -84,7 +84,7 @@ class Questions(Generic[T]):
         self._lock = threading.Lock()
 
     def ask(self, what: T) -> str:
-        """The key for a form that asks this."""
+        """Return the key for a form that asks this."""
         key = secrets.token_urlsafe(16)
         with self._lock:
             while len(self._asked) >= _MOST:
@@ -93,7 +93,7 @@ class Questions(Generic[T]):
         return key
 
     def answered(self, key: str) -> T | None:
-        """What was asked with this key; None where nothing was, long ago, or where it was answered before."""
+        """Return what was asked with this key; None where nothing was, long ago, or where it was answered before."""
         with self._lock:
             asked = self._asked.pop(key, None)
         return asked.what if asked is not None and time.monotonic() - asked.at < _GOOD_FOR else None

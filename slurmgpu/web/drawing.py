@@ -46,7 +46,7 @@ def prepare() -> None:
 
 
 def draw(name: str, **values: object) -> str:
-    """A page, or a part of one, by its template."""
+    """Return a page, or a part of one, by its template."""
     return _environment().get_template(name).render(values)
 
 
@@ -78,7 +78,7 @@ def form_values(values: Mapping[str, str], at: Site) -> dict[str, Any]:
 
 
 def answer_values(made: Planned | None, values: Mapping[str, str], chosen: str) -> dict[str, Any]:
-    """What the part beside the form shows, and what is said at the fields."""
+    """Return what the part beside the form shows, and what is said at the fields."""
     given = {name: value for name, value in values.items() if value.strip() and name != "file"}
     link = urlencode({"cluster": chosen, **given})
     errors: dict[str, list[str]] = {}

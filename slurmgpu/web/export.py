@@ -124,7 +124,7 @@ _STATIC = ("app.js", "icon.svg", "offline.js", "style.css")
 
 
 def packed(data: bytes) -> str:
-    """A file as a script holds it, the same for the same bytes."""
+    """Return a file as a script holds it, the same for the same bytes."""
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
@@ -174,7 +174,7 @@ def _sources(cluster: str | None, cwd: Path) -> _Sources:
 
 
 def _of_site(settings: LoadedSettings) -> Iterator[tuple[str, bytes]]:
-    """The settings of the site and of the lab that it names, with their templates and extensions, at their places."""
+    """Yield the settings of the site and of the lab that it names, with their templates and extensions, at their places."""
     for layer in ("site", "lab"):
         folder = settings.folders.get(layer)
         if folder is not None and (folder / LAYER_FILE).is_file():
@@ -190,7 +190,7 @@ def _of_site(settings: LoadedSettings) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_profile(name: str, settings: LoadedSettings) -> Iterator[tuple[str, bytes]]:
-    """The profile and those that it is based on: where the page's Python looks for a user's, and for shipped ones."""
+    """Yield the profile and those that it is based on: where the page's Python looks for a user's, and for shipped ones."""
     if name == GENERIC.name:
         return
     folders = profile_folders(settings)
@@ -235,7 +235,7 @@ def _as_visitor(sources: _Sources) -> Iterator[Path]:
 
 
 def _filled(at: Site) -> dict[str, Any]:
-    """What the form is filled in with."""
+    """Return what the form is filled in with."""
     values = form_values({}, at)
     about = "Left out, the folder that the job is submitted in."
     fields = [field._replace(about=about) if field.name == "work_dir" else field for field in FIELDS]
@@ -275,7 +275,7 @@ def _is_needed(name: str, first: str, rest: str) -> bool:
 
 
 def _python_of(library: str) -> dict[str, bytes]:
-    """The Python files of a library that is installed here; what is compiled in it has a twin in Python."""
+    """Return the Python files of a library that is installed here; what is compiled in it has a twin in Python."""
     try:
         found = distribution(library)
     except PackageNotFoundError:

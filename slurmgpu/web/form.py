@@ -112,7 +112,7 @@ class Choice(NamedTuple):
 
 
 def choices(cluster: Cluster, environments: Mapping[str, Environment]) -> dict[str, list[Choice]]:
-    """What fields offer on a cluster; a field that is not among them takes any text, for the profile does not know."""
+    """Return what fields offer on a cluster; a field that is not among them takes any text, for the profile does not know."""
     names = list(dict.fromkeys([*environments, *cluster.environments]))
     found = {
         "environment": [Choice("", _default_environment(cluster)), *(Choice(name, name) for name in names)],
@@ -166,7 +166,7 @@ def _gpu_types(cluster: Cluster) -> Iterator[Choice]:
 
 
 def read_form(values: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """The job's data and its job file by what the fields hold; InvalidInput for further lines that are no YAML."""
+    """Return the job's data and its job file by what the fields hold; InvalidInput for further lines that are no YAML."""
     more = (
         read_yaml(_plain_lines(values.get(MORE, "")), "further lines")
         if values.get(MORE, "").strip()
@@ -194,7 +194,7 @@ def _put(data: dict[str, Any], name: str, value: object) -> None:
 
 
 def _plain_lines(text: str) -> str:
-    """A browser ends lines as Windows does."""
+    """Return the text with plain ends of lines: a browser sends those of Windows."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -207,7 +207,7 @@ def _value(field: Field, text: str) -> object:
 
 
 def to_form(data: Mapping[str, Any]) -> dict[str, str]:
-    """What the fields hold for a job's data; what no field has goes into the further lines."""
+    """Return what the fields hold for a job's data; what no field has goes into the further lines."""
     rest = json.loads(json.dumps(data))
     values: dict[str, str] = {}
     for field in FIELDS:
@@ -228,7 +228,7 @@ def to_form(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(field: Field, value: object) -> str | None:
-    """A value as its field would hold it; None where it holds no such value."""
+    """Return a value as its field would hold it; None where it holds no such value."""
     if field.kind == "flag":
         return "true" if value is True else None
     if field.kind == "line" and isinstance(value, list) and all(isinstance(one, str) for one in value):
@@ -241,7 +241,7 @@ def _text(field: Field, value: object) -> str | None:
 
 
 def command_line(data: Mapping[str, Any], cluster: str, command: Iterable[str] | None) -> str:
-    """The command that renders the same script without a job file; ``command``: the words that run.
+    """Return the command that renders the same script without a job file; ``command``: the words that run.
 
     An empty ``cluster`` is the one in use.
     """
@@ -270,7 +270,7 @@ def _leaves(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def in_words_of_the_form(text: str) -> str:
-    """A hint for who has fields where others have options: ``--gpus 1, or resources.gpus,`` becomes ``GPUs: 1``."""
+    """Return a hint for who has fields where others have options: ``--gpus 1, or resources.gpus,`` becomes ``GPUs: 1``."""
     if text.startswith("write command: "):
         return f"write what runs into the field {_BY_NAME['command'].label!r}, such as python train.py"
     for name, flags in _FLAGS.items():
@@ -292,7 +292,7 @@ def _of_field(label: str, option: re.Match[str]) -> str:
 
 
 def known_field(name: str) -> str | None:
-    """The field that a key of the job file belongs to, if one does."""
+    """Return the field that a key of the job file belongs to, if one does."""
     if name in _BY_NAME:
         return name
     first = name.partition(".")[0]

@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
 
 
 def free_name(folder: Path, like: str = "job.yaml") -> str:
-    """A name for a new job file that nothing in the folder has: ``job.yaml``, ``job-2.yaml``."""
+    """Return a name for a new job file that nothing in the folder has: ``job.yaml``, ``job-2.yaml``."""
     stem, ending = Path(like).stem, Path(like).suffix
     stem = re.sub(r"-\d\d?$", "", stem)
     names = (like, *(f"{stem}-{number}{ending}" for number in range(2, 100)))
@@ -46,7 +46,7 @@ def free_name(folder: Path, like: str = "job.yaml") -> str:
 
 
 def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
-    """The file of a job, written unless the same is there already; InvalidInput where it may not be written.
+    """Return the file of a job, written unless the same is there already; InvalidInput where it may not be written.
 
     Without ``write`` only what would be in the way is said.
     """
@@ -262,7 +262,7 @@ class Generator:
 
 
 def _as_job_file(text: str) -> dict[str, Any] | None:
-    """The data of a job file; None of what is none, and then a script."""
+    """Return the data of a job file; None of what is none, and then a script."""
     if re.search(r"^#(?:!|SBATCH)", text, re.MULTILINE):
         return None
     try:

@@ -149,7 +149,7 @@ class Guard:
         await self.app(scope, receive, send)
 
     def _refused(self, scope: MutableMapping[str, Any]) -> tuple[int, str]:
-        """A status and why, for what is refused whoever asks; 0: nothing is wrong."""
+        """Return a status and why, for what is refused whoever asks; 0: nothing is wrong."""
         headers, method, behind = scope["headers"], scope["method"], self.behind
         if method not in ("GET", "HEAD", "POST"):
             return 405, "This server answers GET and POST.\n"
@@ -233,7 +233,7 @@ def _with_headers(send: Send) -> Send:
 
 
 async def _body(headers: list[tuple[bytes, bytes]], receive: Receive) -> tuple[bytes, int]:
-    """The body, or the status with which it is refused."""
+    """Return the body, or the status with which it is refused."""
     said = _all(headers, b"content-length")
     if said and (not said[0].isdecimal() or int(said[0]) > LARGEST):
         return b"", 413

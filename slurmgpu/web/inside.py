@@ -25,7 +25,7 @@ SAMPLES: tuple[Mapping[str, str], ...] = (
 
 
 def answer(form: str, cluster: str, folder: str) -> str:
-    """What the page shows for a form (JSON: name to text), as JSON: the part beside the form, errors by field, files."""
+    """Return what the page shows for a form (JSON: name to text), as JSON: the part beside the form, errors by field, files."""
     values: dict[str, str] = json.loads(form)
     shown = {name: value for name, value in values.items() if name != "cluster"}
     made = _planned(shown, cluster, Path(folder)) if is_begun(shown) else None
@@ -47,7 +47,7 @@ def _planned(values: Mapping[str, str], cluster: str, folder: Path) -> Planned:
 
 
 def sampled(cluster: str, folder: str) -> list[Any]:
-    """What comes of the samples: of each the script, the job file, the reasons and what is wrong, as JSON has it."""
+    """Return what comes of the samples: of each the script, the job file, the reasons and what is wrong, as JSON has it."""
     found = []
     for values in SAMPLES:
         made = _planned(values, cluster, Path(folder))
@@ -57,6 +57,6 @@ def sampled(cluster: str, folder: str) -> list[Any]:
 
 
 def differing(expected: Sequence[Any], cluster: str, folder: str) -> list[int]:
-    """The samples of which something else comes here than where the page was made."""
+    """Return the samples of which something else comes here than where the page was made."""
     here = sampled(cluster, folder)
     return [n for n, (one, other) in enumerate(zip(expected, here, strict=True)) if one != other]

@@ -46,7 +46,7 @@ class Looker:
         self._told: dict[str, list[str]] = {}
 
     def jobs(self, *, anew: bool = False) -> Seen:
-        """The jobs, at most as old as the pace, or as the least pause where a person asks ``anew``.
+        """Return the jobs, at most as old as the pace, or as the least pause where a person asks ``anew``.
 
         While one page waits for Slurm, the others get what was seen before. Raises SlurmUnreachable where nothing was.
         """
@@ -73,7 +73,7 @@ class Looker:
         return seen._replace(report=replace(seen.report, jobs=own))
 
     def line(self, job_id: str) -> Line | None:
-        """The line of a job, of a task or of an array; None where none of one's own has this id."""
+        """Return the line of a job, of a task or of an array; None where none of one's own has this id."""
         known = self._line(self.jobs(), job_id)
         if known is None and JobId.parse(job_id) is not None:
             known = self._line(self.jobs(anew=True), job_id)  # it may have been submitted since
@@ -90,7 +90,7 @@ class Looker:
         return None
 
     def cause(self, job: JobStatus) -> list[str]:
-        """The first cause of a job that failed; read once."""
+        """Return the first cause of a job that failed; read once."""
         key = f"{job.cluster} {job.job_id} {job.state.value} {job.restarts}"
         if key not in self._told:
             if len(self._told) >= _MOST_KEPT:
@@ -112,7 +112,7 @@ class Piece(NamedTuple):
 
 
 def next_piece(log: Log, position: int | None) -> Piece:
-    """What a log holds from a position on; without one, its last lines."""
+    """Return what a log holds from a position on; without one, its last lines."""
     if log.path is None or not log.path.is_file():
         return Piece("", position or 0, False, absence(log) or "there is no log yet")
     try:
@@ -145,7 +145,7 @@ def _whole_letters(data: bytes) -> bytes:
 
 
 def _without_colours(text: str) -> str:
-    """A browser draws no colours of a terminal; of a line that was drawn again, the last."""
+    """Return lines as a browser shows them: without a terminal's colours, and of a line that was drawn again the last."""
     plain = re.sub(r"\x1b\[[0-9;:]*m", "", text).replace("\r\n", "\n")
     return "\n".join(
         line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in plain.split("\n")
@@ -153,7 +153,7 @@ def _without_colours(text: str) -> str:
 
 
 def metrics_of(source: Source, job: JobStatus) -> dict[str, object]:
-    """What a page draws: loss and samples per second by step, and each GPU's use, sample by sample."""
+    """Return what a page draws: loss and samples per second by step, and each GPU's use, sample by sample."""
     run = source.run_of(job)
     if run is None:
         return {"steps": [], "loss": [], "speed": [], "evals": [], "gpus": []}
@@ -225,7 +225,7 @@ class Related:
         self._lock = threading.Lock()
 
     def _array(self, line: Line) -> _Array:
-        """The tasks of an array with what their files tell, by their numbers."""
+        """Return the tasks of an array with what their files tell, by their numbers."""
         key = f"{line.job.cluster} {line.job.array_job_id}"
         with self._lock:
             found = self._arrays.get(key)
@@ -251,7 +251,7 @@ class Related:
         return _Array(time.monotonic(), run, trials, len(jobs) - len(trials))
 
     def tasks(self, line: Line, *, best_first: bool) -> dict[str, Any]:
-        """The table of an array's tasks."""
+        """Return the table of an array's tasks."""
         array = self._array(line)
         trials = array.trials
         results = list(dict.fromkeys(name for one in trials for name in one.results))[:_MOST_RESULTS]
@@ -260,7 +260,7 @@ class Related:
         return {"trials": trials, "more": array.more, "results": results}
 
     def metrics(self, line: Line) -> dict[str, Any]:
-        """What a page draws of an array: the losses of some tasks step by step, and where each task is now."""
+        """Return what a page draws of an array: the losses of some tasks step by step, and where each task is now."""
         _, run, trials, _ = self._array(line)
         told = [one for one in trials if one.progress is not None]
         drawn = sorted(told, key=_loss)[:_MOST_DRAWN] if run is not None else []
@@ -276,7 +276,7 @@ class Related:
         }
 
     def graph(self, line: Line) -> Graph | None:
-        """The jobs that this one waits for and that wait for it, over any number between; None where there are none."""
+        """Return the jobs that this one waits for and that wait for it, over any number between; None where there are none."""
         here = _number(line.job)
         report = self.looker.jobs().report
         known: dict[int, Line] = {}
@@ -297,7 +297,7 @@ class Related:
         return drawn._replace(left_out=len(among) - len(gone) - len(shown), gone=gone[:_MOST_BOXES])
 
     def _after(self, job: JobStatus) -> list[After]:
-        """What a job waits for by Slurm's words, and what it was submitted with: Slurm forgets what has happened."""
+        """Return what a job waits for by Slurm's words, and what it was submitted with: Slurm forgets what has happened."""
         told = read_dependency(job.dependency or "")
         asked = read_dependency(self._asked(job))
         seen = {one.number for one in told}

@@ -63,7 +63,7 @@ def parts() -> tuple[Part, Part]:
 
 
 def find(part: Part, folder: Path) -> bytes:
-    """A part's file; InvalidInput where it is not there, or is another one."""
+    """Return a part's file; InvalidInput where it is not there, or is another one."""
     path = folder / part.name
     try:
         data = path.read_bytes()

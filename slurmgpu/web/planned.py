@@ -77,7 +77,7 @@ class Planned(NamedTuple):
 
 
 def site(name: str | None, folder: Path) -> Site:
-    """The cluster of this name, or the one that is in use in a folder; InvalidInput where there is none of that name."""
+    """Return the cluster of this name, or the one that is in use in a folder; InvalidInput where there is none of that name."""
     with _ONE_AT_A_TIME:
         settings = load_settings(folder)
         # A name alone: a path would read any file.
@@ -119,7 +119,7 @@ def _with_work_dir(values: Mapping[str, str], data: dict[str, Any], text: str) -
 
 
 def prepare_text(text: str, cluster: str | None, folder: Path) -> Prepared:
-    """The job of a job file's text, as if the file were in the folder; raises what ``slurmgpu render`` would."""
+    """Return the job of a job file's text, as if the file were in the folder; raises what ``slurmgpu render`` would."""
     layer = read_yaml(text, JOB_FILE)
     words_as_spelled(layer, text)
     loaded = load_job(None, Layered({}, {}), cwd=folder, environ=os.environ, script=layer)
@@ -140,7 +140,7 @@ def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path, away: b
 
 
 def _lines(script: str, plan: Plan) -> Iterator[Line]:
-    """The script line by line, each option with the planner's reason."""
+    """Yield the script line by line, each option with the planner's reason."""
     whys = {str(option): option.why for option in plan.options}
     for line in script.splitlines(keepends=True):
         option = line.removeprefix("#SBATCH ").rstrip("\n") if line.startswith("#SBATCH ") else ""
@@ -150,7 +150,7 @@ def _lines(script: str, plan: Plan) -> Iterator[Line]:
 
 
 def _notes(prepared: Prepared, script: str, folder: Path, away: bool) -> Iterator[str]:
-    """What ``slurmgpu render`` says beside the script."""
+    """Yield what ``slurmgpu render`` says beside the script."""
     yield from filter(None, [prepared.unchosen])
     yield from prepared.plan.warnings
     loaded, plan = prepared.loaded, prepared.plan
@@ -180,7 +180,7 @@ def _refused(error: SlurmGpuError, text: str) -> Planned:
 
 
 def _field(line: str) -> str:
-    """The field that a message begins with, behind the place in the file."""
+    """Return the field that a message begins with, behind the place in the file."""
     if line.startswith("further lines"):
         return MORE
     match = re.match(
@@ -198,7 +198,7 @@ def _field(line: str) -> str:
 
 
 def _beside(way: str) -> tuple[str, ...]:
-    """What a way only mentions: ``time: 20:00:00 (partition 'gpu')`` changes the time."""
+    """Return what a way only mentions: ``time: 20:00:00 (partition 'gpu')`` changes the time."""
     return () if way.startswith("partition ") or "(partition " not in way else ("resources.partition",)
 
 
@@ -210,7 +210,7 @@ _CLEARED = {
 
 
 def _ways(hint: str) -> Iterator[Way]:
-    """The nearest requests that fit, as the planner names them."""
+    """Yield the nearest requests that fit, as the planner names them."""
     head, found, rest = hint.partition("what would fit: ")
     if not found or head:
         return

@@ -278,7 +278,7 @@ class Runs:
 
 
 def _settings(plans: Sequence[Plan | None]) -> Iterator[tuple[str, list[str]]]:
-    """What the jobs were planned to be, as far as they differ."""
+    """Yield what the jobs were planned to be, as far as they differ."""
     told: list[dict[str, str]] = []
     for plan in plans:
         train = {f"train.{key}": _text(value) for key, value in (plan.train or {}).items()} if plan else {}

@@ -133,7 +133,7 @@ _SHORTEST_TOKEN = 32
 
 
 def token_of(path: Path) -> str:
-    """The token in a file that its owner alone can read; InvalidInput for one that others can, or that is soon guessed."""
+    """Return the token in a file that its owner alone can read; InvalidInput for one that others can, or that is soon guessed."""
     try:
         with path.open(encoding="ascii") as file:
             there = os.fstat(file.fileno())
@@ -154,7 +154,7 @@ def token_of(path: Path) -> str:
 
 
 def addresses(listening: socket.socket, token: str, user: str, host: str) -> tuple[str, str]:
-    """The address for a browser, and the line of ssh that leads there from another computer."""
+    """Return the address for a browser, and the line of ssh that leads there from another computer."""
     name = listening.getsockname()
     if listening.family == socket.AF_UNIX:
         port, target = _FORWARDED, shlex.quote(str(name))
@@ -229,7 +229,7 @@ def serve(guard: Guard, listening: socket.socket, idle: float) -> bool:
 
 
 def guarded(generator: Generator, runs: Runs, token: str, behind: Behind | None = None) -> Guard:
-    """All pages, behind the one who lets only those in who have the token."""
+    """Return all pages behind a guard, which lets only those in who have the token."""
     routes = [*generator.routes, *runs.routes, Route("/static/{name}", static)]
     app = Starlette(
         routes=routes,

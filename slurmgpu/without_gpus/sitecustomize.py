@@ -158,7 +158,7 @@ def _autocast(torch: Any) -> None:
 
 
 def _code() -> str:
-    """The text of the program: a file, or what stands behind -c; what asks for a GPU where it cannot be read."""
+    """Return the text of the program: a file, or what stands behind -c; what asks for a GPU where it cannot be read."""
     words: list[str] = getattr(sys, "orig_argv", [])
     if sys.argv[0] == "-c" and "-c" in words:
         return words[words.index("-c") + 1]
@@ -265,7 +265,7 @@ def _device_count(module: Any) -> None:
 
 
 def _pretended_gpus() -> int:
-    """How many GPUs the job has on this node, as a local run or Slurm says."""
+    """Return how many GPUs the job has on this node, as a local run or Slurm says."""
     for name in ("SLURMGPU_PRETENDED_GPUS", "SLURM_GPUS_ON_NODE"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])

@@ -71,7 +71,7 @@ class Proposal:
         return self.asked is not None and self.proposed > self.asked
 
     def spelled(self, amount: int | None) -> str:
-        """An amount as a job file has it."""
+        """Return an amount as a job file has it."""
         if self.field == "memory":
             return "not known" if amount is None else memory_text(amount)
         if self.field == "time":
@@ -114,7 +114,7 @@ def memory_text(size: int) -> str:
 
 
 def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 0.05) -> int:
-    """The roundest amount that is no less, and no more than this share above it; steps rise."""
+    """Return the roundest amount that is no less, and no more than this share above it; steps rise."""
     rounded = (math.ceil(amount / step) * step for step in reversed(steps))
     return next(
         (one for one in rounded if one <= amount * (1 + most)), math.ceil(amount / steps[0]) * steps[0]
@@ -141,7 +141,7 @@ LEAST_OF_A_PART = 30
 
 
 def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = None) -> Advice:
-    """What follows from a job's figures. ``cluster`` tells how much there is at all.
+    """Return what follows from a job's figures. ``cluster`` tells how much there is at all.
 
     ``part``: the job was stopped on purpose, and this is known of its rest.
     """
@@ -176,7 +176,7 @@ def _advice(said: list[Proposal | str]) -> Advice:
 
 
 def _says_nothing(found: Figures) -> str | None:
-    """Why the run tells nothing of the next one."""
+    """Return why the run tells nothing of the next one."""
     job = found.job
     if not job.state.is_final:
         return (
@@ -192,7 +192,7 @@ def _says_nothing(found: Figures) -> str | None:
 
 
 def _is_too_short(found: Figures, part: Part) -> str | None:
-    """Why the part that ran tells nothing of the whole."""
+    """Return why the part that ran tells nothing of the whole."""
     elapsed = found.job.elapsed or 0
     if elapsed < LEAST_OF_A_PART:
         return f"no request is proposed: {elapsed} s tell too little of the whole job"
@@ -202,7 +202,7 @@ def _is_too_short(found: Figures, part: Part) -> str | None:
 
 
 def _memory_of_more(found: Figures, cluster: Cluster | None) -> Iterator[Proposal | str]:
-    """What a job that used more than it asked for needs at least, however it ended and however coarsely it was sampled."""
+    """Yield what a job that used more than it asked for needs at least, however it ended and however coarsely it was sampled."""
     peak, asked = found.peak, found.memory
     if peak is None or asked is None or not found.over_memory:
         return
@@ -296,7 +296,7 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
 
 
 def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
-    """Each worker takes memory that nobody has measured yet: with more of them, no less memory is proposed."""
+    """Drop a proposal of less memory where more workers are proposed: what each takes, nobody has measured yet."""
     proposals = {one.field: one for one in said if isinstance(one, Proposal)}
     memory = proposals.get("memory")
     if memory is None or memory.more or "workers" not in proposals:
@@ -309,7 +309,7 @@ def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
 def _with_what_the_site_takes(
     said: list[Proposal | str], cluster: Cluster | None
 ) -> Iterator[Proposal | str]:
-    """A site that gives memory or CPUs by itself refuses a request for them."""
+    """Leave out what the site refuses: one that gives memory or CPUs by itself takes no request for them."""
     dialect = cluster.dialect if cluster is not None else None
     for one in said:
         name = one.field if isinstance(one, Proposal) else ""
@@ -451,7 +451,7 @@ def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
 
 
 def _steps_left(found: Figures) -> tuple[float, int] | None:
-    """How long the whole training takes at the pace of its last start, and how many steps were left."""
+    """Return how long the whole training takes at the pace of its last start, and how many steps were left."""
     one = found.training
     if (
         one is None

@@ -208,7 +208,7 @@ def _energy(history: History) -> float | None:
 
 
 def _peak_by_slurm(start: Start, sampling: Sampling) -> Peak | None:
-    """The most that the steps that ran at one time can have held on a node.
+    """Return the most that the steps that ran at one time can have held on a node.
 
     Slurm keeps the largest task of each step: with several tasks on a node, their sum is at most so many times that.
     """
@@ -228,7 +228,7 @@ def _peak_by_slurm(start: Start, sampling: Sampling) -> Peak | None:
 
 
 def _at_the_fullest(steps: list[Step]) -> list[Step]:
-    """The steps that ran at the moment when those that ran could hold most; in time that grows as n log n."""
+    """Return the steps that ran at the moment when those that ran could hold most; in time that grows as n log n."""
     if len(steps) == 1:
         return steps
     known = [one for one in steps if one.start is not None]
@@ -286,7 +286,7 @@ def _is_idle(gpu: GpuSummary) -> bool:
 
 
 def _doubts(found: Figures) -> Iterator[str]:
-    """What is not known of a job that has run, and why."""
+    """Yield what is not known of a job that has run, and why."""
     job, sampling = found.job, found.sampling
     if not job.elapsed:
         return
@@ -312,7 +312,7 @@ def _doubts(found: Figures) -> Iterator[str]:
 
 
 def _unsampled(found: Figures) -> str:
-    """Why the samples do not tell how busy the GPUs were."""
+    """Return why the samples do not tell how busy the GPUs were."""
     if found.sampled_seconds is None:
         return "the job took no samples"
     if not found.gpus_sampled:

@@ -181,7 +181,7 @@ def _tell(
 
 
 def _ask(slurm: Slurm, selections: Sequence[Selection], user: str | None, since: datetime) -> Histories:
-    """What accounting knows: by id where all words lead to one, the earlier jobs of a run included."""
+    """Return what accounting knows: by id where all words lead to one, the earlier jobs of a run included."""
     by_id = [one for one in selections if one.id is not None]
     ids = {one.id.number for one in by_id if one.id} | {
         n for one in by_id if one.run for n in one.run.job_ids
@@ -203,7 +203,7 @@ def _matches(selection: Selection, history: History) -> bool:
 
 
 def looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figures:
-    """The figures of a job, with what its run directory adds, where it has one."""
+    """Return the figures of a job, with what its run directory adds, where it has one."""
     run = run_for(history.job)
     return figures_of(history, sampling) if run is None else _with_run(history, sampling, run)
 
@@ -226,12 +226,12 @@ def _reported(tasks: list[Figures], cluster: Cluster | None, run_for: RunFor) ->
 
 
 def _as_its_script_ended(job: JobStatus, run: Run) -> JobStatus:
-    """The job with the whole exit code and the first cause, as far as its script wrote them down."""
+    """Return the job with the whole exit code and the first cause, as far as its script wrote them down."""
     return with_cause(with_whole_exit_code(job, lambda _: run), lambda _: run)
 
 
 def _arrays(figures: list[Figures], selections: Sequence[Selection]) -> list[list[Figures]]:
-    """The tasks of each array together, but those that a word names by themselves."""
+    """Return the tasks of each array together, but those that a word names by themselves."""
     alone = {
         one.job.job_id
         for one in figures

@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def head(report: JobReport) -> tuple[str, str]:
-    """Which job it is; and how it ended, where, and whose it is."""
+    """Return which job it is; and how it ended, where, and whose it is."""
     job, figures = report.figures.job, report.figures
     tasks = f" ({count(figures.tasks, 'task')})" if figures.tasks > 1 else ""
     state = job.state.value if job.state is not JobState.UNKNOWN else "state unknown"
@@ -56,7 +56,7 @@ def head(report: JobReport) -> tuple[str, str]:
 
 
 def state_of(figures: Figures) -> str:
-    """A job's state in a cell; of an array, how many of its tasks did not end well, and how."""
+    """Return a job's state in a cell; of an array, how many of its tasks did not end well, and how."""
     bad = [(state, number) for state, number in figures.ends if state is not JobState.COMPLETED]
     if len(figures.ends) < 2 or not bad:
         return figures.job.state.value
@@ -65,7 +65,7 @@ def state_of(figures: Figures) -> str:
 
 
 def rows(figures: Figures) -> list[Row]:
-    """What was asked for and what was used."""
+    """Return what was asked for and what was used."""
     return list(_rows(figures))
 
 
@@ -112,7 +112,7 @@ def _peak(one: Figures) -> str:
 
 
 def costs(one: Figures, carbon: Carbon | None) -> list[str]:
-    """What it took in hours and energy."""
+    """Return what it took in hours and energy."""
     said = []
     if one.gpu_hours:
         said.append(f"{amount(one.gpu_hours)} GPU-hours")
@@ -140,7 +140,7 @@ def _mass(grams: float) -> str:
 
 
 def sentences(report: JobReport) -> list[str]:
-    """What the figures say, and what is not known; the proposals stand by themselves."""
+    """Return what the figures say, and what is not known; the proposals stand by themselves."""
     advice = report.advice
     told = any(
         "the loader waits" in text for text in (*advice.remarks, *(one.why for one in advice.proposals))
@@ -241,7 +241,7 @@ class Counted(NamedTuple):
 
     @classmethod
     def of(cls, one: Figures) -> Counted:
-        """A job's share of the sums."""
+        """Return a job's share of the sums."""
         return cls(
             one.tasks,
             one.tasks if one.job.state in _FAILED else 0,

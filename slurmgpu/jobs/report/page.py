@@ -21,7 +21,7 @@ _NAMES = {"user": "User", "account": "Account", "partition": "Partition", "gpu_t
 
 
 def page(found: Reports, carbon: Carbon | None) -> str:
-    """The whole page."""
+    """Return the whole page."""
     name = found.cluster or "unknown"
     when = f"{found.time.astimezone():%Y-%m-%d %H:%M}"
     title = (
@@ -76,7 +76,7 @@ def _next(report: JobReport) -> Iterator[str]:
 
 
 def _plots(report: JobReport) -> Iterator[str]:
-    """What was sampled over time, and the loss."""
+    """Yield what was sampled over time, and the loss."""
     job, training = report.figures.job, report.figures.training
     if report.run is not None and job.raw_id is not None and report.figures.tasks == 1:
         series = read_series(Path(report.run.run_dir), job.raw_id)

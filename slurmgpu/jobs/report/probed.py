@@ -81,7 +81,7 @@ class Pace:
 
 
 def pace_of(rows: Iterable[MetricsRow]) -> Pace | None:
-    """The pace of the newest start; None where none is there."""
+    """Return the pace of the newest start; None where none is there."""
     all_rows = list(rows)
     begins = [at for at, row in enumerate(all_rows) if row.kind == "start"]
     if not begins:
@@ -120,7 +120,7 @@ def _epochs(total: int | None, values: Row) -> int | None:
 
 
 def _evaluations(total: int | None, epochs: int | None, values: Row) -> int:
-    """How often the whole evaluates: every so many epochs, every so many steps, and once where both fall together."""
+    """Return how often the whole evaluates: every so many epochs, every so many steps, and once where both fall together."""
     settings = part(values, "settings")
     every = whole(settings.get("evaluate_every", 1))
     steps = whole(settings.get("evaluate_steps"))
@@ -155,7 +155,7 @@ def ended_well(job: JobStatus, run_dir: Path) -> bool:
 
 
 def probed(found: JobReport, run: Run, plan: Plan, asked: Probed, cluster: Cluster | None) -> JobReport:
-    """The report of a probe's job, against what the job itself asks for."""
+    """Return the report of a probe's job, against what the job itself asks for."""
     job = found.figures.job
     folder = folder_of(Path(run.run_dir), job)
     limit = asked.limit if isinstance(asked.limit, int) or asked.limit is None else "UNLIMITED"
@@ -210,7 +210,7 @@ def _part(figures: Figures, folder: Path, asked: Probed, is_training: bool) -> P
 
 
 def pace_in(folder: Path) -> Pace | None:
-    """The pace of the training in a run directory; None where there is none."""
+    """Return the pace of the training in a run directory; None where there is none."""
     found = read_rows(folder)
     return None if found is None else pace_of(found[0])
 
@@ -243,7 +243,7 @@ def _late(lines: Iterable[Line]) -> float | None:
 
 
 def _mean_of_late(line: Line) -> float | None:
-    """Each sample's mean is that of the time since the one before."""
+    """Return the mean of the second half, where each sample's mean is that of the time since the one before."""
     if len(line) < _LEAST_SAMPLES:
         return None
     half = line[len(line) // 2 :]
@@ -280,7 +280,7 @@ class Tried(NamedTuple):
 
 
 def next_try(first: int, parts: int, tried: Mapping[int, Tried]) -> int | None:
-    """The ``accumulate`` that is tried next; None where enough is known.
+    """Return the ``accumulate`` that is tried next; None where enough is known.
 
     ``first`` is the job's own, and ``parts`` the samples that each process takes in an optimizer step: accumulate divides it.
     """
@@ -299,7 +299,7 @@ def next_try(first: int, parts: int, tried: Mapping[int, Tried]) -> int | None:
 
 
 def best(first: int, tried: Mapping[int, Tried]) -> int | None:
-    """The ``accumulate`` to take: the job's own, unless it did not fit or another is faster; None where none fitted."""
+    """Return the ``accumulate`` to take: the job's own, unless it did not fit or another is faster; None where none fitted."""
     fitting = {number: one for number, one in tried.items() if one.fits}
     roomy = {number: one for number, one in fitting.items() if (one.memory_share or 0.0) <= FULLEST}
     if first not in fitting:

@@ -117,7 +117,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def summary_lines(summary: Summary, *, most: int = 15) -> list[str]:
-    """A lab's week: what was held, what came of it, and where hours were lost."""
+    """Return a lab's week in lines: what was held, what came of it, and where hours were lost."""
     total = summary.total
     lines = _folded(_in_all(total), "", "")
     for name, groups in summary.groups.items():

@@ -55,13 +55,13 @@ class Training:
 
 
 def read_training(run_dir: Path) -> Training | None:
-    """The training in a run directory; None where there is none."""
+    """Return the training in a run directory; None where there is none."""
     found = read_rows(run_dir)
     return None if found is None else training_of(found[0], whole_file=found[1])
 
 
 def read_rows(run_dir: Path) -> tuple[Iterator[MetricsRow], bool] | None:
-    """The rows of a run directory's metrics, and whether they are all; None where there is no such file."""
+    """Return the rows of a run directory's metrics, and whether they are all; None where there is no such file."""
     try:
         with opened(run_dir / METRICS_FILE, METRICS_SCHEMA) as file:
             text, all_of_it = file.end(LARGEST), file.size <= LARGEST

@@ -146,7 +146,7 @@ def as_asked(asked: Asked, job: JobStatus, *, without: Collection[str] = ()) -> 
 
 
 def gpu_option(asked: Asked, count: int | None) -> str | None:
-    """A number of the job's GPUs as sbatch's options take it: `a100:4`."""
+    """Return a number of the job's GPUs as sbatch's options take it: `a100:4`."""
     if not count:
         return None
     return f"{asked.gpu_types[0]}:{count}" if len(asked.gpu_types) == 1 else str(count)
@@ -198,11 +198,11 @@ class Case:
         return self.job.job_id.partition("_[")[0]
 
     def change(self, option: str, value: str) -> str:
-        """The command that changes the waiting job."""
+        """Return the command that changes the waiting job."""
         return f"scontrol update JobId={self.id} {option}={shlex.quote(value)}"
 
     def again(self, *options: str) -> str:
-        """The commands that take it out of the queue and submit it in another way, with all else that it asks for."""
+        """Return the commands that take it out of the queue and submit it in another way, with all else that it asks for."""
         script = self.asked.script or self.job.script
         if script is None or scripts_of(self.job):
             return f"slurmgpu cancel {self.id}  # then submit its job file again with {' '.join(options)}"

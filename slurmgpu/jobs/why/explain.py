@@ -212,7 +212,7 @@ def _site(_: Case) -> Told:
 
 
 def _room(case: Case) -> Told:
-    """What there is room for, ``explain`` tells of every job."""
+    """Return what there is room for, ``explain`` tells of every job."""
     yield Mend(
         "see what would start sooner: fewer GPUs, less time, another partition",
         f"slurmgpu why {case.id} --shapes",

@@ -76,7 +76,7 @@ _OF_ONE_JOB = (
 
 
 def limit_facts(word: str, job: JobStatus, asked: Asked, book: Book, partition_qos: str | None) -> list[Held]:
-    """The limits that a reason can mean, the one that is used up first.
+    """Return the limits that a reason can mean, the one that is used up first.
 
     ``partition_qos``: the QOS of the partition itself, whose limits count, too.
     """
@@ -160,7 +160,7 @@ def _holders(
 
 
 def _associations(job: JobStatus, book: Book) -> Iterator[tuple[Holder, str]]:
-    """The user's association, its account, and the accounts above that."""
+    """Yield the user's association, its account, and the accounts above that."""
     account = job.account or ""
     for partition in dict.fromkeys([job.partition or "", ""]):
         found = book.find("user", account=account, user=job.user or "", partition=partition)
@@ -177,7 +177,7 @@ def _associations(job: JobStatus, book: Book) -> Iterator[tuple[Holder, str]]:
 
 
 def _meant(match: re.Match[str], key: str) -> str | None:
-    """What a limit of Slurm's counts, if the reason can mean it."""
+    """Return what a limit of Slurm's counts, if the reason can mean it."""
     name, _, tres = key.partition("/")
     if not name.startswith(match["kind"]):
         return None
@@ -200,7 +200,7 @@ _SUFFIX = {"Job": "PJ", "Node": "PN", "User": "PU", "Account": "PA", "": "PJ"}
 
 
 def _asked_of(resource: str, asked: Asked, *, per_node: bool) -> int | None:
-    """What the job would add, on a node or in all; None where that is not known."""
+    """Return what the job would add, on a node or in all; None where that is not known."""
     gpus, cpus, memory = asked.per_node if per_node else (asked.gpus, asked.cpus, asked.memory)
     if resource == "gres/gpu":
         return gpus
@@ -251,7 +251,7 @@ def _used(whose: str, limit: Limit, resource: str, thing: str | None) -> str:
 
 
 def said(number: int, resource: str, thing: str | None = None) -> str:
-    """A number of something in words."""
+    """Return a number of something in words."""
     if thing:
         return count(number, thing)
     if resource.startswith("gres/gpu"):
@@ -297,7 +297,7 @@ def other_qos(case: Case) -> list[str]:
 
 
 def barred(case: Case) -> Told:
-    """What ``account`` and ``qos`` tell, where none of its partitions takes the job; nothing where one does."""
+    """Return what ``account`` and ``qos`` tell, where none of its partitions takes the job; nothing where one does."""
     for what, subject in (("account", account), ("qos", qos)):
         name = case.job.account if what == "account" else case.job.qos
         if name and case.partitions and not _taken(case, what, name):

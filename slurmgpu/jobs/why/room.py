@@ -105,7 +105,7 @@ MOST_BYTES = 128 * 1024
 
 
 def remembered(job: JobStatus, expected: datetime | None, now: datetime, environ: Mapping[str, str]) -> Start:
-    """The estimate beside that of the last look, which it takes the place of.
+    """Return the estimate beside that of the last look, which it takes the place of.
 
     A cache that cannot be read or written is none: the estimate alone is returned.
     """
@@ -130,7 +130,7 @@ def _file(job: JobStatus, environ: Mapping[str, str]) -> Path:
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:
-    """What the file says, the oldest look first; {} where it is not there, somebody else's, or damaged."""
+    """Return what the file says, the oldest look first; {} where it is not there, somebody else's, or damaged."""
     try:
         with path.open("rb") as file:
             there = os.fstat(file.fileno())
@@ -222,7 +222,7 @@ def room_for(
     *,
     whole_nodes: bool = False,
 ) -> Room:
-    """What there is for a job on the nodes of its partitions.
+    """Return what there is for a job on the nodes of its partitions.
 
     ``running``: all jobs that may hold some of them. ``whole_nodes``: it gets whole ones.
     """
@@ -284,7 +284,7 @@ def _lacking(tight: Sequence[_Left], share: tuple[int, int, int]) -> str:
 
 
 def _able(asked: Asked, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[str, int]]:
-    """The nodes that could run a share of the job if they were empty, and how many could not, and why."""
+    """Return the nodes that could run a share of the job if they were empty, and how many could not, and why."""
     able, never = [], dict[str, int]()
     for node in nodes:
         why = _unable(asked, node)
@@ -328,7 +328,7 @@ MOST_RELEASES = 3
 def _releases(
     asked: Asked, left: dict[str, _Left], running: Sequence[QueuedJob], types: Sequence[str]
 ) -> tuple[tuple[Release, ...], datetime | None]:
-    """The first jobs to end that leave what is asked for; and when there is room for all of it."""
+    """Return the first jobs to end that leave what is asked for; and when there is room for all of it."""
     if _fits(asked, left):
         return (), None
     ending = sorted(
@@ -386,7 +386,7 @@ _ROOM_NOW = {
 
 
 def ahead_text(found: Ahead, asked: Asked) -> str:
-    """How many jobs are ahead, and of which kind."""
+    """Return how many jobs are ahead, and of which kind."""
     where = listed(asked.partitions) or "the queue"
     if not found.jobs:
         text = f"no job is ahead of it in {where}"
@@ -411,7 +411,7 @@ def ahead_text(found: Ahead, asked: Asked) -> str:
 
 
 def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fact]:
-    """What is free for the job, and when there is more."""
+    """Yield what is free for the job, and when there is more."""
     if (
         (len(room.able) < asked.nodes or room.total < (asked.gpus or 0))
         and case.partitions

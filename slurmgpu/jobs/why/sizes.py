@@ -151,7 +151,7 @@ _FAR = timedelta(days=365)
 
 
 def shapes_of(slurm: Slurm, job: JobStatus, present: Present, folder: Path, now: datetime) -> list[Shape]:
-    """The job as it is, and in shapes that could start sooner, with Slurm's estimate for a new job of each.
+    """Return the job as it is, and in shapes that could start sooner, with Slurm's estimate for a new job of each.
 
     Raises SlurmUnreachable where it does not answer.
     """
@@ -179,7 +179,7 @@ class _Gaps:
         self.case = case
 
     def within(self, options: tuple[str, ...]) -> int | None:
-        """The seconds for which the job, in another shape, may have what is free now; None: it does not fit, or who knows.
+        """Return the seconds for which the job, in another shape, may have what is free now; None: it does not fit, or who knows.
 
         Only in the partitions that it is in.
         """
@@ -212,13 +212,13 @@ class _Gaps:
 
 
 def _limit(asked: Asked, options: tuple[str, ...]) -> int | None:
-    """The time limit of a shape, in seconds."""
+    """Return the time limit of a shape, in seconds."""
     halved = any(one.startswith("--time=") for one in options)
     return asked.limit // 2 // 60 * 60 if halved and asked.limit else asked.limit
 
 
 def _reshaped(asked: Asked, options: tuple[str, ...]) -> Asked | None:
-    """What the job asks for in another shape; None in another partition."""
+    """Return what the job asks for in another shape; None in another partition."""
     given = dict(one.removeprefix("--").split("=", 1) for one in options)
     if "partition" in given:
         return None
@@ -237,7 +237,7 @@ def _reshaped(asked: Asked, options: tuple[str, ...]) -> Asked | None:
 
 
 def _shapes(job: JobStatus, asked: Asked, present: Present) -> Iterator[tuple[str, ...]]:
-    """The options that differ, the most likely to help first."""
+    """Yield the options that differ, the most likely to help first."""
     yield ()
     if asked.limit and asked.limit // 2 >= _SHORTEST:
         yield (f"--time={_time(asked.limit // 2)}",)

@@ -23,7 +23,7 @@ def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
 
 
 def _agent(words: Sequence[str]) -> tuple[Table, int] | None:
-    """The options of torchrun or accelerate, and where they begin; None in a command without either."""
+    """Return the options of torchrun or accelerate, and where they begin; None in a command without either."""
     for position, (before, word) in enumerate(itertools.pairwise(words[1:])):
         # sh -c 'exec python3 -m torch.distributed.run ... "$@"' NAME OPTIONS...
         if before == "-c" and _STARTS_TORCHRUN.search(word):

@@ -78,7 +78,7 @@ class PretendedJob:
         return os.pathsep.join([self.python_path, *rest])
 
     def shown_devices(self, node: int) -> dict[str, str]:
-        """The variable that shows the processes of a node (0, 1, ...) its GPUs, and no others."""
+        """Return the variable that shows the processes of a node (0, 1, ...) its GPUs, and no others."""
         each = len(self.devices) // self.nodes
         if not each:
             return {"CUDA_VISIBLE_DEVICES": ""}

@@ -239,7 +239,7 @@ class _Step:
                         os.close(stream)
 
     def _devices(self, node: int) -> dict[str, str]:
-        """The variable that shows a task the GPUs of its step: all of its node, or as many as the step asks for."""
+        """Return the variable that shows a task the GPUs of its step: all of its node, or as many as the step asks for."""
         wanted = self.options.get("gres")
         if wanted is None or node in self.devices:
             return self.devices.get(node) or self.job.shown_devices(node)

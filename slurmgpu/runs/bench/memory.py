@@ -44,13 +44,13 @@ def remember_verdict(key: str | None, results: Results, folder: Path) -> None:
 
 
 def told_by_benches(prepared: Prepared) -> Iterator[str]:
-    """A sentence for each kind of processor on which the job's training was measured."""
+    """Yield a sentence for each kind of processor on which the job's training was measured."""
     key = key_of_training(prepared)
     yield from _told(key) if key is not None else ()
 
 
 def told_of_run(run: Run) -> Iterator[str]:
-    """The same of the training of a run, as far as its folder tells what that was."""
+    """Yield the same of the training of a run, as far as its folder tells what that was."""
     path = Path(run.run_dir)
     try:
         loaded = load_job(

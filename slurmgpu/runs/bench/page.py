@@ -50,7 +50,7 @@ class Figure(NamedTuple):
 
 
 def figures(kind: str, results: Results) -> list[Figure]:
-    """The plots of what one machine measured; a line needs two points, and a plot a line."""
+    """Return the plots of what one machine measured; a line needs two points, and a plot a line."""
     found = {"networks": _of_networks, "task": _of_tries}[kind](results) if kind != "node" else []
     return [one for one in found if any(len(line) > 1 for line in one.lines.values())]
 
@@ -73,7 +73,7 @@ def _of_tries(results: Results) -> list[Figure]:
 
 
 def _of_scaling(results: Results) -> Figure:
-    """Each way to use several GPUs, beside as much as nothing lost would give."""
+    """Return each way to use several GPUs, beside as much as nothing lost would give."""
     lines: dict[str, Line] = {}
     for name, how, key in (
         ("DDP", "each", "processes"),
@@ -103,7 +103,7 @@ def _line(results: Results, what: str, how: str | None, key: str) -> Line:
 
 
 def svg(figure: Figure) -> str:
-    """The plot for a page."""
+    """Return the plot for a page."""
     return plot(
         figure.title,
         figure.lines,
@@ -149,13 +149,13 @@ _TITLES = {"networks": "Seven networks", "node": "Node", "task": "A training"}
 
 
 def page(kind: str, results: Results) -> str:
-    """The page of what one machine measured."""
+    """Return the page of what one machine measured."""
     title = f"{_TITLES[kind]} on {results.machine.get('node')}"
     return document(title, [f"<h1>{text(title)}</h1>", *_of_machine(kind, results)])
 
 
 def page_of_parts(kind: str, parts: Sequence[Part]) -> str:
-    """The page of a bench in jobs of its own: a section for each, after what is missing and who is slow."""
+    """Return the page of a bench in jobs of its own: a section for each, after what is missing and who is slow."""
     title = f"{_TITLES[kind]}: {count(len(parts), 'job')}"
     body = [f"<h1>{text(title)}</h1>"]
     body += [f"<p>{text(sentence)}.</p>" for sentence in (*slow(parts), *missing(parts))]
@@ -230,7 +230,7 @@ _SHOWN = {
 
 
 def try_lines(results: Results) -> Iterator[tuple[str, ...]]:
-    """A line for each try; why one did not run is a sentence of the verdict."""
+    """Yield a line for each try; why one did not run is a sentence of the verdict."""
     for row in results.rows:
         what = str(row.get("what"))
         if what == "scaling" and any(_same(row, one) for one in results.rows if one.get("what") == "base"):

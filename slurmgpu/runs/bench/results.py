@@ -61,7 +61,7 @@ class Results(NamedTuple):
 
 
 def read(path: Path) -> Results:
-    """The rows of a file; none of one that is not there yet."""
+    """Return the rows of a file; none of one that is not there yet."""
     machine: Row = {}
     rows: list[Row] = []
     whole = False
@@ -86,7 +86,7 @@ def read(path: Path) -> Results:
 
 
 def median(row: Row, key: str) -> float | None:
-    """The median of what was measured several times; None where it was not."""
+    """Return the median of what was measured several times; None where it was not."""
     return positive(part(row, key).get("median"))
 
 
@@ -114,7 +114,7 @@ class Table(NamedTuple):
 
 
 def times(results: Results) -> Table:
-    """The table of what was measured, in the order in which it was."""
+    """Return the table of what was measured, in the order in which it was."""
     table = Table([], {}, {}, {})
     for row in results.rows:
         name, place = str(row.get("network")), place_of(row)
@@ -128,7 +128,7 @@ def times(results: Results) -> Table:
 
 
 def network_lines(table: Table) -> Iterator[list[str]]:
-    """A line for each network: its name, its mini-batch, the time at each place, and the published ones."""
+    """Yield a line for each network: its name, its mini-batch, the time at each place, and the published ones."""
     for name, here in table.seconds.items():
         published = PUBLISHED.get(name, (None, None))
         measured = [table.why.get((name, place)) or seconds(here.get(place)) for place in table.places]
@@ -136,7 +136,7 @@ def network_lines(table: Table) -> Iterator[list[str]]:
 
 
 def place_of(row: Row) -> str:
-    """Where it was measured: `2 threads`, `GPU 0 bf16`."""
+    """Return where it was measured: `2 threads`, `GPU 0 bf16`."""
     threads = whole(row.get("threads"))
     if threads is not None:
         return f"{threads} thread{'' if threads == 1 else 's'}"
@@ -154,7 +154,7 @@ NODE_HEAD = ("What", "Where", "Measured", "Published peak", "Reached")
 
 
 def node_lines(results: Results) -> Iterator[tuple[str, str, str, str, str]]:
-    """A line for each figure; a peak that is not known is `-`."""
+    """Yield a line for each figure; a peak that is not known is `-`."""
     for row in results.rows:
         what = row.get("what")
         if what == "product":
@@ -188,7 +188,7 @@ def _reduction(row: Row) -> tuple[str, str, str, str, str]:
 
 
 def over(row: Row) -> str:
-    """Which sum over processes it is, in words."""
+    """Return which sum over processes it is, in words."""
     nodes, size = row.get("nodes"), positive(row.get("bytes"))
     on = "" if nodes == 1 else f" on {nodes} nodes"
     return f"all-reduce over {row.get('processes')} processes{on}" + (f", {short(size)}" if size else "")
@@ -246,7 +246,7 @@ class Part(NamedTuple):
 
 
 def jobs_text(kind: str, jobs: Sequence[BenchJob]) -> str:
-    """The file that says which jobs a bench has."""
+    """Return the file that says which jobs a bench has."""
     return (
         json.dumps({"schema": BENCH_SCHEMA, "kind": kind, "jobs": [one._asdict() for one in jobs]}, indent=2)
         + "\n"
@@ -254,7 +254,7 @@ def jobs_text(kind: str, jobs: Sequence[BenchJob]) -> str:
 
 
 def jobs_in(folder: Path) -> tuple[str, list[BenchJob]]:
-    """The kind of the bench in a folder, and its jobs; InvalidInput where it is no bench in jobs of its own."""
+    """Return the kind of the bench in a folder, and its jobs; InvalidInput where it is no bench in jobs of its own."""
     try:
         with open_regular(folder / JOBS) as file:
             document = json.loads(file.read(_LARGEST_DOCUMENT))
@@ -276,13 +276,13 @@ def jobs_in(folder: Path) -> tuple[str, list[BenchJob]]:
 
 
 def part_of(job: BenchJob, state: str, *, ended: bool = False, lost: bool = False) -> Part:
-    """What the job's file has by now."""
+    """Return what the job's file has by now."""
     results = read(Path(job.run_dir) / ROWS)
     return Part(job, results, state, ended or results.whole, lost and not results.whole)
 
 
 def missing(parts: Sequence[Part]) -> Iterator[str]:
-    """A sentence for each job that did not measure all."""
+    """Yield a sentence for each job that did not measure all."""
     for one in parts:
         if one.results.whole:
             continue
@@ -293,7 +293,7 @@ def missing(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def slow(parts: Sequence[Part]) -> Iterator[str]:
-    """A sentence for each figure by which a node falls behind the others of its kind."""
+    """Yield a sentence for each figure by which a node falls behind the others of its kind."""
     figures: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for one in parts:
         for what, rate in _figures(one.results):
@@ -310,7 +310,7 @@ def slow(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _kind(results: Results) -> str:
-    """What a node is made of: those of one kind are compared."""
+    """Return what a node is made of: those of one kind are compared."""
     gpus = results.machine.get("gpus")
     return json.dumps([results.machine.get("cpu"), results.machine.get("cpus"), gpus], sort_keys=True)
 
@@ -340,12 +340,12 @@ _BUSY = 0.5
 
 
 def digits(rate: float) -> str:
-    """A number of samples a second: whole from 100 on, three digits below."""
+    """Return a number of samples a second: whole from 100 on, three digits below."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def machine_line(results: Results) -> str:
-    """The node, its processors and the software, in a line."""
+    """Return the node, its processors and the software, in a line."""
     machine = results.machine
     if not machine:
         return "nothing was measured"

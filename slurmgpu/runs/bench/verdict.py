@@ -66,7 +66,7 @@ def kinds_of(cluster: Cluster) -> list[Kind]:
 
 
 def kinds_in(value: object) -> Iterator[Kind]:
-    """The same, read from the row that a bench wrote; what is none is passed over."""
+    """Yield the same, read from the row that a bench wrote; what is none is passed over."""
     for one in value if isinstance(value, list) else []:
         if not isinstance(one, Mapping) or (memory := positive(one.get("bytes"))) is None:
             continue
@@ -80,7 +80,7 @@ def kinds_in(value: object) -> Iterator[Kind]:
 
 
 def would_do(kinds: Sequence[Kind], peak: float, total: float, *, bf16: bool) -> str | None:
-    """A sentence that names the smallest type that holds the peak with head room; None where there is none.
+    """Return a sentence that names the smallest type that holds the peak with head room; None where there is none.
 
     ``peak`` and ``total``: bytes of tensors at the peak of one process, and of the GPU that was measured. ``bf16``: the training
     computes in it. A type whose memory is only guessed is named where no other suffices, and then as a hint.
@@ -121,7 +121,7 @@ class Ratios(NamedTuple):
 
 
 def ratios(results: Results) -> Iterator[Ratios]:
-    """The tables of those parts that were tried."""
+    """Yield the tables of those parts that were tried."""
     if (lines := _scaling_lines(results)) is not None:
         title = "Time for as many samples, over that of one process; the micro-batch of each is kept"
         yield Ratios("scaling", title, ("How", "Here", "Published"), lines, _PUBLISHED_NOTE)
@@ -176,7 +176,7 @@ def _precisions(results: Results) -> list[tuple[str, ...]]:
 
 
 def precision_of(row: Row) -> str:
-    """Which precision or layout was tried: `fp32`, `TF32`, `bf16`, `compile`."""
+    """Return which precision or layout was tried: `fp32`, `TF32`, `bf16`, `compile`."""
     layout = next((key for key in _LAYOUTS if key in row), None)
     return layout or ("TF32" if row.get("tf32") is True else str(row.get("precision")))
 
@@ -219,7 +219,7 @@ class _Try(NamedTuple):
 
 
 def judge(results: Results) -> Verdict:
-    """The verdict on what was tried; a part that was not tried is not spoken of."""
+    """Return the verdict on what was tried; a part that was not tried is not spoken of."""
     base = next(iter(_of(results, "base")), None)
     if base is None:
         failed = next((row for row in results.rows if row.get("what") == "base"), None)
@@ -426,7 +426,7 @@ def _range(one: _Try) -> str:
 
 
 def _scaling(results: Results, base: _Try) -> Verdict:
-    """What several processes gain, and for how many to ask: the job file's batch is that of all together, and stays."""
+    """Return what several processes gain, and for how many to ask: the job file's batch is that of all together, and stays."""
     each, kept = _of_several(results, "each"), _of_several(results, "whole")
     sentences, said_of = [], dict[int, str]()
     for number in sorted({*each, *kept}):
@@ -473,7 +473,7 @@ def _scaling(results: Results, base: _Try) -> Verdict:
 
 
 def _epoch(results: Results, base: _Try) -> Verdict:
-    """What an epoch takes and costs, on one process and on each number of them."""
+    """Return what an epoch takes and costs, on one process and on each number of them."""
     samples = whole(base.row.get("dataset_samples"))
     if not samples:
         return Verdict([], [])
@@ -507,7 +507,7 @@ def _gained(one: _Try, base: _Try, gpus: int | None = None) -> str:
 
 
 def _memory_of(one: _Try, each: Mapping[int, _Try]) -> str:
-    """What a process of FSDP2 needs, beside one of DDP."""
+    """Return what a process of FSDP2 needs, beside one of DDP."""
     own = positive(one.row.get("peak_bytes"))
     other = each.get(_processes(one.row))
     ddp = positive(other.row.get("peak_bytes")) if other is not None else None

@@ -23,7 +23,7 @@ __all__ = ["RULES"]
 
 
 def _rules(module: ModuleType) -> Iterator[Rule]:
-    """The rules of a module and of the lists in it, as they are written there."""
+    """Yield the rules of a module and of the lists in it, as they are written there."""
     for one in vars(module).values():
         yield from (each for each in (one if isinstance(one, list) else [one]) if isinstance(each, Rule))
 

@@ -39,15 +39,15 @@ class Asked(NamedTuple):
     options: Mapping[str, Directive]
 
     def line(self, *names: str) -> int:
-        """The line of the first of these options, else 1."""
+        """Return the line of the first of these options, else 1."""
         return next((self.options[name].line for name in names if name in self.options), 1)
 
     def value(self, name: str) -> str | None:
-        """An option's value; None where it has none or is not given."""
+        """Return an option's value; None where it has none or is not given."""
         return self.options[name].value if name in self.options else None
 
     def number(self, name: str) -> int | None:
-        """A whole number; of a range such as ``2-4`` the first."""
+        """Return a whole number; of a range such as ``2-4`` the first."""
         match = re.match(r"(\d+)(?:-\d+)?\Z", self.value(name) or "")
         return int(match[1]) if match else None
 
@@ -93,7 +93,7 @@ class Asked(NamedTuple):
         return names
 
     def gpus_in(self, name: str) -> int | None:
-        """The number of GPUs that one of the GPU options names; entries of several types are added up."""
+        """Return the number of GPUs that one of the GPU options names; entries of several types are added up."""
         entries = gpu_entries(self.value(name) or "", typed=name != "gres")
         return sum(count for _, count in entries) if entries else None
 
@@ -131,7 +131,7 @@ class Asked(NamedTuple):
 
 
 def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, int]]:
-    """The GPUs in an option's value as (type, count); ``typed``: the value of --gpus and its like, without ``gpu:``."""
+    """Return the GPUs in an option's value as (type, count); ``typed``: the value of --gpus and its like, without ``gpu:``."""
     found: list[tuple[str | None, int]] = []
     for entry in value.split(","):
         parts = entry.strip().removeprefix("gres/").removeprefix("gres:").split(":")
@@ -322,7 +322,7 @@ class View:
 
 @lru_cache(maxsize=1)
 def _calls(placed: tuple[tuple[Simple, tuple[str, ...]], ...], body: str) -> tuple[Call, ...]:
-    """The same for every view of a script: before and after its facts are known."""
+    """Return the same for every view of a script: before and after its facts are known."""
     variables, before = Variables(body), ""
     found: list[Call] = []
     for simple, around in placed:

@@ -106,7 +106,7 @@ class Call:
 
 
 def expanded(raw: str) -> set[str]:
-    """The variables that the shell expands in a word as written; those in single quotes stay."""
+    """Return the variables that the shell expands in a word as written; those in single quotes stay."""
     live = (text for quote, text in pieces(raw) if quote in ("", '"') and "$" in text)
     return {name for text in live for name in re.findall(r"\$\{?[#!]?([A-Za-z_]\w*)", text)}
 
@@ -169,7 +169,7 @@ def _is_written_out(raw: str) -> bool:
 
 
 def calls_of(simple: Simple, outer: Call | None = None, variables: Variables | None = None) -> Iterator[Call]:
-    """The program that a simple command starts, and those in the text that it hands to a shell."""
+    """Yield the program that a simple command starts, and those in the text that it hands to a shell."""
     if not simple.words:
         return
     call = _call(simple, outer, variables or Variables())
@@ -181,7 +181,7 @@ def calls_of(simple: Simple, outer: Call | None = None, variables: Variables | N
 
 
 def _inner_texts(words: tuple[str, ...]) -> Iterator[str]:
-    """The texts that ``bash -c`` runs, one in the other's ``"$@"`` among them."""
+    """Yield the texts that ``bash -c`` runs, one in the other's ``"$@"`` among them."""
     for index, word in enumerate(words[:-1]):
         if re.fullmatch(r"-\w*c", word) and any(
             one.rsplit("/", 1)[-1] in {"bash", "sh"} for one in words[:index]
@@ -206,7 +206,7 @@ def _call(simple: Simple, outer: Call | None, variables: Variables) -> Call:
 def _without_prefixes(
     words: tuple[str, ...], raw: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A command without what merely comes before it: ``exec``, ``nohup``, ``time``, ``env A=1``."""
+    """Return a command without what merely comes before it: ``exec``, ``nohup``, ``time``, ``env A=1``."""
     while words:
         at = prefix_length(words)
         if words[0] in {"exec", "time"}:

@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 
 
 def _components(view: View) -> Iterator[tuple[Cluster, Asked, dict[str, str | None]]]:
-    """Each component with its options, where the cluster is described."""
+    """Yield each component with its options, where the cluster is described."""
     cluster = view.facts.cluster
     if cluster is None or not cluster.known:
         return
@@ -46,7 +46,7 @@ def _components(view: View) -> Iterator[tuple[Cluster, Asked, dict[str, str | No
 
 
 def _places(view: View) -> Iterator[_Place]:
-    """The components whose partitions are all described."""
+    """Yield the components whose partitions are all described."""
     from slurmgpu.planning.judging_options import places_of
 
     for cluster, asked, options in _components(view):
@@ -62,7 +62,7 @@ def unknown_partition(view: View) -> Iterator[Hit]:
 
 
 def _not_described(view: View, about: About) -> Iterator[Hit]:
-    """An error where Slurm itself was asked which there are, else a hint."""
+    """Yield an error where Slurm itself was asked which there are, else a hint."""
     from slurmgpu.planning.judging_options import not_described
 
     words: dict[About, tuple[str, str]] = {

@@ -43,19 +43,19 @@ def _whole(view: View) -> bool:
 
 
 def _count(value: str | None) -> int | None:
-    """A whole number; of a range the first."""
+    """Return a whole number; of a range the first."""
     match = re.match(r"(\d+)(?:[-:]\d+)?\Z", value or "")
     return int(match[1]) if match else None
 
 
 def _most(value: str | None) -> int | None:
-    """A whole number; of a range the last."""
+    """Return a whole number; of a range the last."""
     match = re.match(r"(?:\d+[-:])?(\d+)\Z", value or "")
     return int(match[1]) if match else None
 
 
 def _loops(view: View) -> list[range]:
-    """The lines of the body that are in loops."""
+    """Return the lines of the body that are in loops."""
     found: list[range] = []
     starts: list[int] = []
     for number, text in view.body_lines:
@@ -134,7 +134,7 @@ def _said(view: View) -> bool:
 
 
 def _cpus(view: View, tasks: int) -> int:
-    """The CPUs of the job; Slurm gives whole cores, of two CPUs at most sites."""
+    """Return the CPUs of the job; Slurm gives whole cores, of two CPUs at most sites."""
     nodes = view.asked.nodes or 1
     each = -(-tasks // nodes) * (view.asked.number("cpus-per-task") or 1)
     return nodes * (each + each % 2)
@@ -340,7 +340,7 @@ def nnodes_disagree(view: View) -> Iterator[Hit]:
 
 
 def _starts(view: View, call: Call) -> int | None:
-    """How many times a launcher is started."""
+    """Return how many times a launcher is started."""
     if call.srun is None:
         return 1
     if call.open_options:

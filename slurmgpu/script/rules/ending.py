@@ -16,7 +16,7 @@ _IN_TIME = {"USR1", "USR2", "URG", "ALRM", "CONT", "XCPU", "10", "12"}
 
 
 def _traps(view: View) -> list[tuple[Simple, set[str]]]:
-    """The traps that catch signals, with the signals' names."""
+    """Return the traps that catch signals, with the signals' names."""
     found = []
     for simple in view.simple:
         if simple.name == "trap" and len(simple.words) > 2 and simple.words[1] not in {"", "-"}:
@@ -215,5 +215,5 @@ def slurm_in_container(view: View) -> Iterator[Hit]:
 
 
 def _as_it_arrives(raw: str) -> str:
-    """A word without what the batch shell runs before: substitutions outside of single quotes."""
+    """Return a word without what the batch shell runs before: substitutions outside of single quotes."""
     return unquoted(raw) if raw.startswith("'") else unquoted(re.sub(r"\$\([^()]*\)|`[^`]*`", "", raw))

@@ -172,7 +172,7 @@ def secret_in_script(view: View) -> Iterator[Hit]:
 
 
 def _set_here(text: str) -> str | None:
-    """The variable that is given a secret in a line."""
+    """Return the variable that is given a secret in a line."""
     for match in re.finditer(r"\b([A-Z]\w*)=(['\"]?)([^\s'\"$`]{12,})\2(?=[\s;,]|$)", text):
         name, value = match[1], match[3]
         if names_secret(name) and looks_random(value) and not _is_no_secret(value):
@@ -202,7 +202,7 @@ def steps_without_environment(view: View) -> Iterator[Hit]:
 
 
 def _all_gpus_of_a_node(view: View) -> int | None:
-    """The GPUs of a node, where the job has all of them by what the profile says of the partition."""
+    """Return the GPUs of a node, where the job has all of them by what the profile says of the partition."""
     cluster, asked = view.facts.cluster, view.asked
     if cluster is None:
         return None
@@ -257,7 +257,7 @@ _ASKED_FIRST = r"\$\{{{name}[:+=?-]|(?:\[|test)\s+(?:!\s+)?-[nzv]\s+\"?\$?\{{?{n
 
 
 def _counted(word: str) -> set[str]:
-    """The variables of Slurm's in a word's ``$((...))``, where they need no $."""
+    """Return the variables of Slurm's in a word's ``$((...))``, where they need no $."""
     live = "".join(text for quote, text in pieces(word) if quote != "'")
     return {
         name for text in re.findall(r"\$\(\((.*?)\)\)", live) for name in re.findall(r"\bSLURM_\w+", text)
@@ -360,7 +360,7 @@ def container_without_gpus(view: View) -> Iterator[Hit]:
 
 
 def _settings(view: View, name: str) -> Iterator[tuple[int, str, str]]:
-    """Where variables whose names match are set, with the line, in the body as anywhere in a line: ``srun --export=``."""
+    """Yield where variables whose names match are set, with the line, in the body as anywhere in a line: ``srun --export=``."""
     pattern = rf"(?<![\w$]){name}=(['\"]?)([^\s'\";]*)"
     for number, text in view.body_lines:
         if "CCL" in text or "GLOO" in text:

@@ -36,7 +36,7 @@ def _starts_others(view: View, call: Call) -> bool:
 
 
 def _tasks_on_a_node(view: View, call: Call) -> int | None:
-    """How many tasks of an srun run on a node; None where it does not follow from the options."""
+    """Return how many tasks of an srun run on a node; None where it does not follow from the options."""
     options = call.srun or {}
     if "ntasks-per-node" in options and ("ntasks" in options or not view.asked.sets_tasks):
         own = options["ntasks-per-node"] or ""
@@ -543,7 +543,7 @@ def gpu_slices(view: View) -> Iterator[Hit]:
 
 
 def _slices(view: View) -> set[str]:
-    """The types of GPU that the job gets, where all of them are slices."""
+    """Return the types of GPU that the job gets, where all of them are slices."""
     kinds = view.asked.gpu_types
     cluster = view.facts.cluster
     if not kinds and cluster is not None and cluster.known:
@@ -559,7 +559,7 @@ def _slices(view: View) -> set[str]:
 
 
 def _processes_on_a_node(view: View, call: Call) -> str | None:
-    """How many processes of one training a command starts on a node, as text; None: one, or it cannot be told."""
+    """Return how many processes of one training a command starts on a node, as text; None: one, or it cannot be told."""
     numbers = launcher_numbers(view, call)
     if numbers is not None and numbers.processes is not None:
         count = numbers.processes[0]

@@ -18,7 +18,7 @@ _NOT_MADE = "and Slurm up to 22.05 makes none"
 
 
 def paths_to_look_at(view: View) -> set[str]:
-    """The absolute paths of which the rules want to know what they are; none where no folder is known."""
+    """Return the absolute paths of which the rules want to know what they are; none where no folder is known."""
     if not view.facts.folder:
         return set()
     found = {_work_folder(view, asked) for asked in view.components}
@@ -49,7 +49,7 @@ def _work_folder(view: View, asked: Asked) -> str:
 
 
 def _logs(view: View, asked: Asked) -> Iterator[tuple[Directive, str]]:
-    """The log files with their absolute paths; Slurm's own patterns stay in them."""
+    """Yield the log files with their absolute paths; Slurm's own patterns stay in them."""
     for name in ("output", "error"):
         one = asked.options.get(name)
         if one is not None and one.value and _written_out(one.value) and view.facts.folder:
@@ -154,7 +154,7 @@ def log_shared_by_tasks(view: View) -> Iterator[Hit]:
 
 
 def _named_without(asked: Asked, patterns: set[str]) -> Iterator[tuple[str, str]]:
-    """The log options and their values, without those that have one of these patterns in them, and without devices."""
+    """Yield the log options and their values, without those that have one of these patterns in them, and without devices."""
     for name in ("output", "error"):
         value = asked.value(name)
         if value and not value.startswith("/dev/") and not set(re.findall(_PATTERN, value)) & patterns:

@@ -23,7 +23,7 @@ _EXCLUSIVE = ({"mem", "mem-per-cpu", "mem-per-gpu"}, {"gres", "gpus", "gpus-per-
 
 
 def _option_in(text: str) -> str:
-    """The long name of the first option in a line that sbatch does not read; empty where there is none."""
+    """Return the long name of the first option in a line that sbatch does not read; empty where there is none."""
     match = re.search(r"\s--?([A-Za-z][\w-]*)", text)
     if not match:
         return ""

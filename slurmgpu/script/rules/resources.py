@@ -22,7 +22,7 @@ def _beside(
     fix: str = "keep one of them",
     severity: Severity | None = None,
 ) -> Iterator[Hit]:
-    """A hit in each component that has both options, at the last of them."""
+    """Yield a hit in each component that has both options, at the last of them."""
     for asked in view.components:
         if one in asked.options and other in asked.options:
             yield Hit(_last_line(asked, one, other), message, fix, severity)
@@ -114,7 +114,7 @@ def several_gpu_options(view: View) -> Iterator[Hit]:
 
 
 def _on_a_node(asked: Asked, name: str) -> int | None:
-    """The GPUs on each node by one of the options; None where it does not follow, which then counts for none."""
+    """Return the GPUs on each node by one of the options; None where it does not follow, which then counts for none."""
     return asked._replace(
         options={
             one: asked.options[one] for one in asked.options if one not in asked.gpu_options or one == name

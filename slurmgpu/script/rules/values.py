@@ -36,7 +36,7 @@ _SIGNALS = {
 
 
 def given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
-    """The options of these names with a value that is not a variable and no placeholder; all of them, as sbatch does."""
+    """Yield the options of these names with a value that is not a variable and no placeholder; all of them, as sbatch does."""
     for one in view.script.directives:
         value = one.value or ""
         if one.name in names and value and not re.search(r"\A=|[$`]", value) and not is_placeholder(value):
@@ -160,7 +160,7 @@ def bad_gres(view: View) -> Iterator[Hit]:
 
 
 def _gpu_fault(option: str, entry: str) -> tuple[str, str] | tuple[str, str, Severity] | None:
-    """What is wrong with an entry of a request for GPUs, what to write, and how bad it is where it is no error."""
+    """Return what is wrong with an entry of a request for GPUs, what to write, and how bad it is where it is no error."""
     if option == "gres" and re.fullmatch(r"gpu:(?:[A-Za-z][\w.-]*:)?\d+", entry):
         return None
     fix = "write gpu:COUNT or gpu:TYPE:COUNT"

@@ -34,7 +34,7 @@ def doubled(most: int) -> list[int]:
 
 
 def facts() -> dict[str, Any]:
-    """The node, its processors, and the software; what is not known is null. ``when`` is in UTC."""
+    """Return the node, its processors, and the software; what is not known is null. ``when`` is in UTC."""
     return {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
         "cpu": cpu_model(),

@@ -33,7 +33,7 @@ _PATIENCE = 300.0
 
 
 def measured(place: Place) -> Iterator[dict[str, Any]]:
-    """A row for each size; ``gb_per_s`` is the bus bandwidth, ``seconds`` the time of one sum."""
+    """Yield a row for each size; ``gb_per_s`` is the bus bandwidth, ``seconds`` the time of one sum."""
     row = {"what": "reduction", "processes": place.processes, "nodes": place.nodes}
     with run_folder(place) as run:
         said = Path(run, "said")

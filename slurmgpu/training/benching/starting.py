@@ -92,7 +92,7 @@ def start(module: str, run: str, place: Place, output: int) -> list[subprocess.P
 
 
 def _first(gpus: int) -> str:
-    """The first of those GPUs that there are for us."""
+    """Return the first of those GPUs that there are for us."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = given.split(",") if given else [str(number) for number in range(gpus)]
     return ",".join(names[:gpus])
@@ -111,7 +111,7 @@ def _address(node: str, suffix: str) -> str:
 
 
 def _cpus(processes: int, threads: int) -> list[str]:
-    """Where the job has fewer CPUs on a node than processes, they share them, as those that torchrun starts would."""
+    """Have processes share CPUs where the job has fewer on a node, as those that torchrun starts would."""
     given = given_by_slurm()
     return (
         [f"--cpus-per-task={threads}"] if given is None or processes * threads <= given else ["--overcommit"]

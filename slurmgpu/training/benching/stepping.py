@@ -51,7 +51,7 @@ class _Step:
 
 
 def step_times(name: str, device: torch.device, precision: str, tf32: bool, pace: Pace) -> dict[str, object]:
-    """The seconds that each part of a step of this network takes (median, least, most), or why there are none."""
+    """Return the seconds that each part of a step of this network takes (median, least, most), or why there are none."""
     network = NETWORKS[name]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True  # the sizes never change

@@ -80,7 +80,7 @@ class _Bench:
 
 
 def tries(asked: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
-    """A row for each try; ``parts`` says which are made: base, batch, workers, precision, scaling."""
+    """Yield a row for each try; ``parts`` says which are made: base, batch, workers, precision, scaling."""
     bench = _Bench(asked)
     parts = asked["parts"]
     say("the training as it is, in one process")
@@ -202,7 +202,7 @@ def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[
 
 
 def _exchange(row: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:
-    """The share of a step that the exchange of gradients takes.
+    """Return the share of a step that the exchange of gradients takes.
 
     None where the training could not be kept from it, or where a step took longer without it: others use the machine.
     """

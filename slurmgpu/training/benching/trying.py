@@ -52,7 +52,7 @@ class _Ended(NamedTuple):
 
 
 def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> dict[str, Any]:
-    """What a training with these settings does a second, and where its steps' time goes; ``why`` where it does not run.
+    """Return what a training with these settings does a second, and where its steps' time goes; ``why`` where it does not run.
 
     Rates are those of all processes together; times and memory those of rank 0, as ``metrics.jsonl`` has them. ``apart``: the
     processes exchange no gradients, and ``apart`` of what is found says whether they could be kept from it.
@@ -84,7 +84,7 @@ def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> 
 def _watched(
     started: list[subprocess.Popen[bytes]], metrics: Path, place: Place, each_round: int
 ) -> Union[list[dict[str, Any]], _Ended]:
-    """The ``train`` lines that count; or how the processes ended before these were there."""
+    """Return the ``train`` lines that count; or how the processes ended before these were there."""
     ends: Optional[float] = None
     first, moved = 0, time.monotonic()
     rows: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ def _watched(
 
 
 def _workers(settings: Mapping[str, Any], place: Place) -> int:
-    """The loader's workers of each process, also where the settings leave them to us."""
+    """Return the loader's workers of each process, also where the settings leave them to us."""
     workers = settings.get("workers", "auto")
     if workers == "auto":
         on_cpu = settings.get("device") == "cpu" or not torch.cuda.is_available()
@@ -159,7 +159,7 @@ def _samples(metrics: Path) -> Optional[int]:
 
 
 def _end_of(said: Path) -> str:
-    """The last of what the processes printed: some print without end."""
+    """Return the last of what the processes printed: some print without end."""
     with said.open("rb") as file:
         file.seek(max(0, said.stat().st_size - _MOST_READ))
         return file.read().decode(errors="replace")
@@ -175,13 +175,13 @@ def _why(said: str, ended: _Ended) -> str:
 
 
 def _error(said: str) -> str:
-    """The last line that tells of an error."""
+    """Return the last line that tells of an error."""
     lines = [line.strip() for line in said.splitlines() if re.search(r"error|Error|refused", line)]
     return lines[-1][:300] if lines else ""
 
 
 def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the lines come to: rates a second, times in seconds for a mean step, waits as a share of the time."""
+    """Return what the lines come to: rates a second, times in seconds for a mean step, waits as a share of the time."""
     steps = [row["step_seconds"] for row in rows]
     total = sum(steps)
     found: dict[str, Any] = {

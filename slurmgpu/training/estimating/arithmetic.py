@@ -65,7 +65,7 @@ class _Line(NamedTuple):
 
 
 def at(peaks: Sequence[Peak], samples: int, *, first: bool = False) -> Optional[int]:
-    """What a micro-batch of so many samples takes, on the line through those that were traced; None: none was."""
+    """Return what a micro-batch of so many samples takes, on the line through those that were traced; None: none was."""
     line = _line(peaks, first)
     return None if line is None else line.at(samples)
 
@@ -116,7 +116,7 @@ def rows(facts: Facts, settings: Settings, gpus: Sequence[int], *, on_gpu: bool,
 
 
 def _whole(strategy: str, facts: Facts, settings: Settings, count: int, on_gpu: bool) -> Row:
-    """A process that has all of the model."""
+    """Return a process that has all of the model."""
     micro = samples_at_a_time(settings, count)
     together = strategy == "ddp"
     kept = facts.parameters + facts.buffers + facts.optimizer + facts.averages
@@ -170,7 +170,7 @@ def _sharded(facts: Facts, settings: Settings, count: int, *, offload: bool) -> 
 
 
 def _staged(facts: Facts, settings: Settings, count: int, sizes: Sequence[int]) -> Row:
-    """The process that has most of a pipeline whose processes have parameters of these sizes."""
+    """Return the process that has most of a pipeline whose processes have parameters of these sizes."""
     return max(
         (_stage(facts, settings, count, sizes, number) for number in range(len(sizes))),
         key=lambda row: row.total,

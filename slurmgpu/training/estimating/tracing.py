@@ -153,7 +153,7 @@ class _Traced:
         self._batches = [] if self._task.has("step") else list(_batches(self._task, dataset))
 
     def facts(self, note: Optional[str], processes: Sequence[int]) -> Facts:
-        """All that is to be known."""
+        """Return all that is to be known."""
         model, settings = self._model, self._settings
         peaks = self._peaks()
         trained = [each for each in model.parameters() if each.requires_grad]
@@ -232,7 +232,7 @@ class _Traced:
 
 
 def _batches(task: Task, dataset: Any) -> Iterator[tuple[int, object]]:
-    """The first samples of the training, as micro-batches of two sizes."""
+    """Yield the first samples of the training, as micro-batches of two sizes."""
     if is_stream(dataset):
         samples = list(itertools.islice(iter(dataset), max(_SIZES)))
     else:

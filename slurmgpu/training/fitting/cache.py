@@ -48,7 +48,7 @@ class Known:
 
 
 def path_of(task: Task, budget: Budget, environment: Mapping[str, str]) -> Path:
-    """The file for a task and a kind of device."""
+    """Return the file for a task and a kind of device."""
     which = f"slurmgpu:{task.path.stem}" if _OWN in task.path.parents else str(task.path)
     home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home(), ".cache")
     name = hashlib.sha256(f"{which}\n{budget.device}\n{budget.total}".encode()).hexdigest()[:16]
@@ -56,7 +56,7 @@ def path_of(task: Task, budget: Budget, environment: Mapping[str, str]) -> Path:
 
 
 def facts_of(task: Task, settings: Settings, together: Union[bool, int]) -> dict[str, object]:
-    """What a size depends on beside the device; what is known counts only as long as all of it is the same.
+    """Return what a size depends on beside the device; what is known counts only as long as all of it is the same.
 
     ``together``: whether there are several processes; how many, where it depends on that.
     """
@@ -71,7 +71,7 @@ def facts_of(task: Task, settings: Settings, together: Union[bool, int]) -> dict
 
 
 def _code(path: Path) -> str:
-    """The SHA-256 of the task's file and of the modules in its folder that are loaded.
+    """Return the SHA-256 of the task's file and of the modules in its folder that are loaded.
 
     The run's copy of this package may lie in that folder, too; it is none of the task's code.
     """
@@ -90,7 +90,7 @@ def _code(path: Path) -> str:
 
 
 def read(path: Path, facts: Mapping[str, object], budget: Budget) -> tuple[Known, Optional[str]]:
-    """What is known, and why what the file says does not count, where it does not."""
+    """Return what is known, and why what the file says does not count, where it does not."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 def found_before(settings: Settings, manifest: Mapping[str, Any]) -> Optional[Settings]:
-    """The settings with what the training that is gone on with has found; None where it has not."""
+    """Return the settings with what the training that is gone on with has found; None where it has not."""
     before = dict(manifest["settings"])
     size = before.get("micro_batch")
     if type(size) is not int:
@@ -56,7 +56,7 @@ def found_before(settings: Settings, manifest: Mapping[str, Any]) -> Optional[Se
 
 
 def find(settings: Settings, task: Task, session: Session) -> Settings:
-    """The settings with the micro-batch that fits on every rank.
+    """Return the settings with the micro-batch that fits on every rank.
 
     Raises:
         TrainingError: on every rank, where not even one sample fits, or a try has failed for another reason.
@@ -267,7 +267,7 @@ class _Child:
         return answer
 
     def ask(self, request: Mapping[str, object], patience: Optional[float]) -> Optional[dict[str, Any]]:
-        """The answer to a request."""
+        """Return the answer to a request."""
         self._send(request)
         return self.read(patience)
 
@@ -277,7 +277,7 @@ class _Child:
         return code is not None and code < 0
 
     def told(self, answer: Optional[Mapping[str, Any]]) -> str:
-        """What is wrong, in its own words."""
+        """Return what is wrong, in its own words."""
         words = "the process that tries has ended" if answer is None else str(answer["error"])
         return (
             f"{words}\n{''.join(self._last_lines())}"

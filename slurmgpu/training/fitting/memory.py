@@ -49,7 +49,7 @@ class Budget(NamedTuple):
 
 
 def budget_of(device: torch.device, head_room: float, ranks: Ranks) -> Budget:
-    """What this process may use now: what is free and what it has itself, less the head room."""
+    """Return what this process may use now: what is free and what it has itself, less the head room."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)
@@ -135,7 +135,7 @@ class Memory(Protocol):
 
 
 def memory_of(device: torch.device, budget: Budget) -> Memory:
-    """The memory of the device, with the budget as its limit from here on."""
+    """Return the memory of the device, with the budget as its limit from here on."""
     return _OfGpu(device, budget) if device.type == "cuda" else _OfCpu(budget)
 
 

@@ -31,7 +31,7 @@ class Tried(NamedTuple):
 def search(
     share: int, budget: Callable[[], int], attempt: Callable[[int], Tried], known: Sequence[Tried] = ()
 ) -> list[Tried]:
-    """All that was tried, with what was known before; ``share`` is the largest size that is of use.
+    """Return all that was tried, with what was known before; ``share`` is the largest size that is of use.
 
     ``budget``: bytes, which may be known better after a try.
     """
@@ -45,12 +45,12 @@ def search(
 
 
 def largest(tried: Sequence[Tried]) -> int:
-    """The largest size that fitted; 0 where none did."""
+    """Return the largest size that fitted; 0 where none did."""
     return max((each.size for each in tried if each.fits), default=0)
 
 
 def next_size(share: int, budget: int, tried: Sequence[Tried]) -> Optional[int]:
-    """The size to try next; None where enough is known."""
+    """Return the size to try next; None where enough is known."""
     if not tried:
         return min(_FIRST, share)
     fit, full = largest(tried), min((each.size for each in tried if not each.fits), default=None)
@@ -71,7 +71,7 @@ def next_size(share: int, budget: int, tried: Sequence[Tried]) -> Optional[int]:
 
 
 def _guess(budget: int, tried: Sequence[Tried]) -> int:
-    """The size at which the budget would be used up, by the two largest sizes that were measured."""
+    """Return the size at which the budget would be used up, by the two largest sizes that were measured."""
     measured = sorted((each.size, each.peak) for each in tried if each.fits and each.peak is not None)
     fit = largest(tried)
     if len(measured) < 2:

@@ -156,7 +156,7 @@ def _answer(trial: Trial, request: dict[str, Any]) -> dict[str, object]:
 
 
 def _lines() -> queue.Queue[str]:
-    """The lines of standard input; at its end this process ends too, whatever it is doing."""
+    """Return the lines of standard input; at its end this process ends too, whatever it is doing."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:

@@ -28,7 +28,7 @@ _WHICH_TORCH = "https://pytorch.org/get-started/locally"
 
 
 def visible() -> int:
-    """How many GPUs torch can use in this process."""
+    """Return how many GPUs torch can use in this process."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
@@ -100,7 +100,7 @@ def _given(environment: Mapping[str, str]) -> int:
 
 
 def _length(text: str) -> int:
-    """How many devices a list names, such as ``0,2-3`` or ``MIG-...,MIG-...``."""
+    """Return how many devices a list names, such as ``0,2-3`` or ``MIG-...,MIG-...``."""
     count = 0
     for part in filter(None, (each.strip() for each in text.split(","))):
         span = re.fullmatch(r"(\d+)-(\d+)", part)
@@ -109,18 +109,18 @@ def _length(text: str) -> int:
 
 
 def _counting() -> tuple[str, ...]:
-    """The variables by which GPUs are hidden from this torch."""
+    """Return the variables by which GPUs are hidden from this torch."""
     return _HIDING if torch.version.hip else _HIDING[:1]
 
 
 def _shown(value: str) -> int:
-    """How many GPUs a value shows: CUDA reads numbers and UUIDs up to the first that is neither."""
+    """Return how many GPUs a value shows: CUDA reads numbers and UUIDs up to the first that is neither."""
     devices = [each.strip() for each in value.split(",")]
     return next((n for n, each in enumerate(devices) if not _DEVICE.match(each)), len(devices))
 
 
 def _expected(given: int, environment: Mapping[str, str]) -> int:
-    """What torch should see: a task may be bound to some of its node's GPUs, and a user may pick some."""
+    """Return what torch should see: a task may be bound to some of its node's GPUs, and a user may pick some."""
     named = [_shown(environment[name]) for name in _counting() if environment.get(name)]
     return min([given, *named])
 
@@ -211,7 +211,7 @@ def _newest_cuda() -> Optional[tuple[int, int]]:
 
 
 def _why_none(driver: _Driver, said: Sequence[str]) -> tuple[str, str]:
-    """What is wrong, as far as it is known, and what to do about it."""
+    """Return what is wrong, as far as it is known, and what to do about it."""
     other = f"use an environment whose torch is built for {{}}: {_WHICH_TORCH}"
     kind = "ROCm" if driver.amd else f"CUDA {driver.cuda[0]}" if driver.cuda else "CUDA"
     nvidia = driver.nvidia is not None or driver.cuda is not None

@@ -112,7 +112,7 @@ class Group:
         return self.ranks.world_size > 1
 
     def gather(self, value: T) -> list[T]:
-        """Each rank's value, by rank, on every rank; torch's own ``all_gather_object`` fails without numpy."""
+        """Return each rank's value, by rank, on every rank; torch's own ``all_gather_object`` fails without numpy."""
         if not self.together:
             return [value]
         data = pickle.dumps(value)
@@ -143,14 +143,14 @@ class Group:
         return not self.together or self.first_of(None if self._of(0, value) == value else True) is None
 
     def _gather_equal(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensors of all ranks, of equal length, one after the other."""
+        """Return the tensors of all ranks, of equal length, one after the other."""
         own = tensor.to(self.device)
         parts = [torch.empty_like(own) for _ in range(self.ranks.world_size)]
         dist.all_gather(parts, own)
         return torch.cat(parts)
 
     def collect(self, value: T) -> list[T]:
-        """Each rank's value, by rank, on rank 0 alone, elsewhere none; in pieces, for values of any size."""
+        """Return each rank's value, by rank, on rank 0 alone, elsewhere none; in pieces, for values of any size."""
         if not self.together:
             return [value]
         data, first, world = memoryview(pickle.dumps(value)), self.ranks.first, self.ranks.world_size
@@ -259,7 +259,7 @@ class Group:
                 piece.copy_(carried)
 
     def _of(self, rank: int, value: T) -> T:
-        """The value of one rank, on every rank: what each sends and keeps does not grow with the number of ranks."""
+        """Return the value of one rank, on every rank: what each sends and keeps does not grow with the number of ranks."""
         speaks = self.ranks.rank == rank
         data = pickle.dumps(value) if speaks else b""
         size = torch.tensor([len(data)], device=self.device)
@@ -280,7 +280,7 @@ class Group:
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter], size: int) -> Iterator[list[torch.nn.Parameter]]:
-    """The parameters in their order, in runs of one type whose gradients have about so many bytes together."""
+    """Yield the parameters in their order, in runs of one type whose gradients have about so many bytes together."""
     run: list[torch.nn.Parameter] = []
     held = 0
     for each in parameters:
@@ -321,7 +321,7 @@ class Channel:
         return bool(self._store.check(list(names)))
 
     def get(self, name: str) -> Any:
-        """The value, once it is there (RuntimeError after the time-out, or when rank 0 is gone)."""
+        """Return the value, once it is there (RuntimeError after the time-out, or when rank 0 is gone)."""
         return self._own[name] if self._store is None else json.loads(self._store.get(name))
 
     def drop(self, name: str) -> None:
@@ -333,7 +333,7 @@ class Channel:
 
 
 def shared_by(wrapped: torch.nn.Module) -> Optional[DistributedDataParallel]:
-    """The wrapper in a model by which the ranks share gradients, if there is one."""
+    """Return the wrapper in a model by which the ranks share gradients, if there is one."""
     inner = getattr(wrapped, "_orig_mod", wrapped)  # torch.compile keeps what it compiles there
     return inner if isinstance(inner, DistributedDataParallel) else None
 
@@ -393,7 +393,7 @@ def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
 
 
 def choose_device(ranks: Ranks, seen: int) -> torch.device:
-    """The GPU numbered as the local rank, or the only one where Slurm hides the others; the CPU without any.
+    """Return the GPU numbered as the local rank, or the only one where Slurm hides the others; the CPU without any.
 
     Not modulo the number of GPUs: that would silently put two ranks on one.
     """

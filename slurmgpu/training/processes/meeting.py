@@ -24,7 +24,7 @@ _NAMED = 8  # missing ranks that are named
 
 
 def connect(timeout: float, *, serves: bool = False) -> Any:
-    """A connection of its own to the store that the ranks meet by; ``serves``: the store is this process's own."""
+    """Return a connection of its own to the store that the ranks meet by; ``serves``: the store is this process's own."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # torch's meeting takes the same server then, which is one for all of a process.
     options = {"is_master": serves, "wait_for_workers": False, "multi_tenant": serves}

@@ -22,7 +22,7 @@ class _Packer(pickle.Pickler):
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, value: Any) -> Any:
-        """The number of a large tensor among those that are kept; tied weights are one."""
+        """Return the number of a large tensor among those that are kept; tied weights are one."""
         if type(value) is not torch.Tensor or not _is_plain(value):
             return None
         if id(value) not in self._numbers:
@@ -37,7 +37,7 @@ class _Unpacker(pickle.Unpickler):
         self._kept = kept
 
     def persistent_load(self, number: int) -> torch.Tensor:
-        """The tensor with that number."""
+        """Return the tensor with that number."""
         return self._kept[number]
 
 
@@ -60,18 +60,18 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def pack(value: object, kept: list[torch.Tensor]) -> tuple[bytes, list[Kind]]:
-    """The value without its large tensors, which are put into ``kept``, and the type, shape and strides of these."""
+    """Return the value without its large tensors, which are put into ``kept``, and the type, shape and strides of these."""
     file = io.BytesIO()
     _Packer(file, kept).dump(value)
     return file.getvalue(), [(each.dtype, tuple(each.shape), tuple(each.stride())) for each in kept]
 
 
 def unpack(data: bytes, kept: list[torch.Tensor]) -> object:
-    """The value that was packed; with its tensors."""
+    """Return the value that was packed; with its tensors."""
     return _Unpacker(io.BytesIO(data), kept).load()
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a packed tensor, as bytes in their order there."""
+    """Return the memory of a packed tensor, as bytes in their order there."""
     flat: torch.Tensor = tensor.as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8)

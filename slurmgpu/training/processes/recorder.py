@@ -57,7 +57,7 @@ def write_collectives(run_dir: Path, ranks: Ranks) -> None:
 
 
 def _begin(environment: MutableMapping[str, str]) -> str:
-    """What the names of this start's dumps begin with; slurmgpu's reader of failures looks for it."""
+    """Return what the names of this start's dumps begin with; slurmgpu's reader of failures looks for it."""
     job, restart = environment.get("SLURM_JOB_ID") or "0", environment.get("SLURM_RESTART_COUNT") or "0"
     return f"flight-{job}.{restart}-rank-"
 

@@ -37,7 +37,7 @@ class Tree:
         return found
 
     def heard(self, span: int) -> range:
-        """The ranks that this one hears at a level, where it is the first of those together."""
+        """Return the ranks that this one hears at a level, where it is the first of those together."""
         return range(self.rank + span // self.fan, min(self.rank + span, self.world), span // self.fan)
 
     def pass_up(

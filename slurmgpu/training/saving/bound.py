@@ -65,7 +65,7 @@ class Bound:
         return bool(self.keep_every and step and step % self.keep_every == 0)
 
     def next(self, step: int) -> int:
-        """The next step at which one of the two may be so."""
+        """Return the next step at which one of the two may be so."""
         if self.steps is None:
             return NEVER
         kept = step - step % self.keep_every + self.keep_every if self.keep_every else NEVER

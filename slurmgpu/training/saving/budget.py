@@ -57,7 +57,7 @@ class Budget:
         return not writing and after <= _FREE + self.share * self.elapsed
 
     def left_out(self, writing: bool) -> Optional[str]:
-        """What to say where the checkpoint of an epoch is left out, the first time."""
+        """Return what to say where the checkpoint of an epoch is left out, the first time."""
         if self._told or self.share is None:
             return None
         self._told = True
@@ -74,7 +74,7 @@ class Budget:
         )
 
     def over(self, steps: Optional[int], setting: str = "checkpoint_steps") -> Optional[str]:
-        """What to say where the bound that a setting asks for costs more than the share, the first time."""
+        """Return what to say where the bound that a setting asks for costs more than the share, the first time."""
         if steps is None or self._told or self.affords():
             return None
         self._told = True

@@ -127,13 +127,13 @@ def prune(
 
 
 def _best(path: Path) -> Optional[int]:
-    """The step of the best generation, as the manifest of this one has it."""
+    """Return the step of the best generation, as the manifest of this one has it."""
     best = read_json(path / MANIFEST).get("best")
     return best.get("step") if isinstance(best, dict) else None
 
 
 def _generations(folder: Path) -> list[Path]:
-    """The folders with a manifest, newest first."""
+    """Return the folders with a manifest, newest first."""
     steps = {}
     for path in folders(folder):
         if (step := step_of(path)) is not None and counts(path):
@@ -142,13 +142,13 @@ def _generations(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest generation, whole or not; 0 without any."""
+    """Return the step of the newest generation, whole or not; 0 without any."""
     found = _generations(folder)
     return (step_of(found[0]) or 0) if found else 0
 
 
 def folders(folder: Path) -> list[Path]:
-    """All folders named as a generation, complete or not.
+    """Return all folders named as a generation, complete or not.
 
     Not by ``glob``: it takes a folder that cannot be listed for an empty one, and the training would start over.
     """
@@ -240,13 +240,13 @@ def _is_torn(path: Path) -> bool:
 
 
 def _innermost(path: Path) -> list[Path]:
-    """The folders of ranks in a folder that have none themselves."""
+    """Return the folders of ranks in a folder that have none themselves."""
     inner = [each for each in path.glob("ranks-*") if each.is_dir()]
     return [each for one in inner for each in _innermost(one) or [one]]
 
 
 def newest_intact(folder: Path, group: Optional[Group] = None) -> tuple[Optional[Generation], list[str]]:
-    """The newest generation whose parts are as they were written, and what to say about newer ones.
+    """Return the newest generation whose parts are as they were written, and what to say about newer ones.
 
     All ranks look together (None: this process alone): rank 0 reads the manifests, and each reads its share of the parts.
     Damaged newer ones are set aside under another name, for a person to look at. What cannot be read is tried
@@ -290,7 +290,7 @@ class _Trouble(NamedTuple):
 def _tried(
     act: Callable[[], Optional[Generation]],
 ) -> tuple[Optional[Generation], Optional[_Trouble]]:
-    """What ``act`` gives, tried again for a while, or the trouble with it."""
+    """Return what ``act`` gives, tried again for a while, or the trouble with it."""
     try:
         return patiently(act), None
     except PermissionError as error:
@@ -311,7 +311,7 @@ def _fall_back(damaged: list[tuple[Path, str]], to: Path) -> list[str]:
 
 
 def _opened(path: Path) -> Generation:
-    """A generation whose manifest is as it was written."""
+    """Return a generation whose manifest is as it was written."""
     return Generation(path, read_manifest((path / MANIFEST).read_bytes(), step_of(path)))
 
 

@@ -17,7 +17,7 @@ LATE = "late.pt"
 
 
 def evaluated(common: Mapping[str, object], own: Mapping[str, object], together: bool) -> dict[str, Any]:
-    """What of the parts an evaluation may have changed; of the task's own state, where one process has all of it."""
+    """Return what of the parts an evaluation may have changed; of the task's own state, where one process has all of it."""
     if "state.pt" in common:  # of a loop of one's own: all of it
         return dict(common["state.pt"])  # type: ignore[call-overload, no-any-return]
     training = common["training.pt"]

@@ -31,16 +31,16 @@ class Layout(NamedTuple):
         return Tree(0, self.world, self.fan).spans[:-1]
 
     def folder(self, rank: int, span: int) -> str:
-        """The folder that a rank's files lie in or below, of those with so many ranks; ends with ``/``."""
+        """Return the folder that a rank's files lie in or below, of those with so many ranks; ends with ``/``."""
         return "".join(self._name(rank, each) for each in reversed(self.spans) if each >= span)
 
     def place(self, name: str) -> str:
-        """Where a part lies: a rank's own in the folder of that rank."""
+        """Return where a part lies: a rank's own in the folder of that rank."""
         rank = own_rank(name)
         return name if rank is None or not self.spans else self.folder(rank, self.fan) + name
 
     def indexes(self, rank: int) -> list[str]:
-        """The indexes that lead from the manifest to a rank's files, the outermost first."""
+        """Return the indexes that lead from the manifest to a rank's files, the outermost first."""
         return [self.folder(rank, span) + INDEX for span in reversed(self.spans)]
 
     def _name(self, rank: int, span: int) -> str:
@@ -60,6 +60,6 @@ def layout_of(manifest: Mapping[str, Any]) -> Layout:
 
 
 def own_rank(name: str) -> Optional[int]:
-    """The rank whose own a part is by its name."""
+    """Return the rank whose own a part is by its name."""
     match = _OWN.fullmatch(name)
     return int(match[1]) if match else None

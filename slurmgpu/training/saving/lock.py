@@ -139,7 +139,7 @@ class Lock(Hold):
         return True
 
     def _verdict(self, owner: _Record) -> Optional[str]:
-        """Why the owner is dead; None when the lock has changed; an error when it is alive."""
+        """Return why the owner is dead; None when the lock has changed; an error when it is alive."""
         own = self._owner
         if own["machine"] and owner.get("machine") == own["machine"]:
             if _start_of(int(owner["pid"])) != owner["started"]:
@@ -217,7 +217,7 @@ def _start_of(pid: int) -> str:
 
 
 def _changed(path: Path) -> int:
-    """The time of change in ns; opened anew, so that NFS asks its server. -1: not there."""
+    """Return the time of change in ns; opened anew, so that NFS asks its server. -1: not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -60,7 +60,7 @@ class Owned(NamedTuple):
     rank: int
 
     def note(self, where: str) -> dict[str, Any]:
-        """What stands for it in a checkpoint."""
+        """Return what stands for it in a checkpoint."""
         return {
             _MARK: where,
             "shape": list(self.tensor.shape),
@@ -72,7 +72,7 @@ class Owned(NamedTuple):
 
 
 def note_of(tensor: Any, where: str) -> dict[str, Any]:
-    """What stands for a sharded tensor in a checkpoint; ``where``: its name in the files of the ranks.
+    """Return what stands for a sharded tensor in a checkpoint; ``where``: its name in the files of the ranks.
 
     Raises:
         TrainingError: it is cut in a way that cannot be put down.
@@ -90,7 +90,7 @@ def note_of(tensor: Any, where: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def _ranks_of_mesh(mesh: Any) -> Any:
-    """The ranks of a mesh, without a list of all where they are a first one and a stride in each dimension."""
+    """Return the ranks of a mesh, without a list of all where they are a first one and a stride in each dimension."""
     ranks = mesh.mesh
     first, sizes = int(ranks.flatten()[0]), list(ranks.shape)
     strides = [
@@ -121,7 +121,7 @@ def _rank_at(note: Mapping[str, Any], coordinate: Sequence[int]) -> int:
 
 
 def _coordinate_of(note: Mapping[str, Any], rank: int) -> Optional[tuple[int, ...]]:
-    """The place of a rank in the mesh; None where it is not in it."""
+    """Return the place of a rank in the mesh; None where it is not in it."""
     ranks, mesh = note["ranks"], note["mesh"]
     found = [0] * len(mesh)
     if isinstance(ranks, Mapping):
@@ -166,7 +166,7 @@ def _region(note: Mapping[str, Any], coordinate: Sequence[int]) -> Region:
 
 
 def own_region(note: Mapping[str, Any], rank: int) -> tuple[Region, bool]:
-    """The part of a tensor that a rank has, and whether it is for this rank to write it."""
+    """Return the part of a tensor that a rank has, and whether it is for this rank to write it."""
     coordinate = _coordinate_of(note, rank)
     if coordinate is None:
         raise ValueError(f"rank {rank} has no part of the tensor")
@@ -180,7 +180,7 @@ def _writes(note: Mapping[str, Any], coordinate: Sequence[int]) -> bool:
 
 
 def _written(note: Mapping[str, Any], wanted: Optional[Region] = None) -> Iterator[tuple[int, Region]]:
-    """The parts of a tensor, each with the rank that has written it; those alone that have something of what is wanted."""
+    """Yield the parts of a tensor, each with the rank that has written it; those alone that have something of what is wanted."""
     kinds = [placement[0] for placement in note["placements"]]
     if "shard again" in kinds:
         raise TrainingError(
@@ -213,7 +213,7 @@ def _written(note: Mapping[str, Any], wanted: Optional[Region] = None) -> Iterat
 
 
 def ranks_of(values: Iterable[Any]) -> list[int]:
-    """The ranks whose files hold parts of sharded tensors, out of values some of which are notes."""
+    """Return the ranks whose files hold parts of sharded tensors, out of values some of which are notes."""
     return sorted({rank for each in values if is_note(each) for rank, _ in _written(each)})
 
 
@@ -231,12 +231,12 @@ class Pieces:
         self._files: dict[int, Mapping[str, torch.Tensor]] = {}
 
     def whole(self, value: Any) -> torch.Tensor:
-        """The tensor that a note stands for."""
+        """Return the tensor that a note stands for."""
         shape = tuple(value["shape"])
         return self.part(value, Region((0,) * len(shape), shape))
 
     def part(self, value: Any, region: Region) -> torch.Tensor:
-        """A part of a tensor, which may be there itself, or a note; in memory of its own.
+        """Return a part of a tensor, which may be there itself, or a note; in memory of its own.
 
         Raises:
             TrainingError: a rank's file is missing or is not what it should be.
@@ -258,7 +258,7 @@ class Pieces:
         return filled
 
     def tensors(self, state: Mapping[Any, Any]) -> list[Lazy]:
-        """The tensors of a state by name, each put together when it is asked for."""
+        """Return the tensors of a state by name, each put together when it is asked for."""
         found = []
         for name, value in state.items():
             noted = is_note(value)
@@ -279,7 +279,7 @@ class Pieces:
         return id(value)
 
     def resolved(self, value: Any) -> Any:
-        """The value, with the tensors themselves where notes stand for them."""
+        """Return the value, with the tensors themselves where notes stand for them."""
         if is_note(value):
             return self.whole(value)
         if isinstance(value, Mapping):
@@ -315,7 +315,7 @@ def _between(begin: Sequence[int], end: Sequence[int], offsets: Sequence[int]) -
 def fit_model(
     saved: Mapping[str, Any], target: Mapping[str, Any], pieces: Pieces, rank: int
 ) -> Mapping[str, Any]:
-    """A saved state of a model, or of anything with tensors by name, cut as the state ``target`` is.
+    """Return a saved state of a model, or of anything with tensors by name, cut as the state ``target`` is.
 
     Raises:
         ValueError: a shape is another one.
@@ -340,7 +340,7 @@ def _like(name: str, value: Any, target: Any, pieces: Pieces, rank: int) -> Any:
 
 
 def _cut(value: Any, target: Any, pieces: Pieces, rank: int) -> torch.Tensor:
-    """The tensor, cut as the target is."""
+    """Return the tensor, cut as the target is."""
     region, _ = own_region(note_of(target, ""), rank)
     return _as_piece_of(target, pieces.part(value, region))
 
@@ -365,7 +365,7 @@ def _as_piece_of(target: Any, piece: torch.Tensor) -> torch.Tensor:
 
 
 def fit_optimizer(optimizer: Any, saved: Mapping[str, Any], pieces: Pieces, rank: int) -> Mapping[str, Any]:
-    """A saved state of an optimizer, or of several by name, cut as the parameters are that it is for.
+    """Return a saved state of an optimizer, or of several by name, cut as the parameters are that it is for.
 
     Raises:
         ValueError: what stands in the state of a parameter has another shape than it, and is cut.

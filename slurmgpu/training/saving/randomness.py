@@ -22,7 +22,7 @@ def seed_all(seed: int) -> None:
 
 
 def capture(device: torch.device) -> dict[str, object]:
-    """The random state as plain values and tensors, so that ``weights_only`` can read it back."""
+    """Return the random state as plain values and tensors, so that ``weights_only`` can read it back."""
     state: dict[str, object] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)

@@ -86,12 +86,12 @@ class Replicas:
     # What an earlier start has left.
 
     def _recorded(self) -> dict[str, Any]:
-        """What the last start has written of its copies; a wrong no would lose steps."""
+        """Return what the last start has written of its copies; a wrong no would lose steps."""
         path = self._folder / _RECORD
         return json.loads(path.read_bytes()) if is_there(path) else {}
 
     def _found(self) -> dict[_Key, list[Path]]:
-        """The files of the last start on this node; one rank of each node looks."""
+        """Return the files of the last start on this node; one rank of each node looks."""
         found: dict[_Key, list[Path]] = {}
         for folder in self._left() if self._ranks.local_rank == 0 else []:
             for path in folder.iterdir():
@@ -102,7 +102,7 @@ class Replicas:
         return found
 
     def _left(self) -> list[Path]:
-        """The folders of the last start on this node."""
+        """Return the folders of the last start on this node."""
         token, found = self._known.get("token"), []
         if isinstance(token, str) and re.fullmatch("[0-9a-f]+", token):
             for base in _bases(self._known.get("place"), self._environment):
@@ -241,7 +241,7 @@ class Replicas:
             write_json(self._folder / _RECORD, {"schema": SCHEMA, "token": token, "place": self._place})
 
     def _settled(self, token: str) -> Path:
-        """The folder for this start's copies on this node.
+        """Return the folder for this start's copies on this node.
 
         Raises:
             OSError: there is none that this user can have for itself.
@@ -354,7 +354,7 @@ class Replicas:
 
 
 def neighbour(hosts: Sequence[str], rank: int) -> Optional[int]:
-    """The rank on the next node that keeps a copy for this one; None where all are on one node.
+    """Return the rank on the next node that keeps a copy for this one; None where all are on one node.
 
     Args:
         hosts: The node of each rank.
@@ -369,7 +369,7 @@ def neighbour(hosts: Sequence[str], rank: int) -> Optional[int]:
 
 
 def _bases(place: Optional[str], environment: Mapping[str, str]) -> list[Path]:
-    """The folders of a node that come into question, the best one first."""
+    """Return the folders of a node that come into question, the best one first."""
     if place is not None:
         return [Path(string.Template(place).safe_substitute(environment))]
     named = [environment.get(name, "") for name in ("SLURM_TMPDIR", "TMPDIR")]
@@ -415,7 +415,7 @@ def _packed(token: str, key: _Key, parts: Mapping[str, object], facts: Mapping[s
 
 
 def _opened(path: Path, token: str, key: _Key) -> tuple[_Head, dict[str, bytes]]:
-    """What a file holds, if it is as it was written, and what it is named.
+    """Return what a file holds, if it is as it was written, and what it is named.
 
     Raises:
         ValueError: it is not.

@@ -231,7 +231,7 @@ class Saver:
         return found
 
     def _joined(self, path: Path, span: int, own: _Part, others: list[_Part]) -> _Part:
-        """What this rank and those that it hears have written; where they share a folder, its index in place of that."""
+        """Return what this rank and those that it hears have written; where they share a folder, its index in place of that."""
         own.join(others)
         if own.error is not None or span not in self._layout.spans:
             return own

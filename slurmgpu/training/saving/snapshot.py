@@ -33,7 +33,7 @@ class Snapshot:
         self._events: dict[torch.device, torch.cuda.Event] = {}
 
     def take(self, value: object, where: str) -> Any:
-        """A copy of the value; tensors that share memory (tied weights) share it in the copy too.
+        """Return a copy of the value; tensors that share memory (tied weights) share it in the copy too.
 
         Raises:
             TrainingError: something inside is of another kind; the message says where. So it is found out
@@ -63,7 +63,7 @@ class Snapshot:
         )
 
     def _sharded(self, value: torch.Tensor, where: str) -> Any:
-        """A note of the tensor; this rank's piece of it is kept, if it is for this rank to write."""
+        """Return a note of the tensor; this rank's piece of it is kept, if it is for this rank to write."""
         note, rank = pieces.note_of(value, where), dist.get_rank()
         region, writes = pieces.own_region(note, rank)
         piece = local(value)
@@ -145,7 +145,7 @@ def try_out(part: Any, name: str) -> Optional[str]:
 
 
 def _difference(before: object, after: object, where: str) -> Optional[str]:
-    """The first place at which two states differ."""
+    """Return the first place at which two states differ."""
     pairs: list[tuple[object, object, str]] = []
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         return None if before is after or _equal(before, after) else where
@@ -183,7 +183,7 @@ def reserve(value: object) -> None:
 
 
 def gpu_tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors on a GPU in a value, however deep they lie."""
+    """Yield the tensors on a GPU in a value, however deep they lie."""
     if isinstance(value, torch.Tensor):
         if value.is_cuda:
             yield value
@@ -193,7 +193,7 @@ def gpu_tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def plain_state(part: Any) -> Optional[dict[str, object]]:
-    """A part's state without functions, which come back with the part itself (older OneCycleLR has them)."""
+    """Return a part's state without functions, which come back with the part itself (older OneCycleLR has them)."""
     if part is None:
         return None
     state = part.state_dict()

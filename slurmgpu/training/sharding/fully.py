@@ -139,7 +139,7 @@ def _compile(block: nn.Module, blocks: Iterable[nn.Module]) -> None:
 
 
 def blocks_of(model: nn.Module, task: Task) -> list[nn.Module]:
-    """The modules that stay together, as the task says, or by default."""
+    """Return the modules that stay together, as the task says, or by default."""
     found = task.shards(model)
     return list(_default_blocks(model)) if found is None else found
 
@@ -160,7 +160,7 @@ def _outermost_lists(module: nn.Module) -> Iterable[nn.ModuleList]:
 
 
 def _innermost_first(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
-    """The blocks once each, such that one inside of another comes before it; the model itself comes last, by itself."""
+    """Return the blocks once each, such that one inside of another comes before it; the model itself comes last, by itself."""
     order: dict[int, Optional[int]] = {id(each): place for place, each in enumerate(model.modules())}
     once = {id(each): each for each in blocks if each is not model and not isinstance(each, nn.ModuleList)}
     return sorted(once.values(), key=lambda each: -(order.get(id(each)) or 0))

@@ -19,7 +19,7 @@ __all__ = ["devices_of", "laid_out"]
 
 
 def devices_of(first: torch.device) -> list[torch.device]:
-    """All devices of this process; on a CPU there is but one."""
+    """Return all devices of this process; on a CPU there is but one."""
     if first.type != "cuda":
         return [first]
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
@@ -57,7 +57,7 @@ def laid_out(model: nn.Module, task: Task, devices: Sequence[torch.device]) -> n
 
 
 def _in_order(model: nn.Module, blocks: set[int], name: str = "") -> Iterable[tuple[nn.Module, str]]:
-    """The blocks, and of what is outside of them the modules without modules inside, in the order of the model."""
+    """Return the blocks, and of what is outside of them the modules without modules inside, in the order of the model."""
     for child_name, child in model.named_children():
         full = f"{name}.{child_name}" if name else child_name
         if id(child) in blocks or not any(True for _ in child.children()):
@@ -77,7 +77,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _shared_out(sizes: Sequence[int], parts: int) -> list[int]:
-    """Which part each of these belongs to, in their order: that in which its middle lies."""
+    """Return which part each of these belongs to, in their order: that in which its middle lies."""
     total, before, found = max(1, sum(sizes)), 0, []
     for size in sizes:
         found.append(min(parts - 1, (2 * before + size) * parts // (2 * total)))
@@ -93,7 +93,7 @@ def _bring(device: torch.device) -> Any:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """The value with its tensors on the device."""
+    """Return the value with its tensors on the device."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, dict):

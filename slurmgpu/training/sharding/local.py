@@ -48,7 +48,7 @@ def settle(model: torch.nn.Module) -> None:
 
 
 def norm(gradients: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """The norm of all gradients together, each counted once, the same on every rank.
+    """Return the norm of all gradients together, each counted once, the same on every rank.
 
     ``torch.nn.utils.get_total_norm`` takes those of one mesh alone, and none on a CPU beside GPUs that talk by NCCL.
     """

@@ -23,7 +23,7 @@ PREFIX = "slurmgpu:"
 
 
 def find(reference: str) -> tuple[type, Path]:
-    """The class of a built-in task, and its file.
+    """Return the class of a built-in task, and its file.
 
     Raises:
         SettingsError: there is no such task; the message names those that there are.
@@ -41,7 +41,7 @@ def find(reference: str) -> tuple[type, Path]:
 
 
 def options(cfg: Config, name: str) -> Any:
-    """The options of a built-in task: those of ``config:``, checked, and the rest by default.
+    """Return the options of a built-in task: those of ``config:``, checked, and the rest by default.
 
     Raises:
         SettingsError: a key that the task does not have, or a value that it cannot take.
@@ -68,7 +68,7 @@ def _table() -> dict[str, Any]:
 
 
 def _complaint(value: object, row: dict[str, Any]) -> str:
-    """What the value would have to be; nothing where it is."""
+    """Return what the value would have to be; nothing where it is."""
     if "choices" in row:
         return "" if value in row["choices"] else "one of " + ", ".join(map(str, row["choices"]))
     if value is None and row["default"] is None:

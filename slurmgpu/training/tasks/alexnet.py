@@ -38,7 +38,7 @@ class AlexNet(nn.Module):
         nn.init.normal_(self.layers[-1].weight, std=0.01)  # type: ignore[arg-type]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """A score for each class."""
+        """Return a score for each class."""
         return self.layers(self.pool(self.filters(images)).flatten(1))  # type: ignore[no-any-return]
 
 

@@ -37,7 +37,7 @@ class Classification:
         images.prepare(options(cfg, self.name))
 
     def model(self, cfg: Config) -> nn.Module:
-        """The network with a score for each class."""
+        """Return the network with a score for each class."""
         chosen = options(cfg, self.name)
         self._smoothing = chosen.label_smoothing
         return self.network(chosen, images.classes_of(chosen, self.usual(chosen)[1]))
@@ -70,12 +70,12 @@ class Classification:
         return forward_and_backward(network, 3, size, size)
 
     def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-        """The mean over the batch."""
+        """Return the mean over the batch."""
         pictures, labels = batch
         return cross_entropy(model(self.normalized(pictures)), labels, label_smoothing=self._smoothing)
 
     def evaluate(self, model: nn.Module, batch: list[torch.Tensor]) -> dict[str, tuple[torch.Tensor, float]]:
-        """How many are right, first and among the first five; sums are exact over any number of ranks."""
+        """Return how many are right, first and among the first five; sums are exact over any number of ranks."""
         pictures, labels = batch
         scores = model(self.normalized(pictures))
         first = scores.topk(min(5, scores.shape[1]), 1).indices == labels[:, None]

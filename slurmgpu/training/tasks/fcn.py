@@ -40,7 +40,7 @@ class Fcn(nn.Module):
         self.head, self.auxiliary = _head(inputs, classes), _head(inputs // 2, classes)
 
     def forward(self, x: torch.Tensor) -> Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """A score for each class at each pixel."""
+        """Return a score for each class at each pixel."""
         *_, before, last = self.body.features(x)
         scores = self._as_large(self.head(last), x)
         return (scores, self._as_large(self.auxiliary(before), x)) if self.training else scores
@@ -56,7 +56,7 @@ class Task:
         self.normalized = images.Normalized()
 
     def model(self, cfg: Config) -> nn.Module:
-        """An FCN of so many layers and classes."""
+        """Return an FCN of so many layers and classes."""
         chosen = options(cfg, "fcn")
         return Fcn(chosen.depth, chosen.classes)
 
@@ -77,7 +77,7 @@ class Task:
         return forward_and_backward(network, 3, chosen.image, chosen.image)
 
     def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum over all pixels that count, and how many these are."""
+        """Return the sum over all pixels that count, and how many these are."""
         pictures, classes = batch
         scores, before = model(self.normalized(pictures))
         return _loss(scores, classes) + _AUXILIARY * _loss(before, classes), (classes != scenes.IGNORED).sum()
@@ -100,7 +100,7 @@ class Task:
         }
 
     def finish(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
-        """The mean over the classes of intersection over union, of all images together."""
+        """Return the mean over the classes of intersection over union, of all images together."""
         both, either = outputs["both"].sum(0), outputs["either"].sum(0)
         return {"mean_iou": float((both[either > 0] / either[either > 0]).mean())}
 
@@ -110,5 +110,5 @@ def _loss(scores: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 
 def _counts(classes: torch.Tensor, counted: torch.Tensor, kinds: int) -> torch.Tensor:
-    """How many pixels each class has in each image, (N, kinds)."""
+    """Return how many pixels each class has in each image, (N, kinds)."""
     return torch.stack([((classes == kind) & counted).flatten(1).sum(1) for kind in range(kinds)], 1)

@@ -48,7 +48,7 @@ class Block(nn.Module):
         self.narrow = nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The stream, with what this layer adds."""
+        """Return the stream, with what this layer adds."""
         x = x + self._drop(self.attended(self._attend(self.norm1(x))))
         return x + self._drop(self.narrow(gelu(self.wide(self.norm2(x)), approximate="tanh")))
 
@@ -123,7 +123,7 @@ class Task:
         tokens.prepare(options(cfg, "gpt2"))
 
     def model(self, cfg: Config) -> nn.Module:
-        """A network of the size that ``config.size`` names."""
+        """Return a network of the size that ``config.size`` names."""
         chosen = options(cfg, "gpt2")
         return Gpt2(self._size(chosen), chosen.dropout, chosen.tied)
 
@@ -151,7 +151,7 @@ class Task:
         )
 
     def blocks(self, model: Gpt2) -> list[nn.Module]:
-        """What ``activation_checkpointing`` computes again."""
+        """Return what ``activation_checkpointing`` computes again."""
         return list(model.blocks)
 
     def init_weights(self, model: Gpt2) -> None:
@@ -162,7 +162,7 @@ class Task:
         model.apply(model._begin)
 
     def stages(self, model: Gpt2, count: int) -> list[nn.Module]:
-        """The blocks in as many equal parts; the first begins with the embeddings, the last ends with the scores."""
+        """Return the blocks in as many equal parts; the first begins with the embeddings, the last ends with the scores."""
         if model.scores.weight is model.tokens.weight:
             raise SettingsError(
                 "config.tied is true, and strategy is pipeline: the first and the last stage would share a weight; set "
@@ -185,7 +185,7 @@ class Task:
         return size.context * (6.0 * weights + 12 * size.layers * size.width * size.context)
 
     def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-        """The mean; all windows are of one length."""
+        """Return the mean; all windows are of one length."""
         inputs, targets = batch
         return cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 

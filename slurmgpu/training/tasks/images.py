@@ -48,7 +48,7 @@ class Normalized(nn.Module):
         self.register_buffer("deviation", 255 * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The same images, as fp32."""
+        """Return the same images, as fp32."""
         return (images - self.mean) / self.deviation
 
 
@@ -69,7 +69,7 @@ def pillow() -> Any:
 
 
 def pixels(image: Any) -> torch.Tensor:
-    """A picture of Pillow's as uint8, (3, H, W), or (H, W) where it has one channel."""
+    """Return a picture of Pillow's as uint8, (3, H, W), or (H, W) where it has one channel."""
     flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     width, height = image.size
     if image.mode == "RGB":
@@ -84,7 +84,7 @@ class View:
         self.size, self.augment = size, augment
 
     def __call__(self, image: Any) -> torch.Tensor:
-        """The part as uint8, (3, size, size)."""
+        """Return the part as uint8, (3, size, size)."""
         cut = {"resized": self._resized, "padded": self._padded, "none": self._middle}[self.augment](image)
         return cut.flip(2) if self.augment != "none" and uniform(0, 1) < 0.5 else cut
 
@@ -93,7 +93,7 @@ class View:
         return pixels(image.resize((self.size, self.size), bilinear, box=box))
 
     def _resized(self, image: Any) -> torch.Tensor:
-        """A part of 8 to 100 % of the area, up to a third wider or higher than square (Szegedy et al. 2015)."""
+        """Return a part of 8 to 100 % of the area, up to a third wider or higher than square (Szegedy et al. 2015)."""
         width, height = image.size
         for _ in range(10):
             area = uniform(0.08, 1) * width * height
@@ -105,13 +105,13 @@ class View:
         return self._middle(image)
 
     def _padded(self, image: Any) -> torch.Tensor:
-        """The whole, moved by up to 4 pixels each way (He et al. 2015, for CIFAR)."""
+        """Return the whole, moved by up to 4 pixels each way (He et al. 2015, for CIFAR)."""
         whole = pad(self._scaled(image, (0, 0, *image.size)), (4, 4, 4, 4))
         left, top = (int(each) for each in torch.randint(9, (2,)))
         return whole[:, top : top + self.size, left : left + self.size]
 
     def _middle(self, image: Any) -> torch.Tensor:
-        """The middle square; of images larger than 64 pixels seven eighths of it, as 224 of 256."""
+        """Return the middle square; of images larger than 64 pixels seven eighths of it, as 224 of 256."""
         width, height = image.size
         side = min(width, height) * (7 / 8 if self.size > 64 else 1)
         left, top = (width - side) / 2, (height - side) / 2
@@ -119,7 +119,7 @@ class View:
 
 
 def uniform(low: float, high: float) -> float:
-    """A number between two, from torch's generator."""
+    """Return a number between two, from torch's generator."""
     return low + (high - low) * float(torch.rand(()))
 
 
@@ -172,7 +172,7 @@ class Shards(Dataset):  # type: ignore[type-arg]
 
 
 def opened(source: Any, name: str) -> Any:
-    """A picture of Pillow's, in three colours."""
+    """Return a picture of Pillow's, in three colours."""
     try:
         return pillow().open(source).convert("RGB")
     except OSError as error:
@@ -258,7 +258,7 @@ def _is_made(folder: Path, index: Path) -> bool:
 
 
 def split_folder(options: Any, split: str) -> Optional[Path]:
-    """The folder of a split, where there is one."""
+    """Return the folder of a split, where there is one."""
     folders = [Path(options.data, name) for name in _SPLITS[split]]
     return next((folder for folder in folders if folder.is_dir()), None)
 
@@ -268,7 +268,7 @@ def _index(options: Any, folder: Path) -> Path:
 
 
 def classes_of(options: Any, usual: int) -> int:
-    """How many classes there are: as asked, as there are folders, or as usual."""
+    """Return how many classes there are: as asked, as there are folders, or as usual."""
     if options.classes is not None:
         return int(options.classes)
     folder = split_folder(options, "train") if options.data else None
@@ -280,7 +280,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def dataset(options: Any, split: str, size: int, classes: int, augment: str) -> Optional[Dataset]:  # type: ignore[type-arg]
-    """The images of a split; None where there is no folder for the test.
+    """Return the images of a split; None where there is no folder for the test.
 
     Raises:
         TrainingError: no folder to train on, no images, or classes that do not fit.

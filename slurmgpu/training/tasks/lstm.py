@@ -59,7 +59,7 @@ class Task:
         tokens.prepare(options(cfg, "lstm"))
 
     def model(self, cfg: Config) -> nn.Module:
-        """A network of the size that ``config.size`` names."""
+        """Return a network of the size that ``config.size`` names."""
         return Lstm(self._size(options(cfg, "lstm")))
 
     def _size(self, chosen: Any) -> Size:
@@ -78,7 +78,7 @@ class Task:
         return 6.0 * size.context * (8 * size.layers * size.width**2 + size.vocabulary * size.width)
 
     def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-        """The mean; all windows are of one length."""
+        """Return the mean; all windows are of one length."""
         inputs, targets = batch
         return cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 

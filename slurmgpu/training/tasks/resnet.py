@@ -31,7 +31,7 @@ class Shifted(nn.Module):
         self.more, self.stride = more, stride
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same with fewer pixels and more channels."""
+        """Return the same with fewer pixels and more channels."""
         return pad(
             x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)
         )
@@ -64,7 +64,7 @@ class Block(nn.Module):
             self.shortcut = Shifted(outputs - inputs, stride) if shifted else joined
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block's outcome, added to what came in."""
+        """Return the block's outcome, added to what came in."""
         y = x
         for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms)):
             y = norm(convolution(relu(y) if number else y))
@@ -102,7 +102,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """What each stage finds."""
+        """Return what each stage finds."""
         x = self.pool(relu(self.norm(self.stem(x))))
         found = []
         for stage in self.stages:
@@ -111,7 +111,7 @@ class ResNet(nn.Module):
         return found
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A score for each class."""
+        """Return a score for each class."""
         return self.scores(self.features(x)[-1].mean((2, 3)))  # type: ignore[no-any-return]
 
 
@@ -121,7 +121,7 @@ class Task(Classification):
     name = "resnet"
 
     def network(self, chosen: Any, classes: int) -> nn.Module:
-        """A ResNet of so many layers."""
+        """Return a ResNet of so many layers."""
         return ResNet(chosen.depth, classes)
 
     def usual(self, chosen: Any) -> tuple[int, int, str]:
@@ -129,5 +129,5 @@ class Task(Classification):
         return (32, 10, "padded") if len(LAYERS[chosen.depth]) == 3 else (224, 1000, "resized")
 
     def blocks(self, model: ResNet) -> list[nn.Module]:
-        """What ``activation_checkpointing`` computes again."""
+        """Return what ``activation_checkpointing`` computes again."""
         return [block for stage in model.stages for block in stage]  # type: ignore[attr-defined]

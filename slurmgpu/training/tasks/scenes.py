@@ -59,7 +59,7 @@ class Folder(Dataset):  # type: ignore[type-arg]
         return picture, classes
 
     def _box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """A square of half to all of the shorter side, anywhere; for the test the one in the middle."""
+        """Return a square of half to all of the shorter side, anywhere; for the test the one in the middle."""
         side = min(width, height) * (images.uniform(0.5, 1) if self.varied else 1.0)
         across, down = (images.uniform(0, 1), images.uniform(0, 1)) if self.varied else (0.5, 0.5)
         left, top = across * (width - side), down * (height - side)
@@ -101,7 +101,7 @@ class Synthetic(Dataset):  # type: ignore[type-arg]
 
 
 def dataset(options: Any, split: str) -> Optional[Dataset]:  # type: ignore[type-arg]
-    """The images of a split with their masks; None where there is no folder for the test."""
+    """Return the images of a split with their masks; None where there is no folder for the test."""
     if not options.data:
         count = options.samples if split == "train" else max(1, options.samples // 10)
         return Synthetic(count, options.classes, options.image, 0 if split == "train" else options.samples)

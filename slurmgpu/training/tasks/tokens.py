@@ -51,7 +51,7 @@ class TokenFile:
         return {**self.__dict__, "_mapped": None}
 
     def read(self, start: int, stop: int) -> torch.Tensor:
-        """The tokens from ``start`` up to ``stop``, as int64."""
+        """Return the tokens from ``start`` up to ``stop``, as int64."""
         if self._mapped is None:
             with self.path.open("rb") as file:
                 # Private pages that may be written: torch warns of others.
@@ -74,7 +74,7 @@ def _layout(path: Path, width: str) -> tuple[str, int, int]:
 
 
 def _npy(path: Path, head: bytes) -> tuple[str, int, int]:
-    """The same of a file of numpy's, whose head is a text (numpy's manual, the NPY format)."""
+    """Return the same of a file of numpy's, whose head is a text (numpy's manual, the NPY format)."""
     start, form = (10, "<H") if head[6:7] == b"\x01" else (12, "<I")
     try:
         (length,) = struct.unpack_from(form, head, 8)
@@ -130,7 +130,7 @@ class Synthetic(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 def dataset(options: Any, split: str, context: int, vocabulary: int) -> Optional[torch.utils.data.Dataset]:  # type: ignore[type-arg]
-    """The windows of a split; None where no file is for the test.
+    """Return the windows of a split; None where no file is for the test.
 
     Raises:
         TrainingError: no files to train on, too few tokens, or tokens that the vocabulary does not have.
@@ -208,7 +208,7 @@ def _write(path: Path, tokens: array[int]) -> None:
 
 
 def _tokens(paths: Iterable[Path], tokenizer: str) -> Iterator[Iterable[int]]:
-    """The tokens of each text, and the one that ends it."""
+    """Yield the tokens of each text, and the one that ends it."""
     if tokenizer == "gpt2":
         try:
             import tiktoken

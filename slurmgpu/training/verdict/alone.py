@@ -25,7 +25,7 @@ class Alone(NamedTuple):
 
 
 def alone(track: Track, names: Sequence[str], window: list[Span]) -> list[Alone]:
-    """Each call of one thread, by itself."""
+    """Return each call of one thread, by itself."""
     ordered = track.inside(window[0][0], window[-1][1])
     spans: list[list[Span]] = [[] for _ in ordered]
     callers = [""] * len(ordered)
@@ -56,7 +56,7 @@ def _close(stack: list[tuple[float, int]], spans: list[list[Span]], at: float, u
 
 
 def lines_in(found: Timeline, spans: list[Span], steps: int) -> list[tuple[str, float]]:
-    """The functions of Python that ran most of the time in these spans, and for how many seconds of a step."""
+    """Return the functions of Python that ran most of the time in these spans, and for how many seconds of a step."""
     track = found.functions.get(found.thread) if found.thread is not None else None
     if track is None or not spans:
         return []

@@ -27,7 +27,7 @@ class Unreadable(Exception):
 
 
 def events(path: Path, most: Optional[int] = None) -> Iterator[dict[str, Any]]:
-    """Each event of a trace that torch's profiler wrote, gzipped or not, with at most a few mebibytes in memory.
+    """Yield each event of a trace that torch's profiler wrote, gzipped or not, with at most a few mebibytes in memory.
 
     Raises:
         Unreadable: it is no such file, is cut off, or has more than ``most`` characters.
@@ -90,7 +90,7 @@ def _next(text: str, at: int) -> int:
 
 
 def _list_of(file: IO[str]) -> tuple[str, int]:
-    """The first piece of text with the list's beginning, and where its first event is."""
+    """Return the first piece of text with the list's beginning, and where its first event is."""
     text = ""
     while len(text) < _BEGINNING:
         piece = file.read(_PIECE)

@@ -10,7 +10,7 @@ Span = tuple[float, float]
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """What any of the spans covers."""
+    """Return what any of the spans covers."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if end <= start:
@@ -24,12 +24,12 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Iterable[Span]) -> float:
-    """How long all of them are together."""
+    """Return how long all of them are together."""
     return sum(end - start for start, end in spans)
 
 
 def common(one: list[Span], two: list[Span]) -> list[Span]:
-    """What both cover."""
+    """Return what both cover."""
     found: list[Span] = []
     i = j = 0
     while i < len(one) and j < len(two):
@@ -44,7 +44,7 @@ def common(one: list[Span], two: list[Span]) -> list[Span]:
 
 
 def without(one: list[Span], two: list[Span]) -> list[Span]:
-    """What the first covers and the second does not."""
+    """Return what the first covers and the second does not."""
     found: list[Span] = []
     j = 0
     for start, end in one:

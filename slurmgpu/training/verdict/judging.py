@@ -29,7 +29,7 @@ def judge(
     settings: Mapping[str, Any],
     of_training: Optional[Mapping[str, float]] = None,
 ) -> dict[str, Any]:
-    """The verdict on a training, from what ``measure`` found on each rank.
+    """Return the verdict on a training, from what ``measure`` found on each rank.
 
     ``of_training`` has the shares of evaluating and saving of all the time that is logged, where that is known.
     """
@@ -54,7 +54,7 @@ def judge(
 
 
 def _together(ranks: Mapping[int, Measured]) -> dict[str, Any]:
-    """The mean rank. Who communicates least is who the others wait for: more than its time is waiting."""
+    """Return the mean rank. Who communicates least is who the others wait for: more than its time is waiting."""
     found = list(ranks.values())
     parts = {name: sum(each["parts"][name] for each in found) / len(found) for name in PARTS}
     last = min(ranks, key=lambda rank: ranks[rank]["parts"]["communicating"])
@@ -67,7 +67,7 @@ def _together(ranks: Mapping[int, Measured]) -> dict[str, Any]:
 def _causes(
     own: Measured, shares: Mapping[str, float], whole: Mapping[str, float], world: int
 ) -> list[dict[str, Any]]:
-    """The parts that are causes, the largest first, each with its share and of what that is.
+    """Return the parts that are causes, the largest first, each with its share and of what that is.
 
     Where a CPU is waited for, the others are judged by what is left without it: as they are on a quiet machine. Where that is
     less than half of a step, it tells nothing of them.
@@ -89,7 +89,7 @@ def _causes(
 
 
 def _of_the_last(own: Measured, world: int) -> dict[str, float]:
-    """The share of a mean step that the rank which the others wait for is behind by: that is told of this rank alone."""
+    """Return the share of a mean step that the rank which the others wait for is behind by: that is told of this rank alone."""
     name, seconds = own["last_by"]
     return {name: seconds / world / (own["step_seconds"] or 1.0)}
 
@@ -110,7 +110,7 @@ def _behind(ranks: Mapping[int, Measured], last: int) -> tuple[str, float]:
 
 
 def _tensor_cores(own: Measured) -> Optional[dict[str, float]]:
-    """How much of the time of matrix products and convolutions is on Tensor Cores; None where nobody can tell."""
+    """Return how much of the time of matrix products and convolutions is on Tensor Cores; None where nobody can tell."""
     facts = own["facts"]
     used, unused = facts.get("tensor_core_seconds", 0.0), facts.get("no_tensor_core_seconds", 0.0)
     if not used + unused:

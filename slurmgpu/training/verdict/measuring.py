@@ -78,7 +78,7 @@ class Timed:
 
 
 def measure(found: Timeline, timed: Optional[Timed] = None) -> dict[str, Any]:
-    """The parts of a mean step in seconds, and what they rest on.
+    """Return the parts of a mean step in seconds, and what they rest on.
 
     Where steps were timed as well, the phases are as long as they were there, and the trace says only what is in
     them: what recording costs is left out.
@@ -113,7 +113,7 @@ def measure(found: Timeline, timed: Optional[Timed] = None) -> dict[str, Any]:
 
 
 def _as_timed(traced: dict[str, float], timed: Timed, most: float) -> tuple[dict[str, float], float]:
-    """The parts as they were without the profiler, and what it added to a step.
+    """Return the parts as they were without the profiler, and what it added to a step.
 
     It adds to each operator, ``most`` to all of them at the most: that is taken off the small ones. Whatever else made
     the recorded steps longer or shorter did so to all parts.

@@ -80,7 +80,7 @@ def _within(at: float, window: list[Span]) -> bool:
 
 
 def _of_operators(operators: list[Alone], inner: list[Span], steps: int) -> dict[str, Any]:
-    """How many there are, how long, and which take most."""
+    """Return how many there are, how long, and which take most."""
     times: dict[str, float] = defaultdict(float)
     counted: list[float] = []
     for each in operators:

@@ -81,7 +81,7 @@ def on_tensor_cores(kernel: str) -> Optional[bool]:
 
 
 def _of_kernels(found: Timeline, window: list[Span], steps: int) -> dict[str, Any]:
-    """How many there are, how long, which take most, and how much of the products' time is on Tensor Cores."""
+    """Return how many there are, how long, which take most, and how much of the products' time is on Tensor Cores."""
     times: dict[str, float] = defaultdict(float)
     every: list[float] = []
     for start, end, number in found.kernels.inside(window[0][0], window[-1][1]):

@@ -20,7 +20,7 @@ _LARGEST = 1 << 22
 
 
 def measured_trace(path: Path, timed: Optional[Timed] = None, most: Optional[int] = None) -> dict[str, Any]:
-    """What a trace tells.
+    """Return what a trace tells.
 
     Raises:
         Unreadable: it is no trace, is cut off, has no operators, or has more than ``most`` characters.
@@ -32,7 +32,7 @@ def measured_trace(path: Path, timed: Optional[Timed] = None, most: Optional[int
 
 
 def measured_in(folder: Path) -> tuple[dict[int, Mapping[str, Any]], list[str]]:
-    """What each rank left in its folder, by what it worked out itself or else by its trace; and what could not be read."""
+    """Return what each rank left in its folder, by what it worked out itself or else by its trace; and what could not be read."""
     found: dict[int, Mapping[str, Any]] = {}
     notes: list[str] = []
     for path in sorted(folder.glob("rank-*.parts.json")):

@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 
 
 def lines(verdict: Values) -> list[str]:
-    """All of it: where it was measured, the shares, and each cause with what shows it and what to change."""
+    """Return all of it: where it was measured, the shares, and each cause with what shows it and what to change."""
     shares = sorted(verdict["shares"].items(), key=lambda item: -float(item[1]))
     found = [f"a step takes {time(verdict['step_seconds'])} ({_measured(verdict)})"]
     found += [
@@ -46,7 +46,7 @@ def lines(verdict: Values) -> list[str]:
 
 
 def summary(verdict: Values) -> list[str]:
-    """The same in a few lines, for a log."""
+    """Return the same in a few lines, for a log."""
     shares = sorted(verdict["shares"].items(), key=lambda item: -float(item[1]))
     listed = ", ".join(
         f"{called(name, verdict['device'])} {100 * share:.0f} %" for name, share in shares if share >= 0.01

@@ -24,7 +24,7 @@ Values = Mapping[str, Any]
 
 
 def called(name: str, device: str) -> str:
-    """What a part is called; a GPU that is idle is not the same as a thread that is."""
+    """Return what a part is called; a GPU that is idle is not the same as a thread that is."""
     if device == "cuda":
         return {"small": "idle between kernels", "outside": "idle, waiting for the host"}.get(
             name, _NAMES[name]
@@ -41,7 +41,7 @@ def time(seconds: float) -> str:
 
 
 def evidence(name: str, own: Values, settings: Values) -> str:
-    """The figures behind a cause."""
+    """Return the figures behind a cause."""
     part, facts, gpu = own["parts"].get(name, 0.0), own["facts"], own["device"] == "cuda"
     queued = facts.get("queued_seconds") or 0.0
     host = f"; the host's thread waits for a CPU for {time(queued)} a step" if gpu and queued else ""
@@ -94,7 +94,7 @@ def _copies(facts: Values, gpu: bool) -> str:
 
 
 def advice(name: str, own: Values, settings: Values) -> str:
-    """What to change."""
+    """Return what to change."""
     facts, gpu = own["facts"], own["device"] == "cuda"
     if name == "data":
         return _more_data(settings, gpu)

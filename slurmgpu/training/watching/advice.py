@@ -39,7 +39,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def memory_advice(error: BaseException, settings: Settings, group: Group) -> str:
-    """A few lines: the figures, and settings that take less memory with the same batch."""
+    """Return a few lines: the figures, and settings that take less memory with the same batch."""
     world = group.ranks.world_size
     micro = micro_batch(settings, world)
     lines = [
@@ -72,7 +72,7 @@ def memory_advice(error: BaseException, settings: Settings, group: Group) -> str
 
 
 def _figures(device: torch.device) -> str:
-    """The GPU's name and size, what this process had of it at most, and what others have."""
+    """Return the GPU's name and size, what this process had of it at most, and what others have."""
     if device.type != "cuda":
         return ""
     try:
@@ -104,7 +104,7 @@ def _in_a_step(trace: Optional[TracebackType]) -> bool:
 
 
 def tensor_core_multiple(settings: Settings, device: torch.device) -> Optional[int]:
-    """What sizes should be a multiple of; None where there are no tensor cores, or they are not used."""
+    """Return what sizes should be a multiple of; None where there are no tensor cores, or they are not used."""
     if device.type != "cuda" or not torch.version.cuda:
         return None
     capability = torch.cuda.get_device_capability(device)

@@ -26,7 +26,7 @@ class Bar:
     facts: Sequence[str] = ()
 
     def line(self, width: int, unicode: bool = True) -> str:
-        """The line in at most so many columns: where they are few, first facts go, from the last one, then the bar."""
+        """Return the line in at most so many columns: where they are few, first facts go, from the last one, then the bar."""
         share = self.step / self.steps if self.steps else 1.0
         before, count = f"{self.head}{int(100 * share):3d}%", f"{self.step}/{self.steps}"
         left = "?" if self.left is None else clock(self.left)
@@ -48,7 +48,7 @@ def _blocks(share: float, room: int, unicode: bool) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time as a clock shows it: ``0:07``, ``12:34``, ``1:02:03``."""
+    """Return a time as a clock shows it: ``0:07``, ``12:34``, ``1:02:03``."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

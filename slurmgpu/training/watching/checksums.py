@@ -32,7 +32,7 @@ _MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of a tensor's bit patterns, each times an odd number for its place, modulo 2**64, on its device.
+    """Return the sum of a tensor's bit patterns, each times an odd number for its place, modulo 2**64, on its device.
 
     Of a sharded one this process's piece. The place's number is that of its column and of its row, with the tensor laid out in
     rows of some thousand values: so they need not be worked out for each of them.
@@ -57,7 +57,7 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _along(device: torch.device) -> torch.Tensor:
-    """The number of each column: odd, so that no bit of a value is lost; those of rows are even, for the same reason."""
+    """Return the number of each column: odd, so that no bit of a value is lost; those of rows are even, for the same reason."""
     return _mixed(_COLUMNS, device) | 1
 
 
@@ -71,7 +71,7 @@ def _mixed(count: int, device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def _of(number: int, name: str = "") -> int:
-    """The odd number of a tensor, by that of its parameter and its name beside it; as torch takes it, with a sign."""
+    """Return the odd number of a tensor, by that of its parameter and its name beside it; as torch takes it, with a sign."""
     found = number * _MIX[0] + zlib.crc32(name.encode()) & _MASK
     for shift, factor in ((30, _MIX[1]), (27, _MIX[2])):
         found = (found ^ (found >> shift)) * factor & _MASK

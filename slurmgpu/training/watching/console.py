@@ -131,7 +131,7 @@ class _Beside:
 
 
 def _terminal() -> Any:
-    """The stream to a terminal on which a line can renew itself, if there is one."""
+    """Return the stream to a terminal on which a line can renew itself, if there is one."""
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         return None
     return next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
@@ -144,7 +144,7 @@ def _write(stream: Any, text: str) -> None:
 
 
 def describe(results: Mapping[str, float]) -> str:
-    """The test results as people read them: ``test accuracy 97.2 %, loss 0.0912``."""
+    """Return the test results as people read them: ``test accuracy 97.2 %, loss 0.0912``."""
     shares = {name for name in results if name.rpartition("/")[2] in ("accuracy", "accuracy_top5")}
     shown = [
         f"{name} {100 * value:.1f} %" if name in shares else f"{name} {value:.4g}"
@@ -154,7 +154,7 @@ def describe(results: Mapping[str, float]) -> str:
 
 
 def describe_bytes(size: int) -> str:
-    """A size as people read it: ``12 kB``, ``1.5 GB``."""
+    """Return a size as people read it: ``12 kB``, ``1.5 GB``."""
     value, units = float(size), ["bytes", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:
         value /= 1000
@@ -163,7 +163,7 @@ def describe_bytes(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as people read it: ``12.3 s``, ``4:05 min``, ``2:03:10 h``."""
+    """Return a duration as people read it: ``12.3 s``, ``4:05 min``, ``2:03:10 h``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -88,7 +88,7 @@ class Gauges:
             self._utilisation.look()
 
     def values(self, times: Mapping[str, float]) -> dict[str, float]:
-        """What is known now, for a line with these times."""
+        """Return what is known now, for a line with these times."""
         found: dict[str, float] = {}
         busy = self._utilisation.mean()
         if busy is not None:
@@ -109,7 +109,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def peak_flops(name: str, precision: str, tf32: bool) -> Optional[float]:
-    """The dense peak of a whole GPU in FLOP/s; None for one that is not in the table, and for a part of one.
+    """Return the dense peak of a whole GPU in FLOP/s; None for one that is not in the table, and for a part of one.
 
     ``precision`` as in the settings; fp32 with ``tf32`` counts as TF32 on GPUs that have it.
     """
@@ -152,7 +152,7 @@ class Utilisation:
             return
 
     def mean(self) -> Optional[float]:
-        """The mean of the samples since the last call, from 0 to 1; None without one."""
+        """Return the mean of the samples since the last call, from 0 to 1; None without one."""
         samples, self._samples = self._samples, []
         return sum(samples) / len(samples) if samples else None
 

@@ -15,7 +15,7 @@ __all__ = ["account"]
 
 
 def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, float]]:
-    """The values of a ``restart`` line, from what earlier starts wrote; None when they never trained.
+    """Return the values of a ``restart`` line, from what earlier starts wrote; None when they never trained.
 
     Sums over all restarts are kept in ``state/lost.json``. Read from the end of ``metrics.jsonl``, no further back
     than the step from which this start goes on.

@@ -13,7 +13,7 @@ __all__ = ["Means", "on_device"]
 
 
 def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
-    """The number as a tensor in double precision; filled in there, because copying a number to a GPU waits."""
+    """Return the number as a tensor in double precision; filled in there, because copying a number to a GPU waits."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(device, torch.float64)
     return torch.full((), float(value), dtype=torch.float64, device=device)
@@ -51,7 +51,7 @@ class Means:
         self.names = tuple(sorted(self.names))
 
     def counts(self) -> dict[str, int]:
-        """How many values there are by name."""
+        """Return how many values there are by name."""
         return {name: len(values) for name, values in self._values.items()}
 
     def mark(self) -> None:
@@ -97,12 +97,12 @@ class Means:
         return torch.stack([values.sum(), weights.sum()])
 
     def read(self, totals: Sequence[float]) -> dict[str, float]:
-        """The mean of each name that has one, from totals, which may be sums over ranks."""
+        """Return the mean of each name that has one, from totals, which may be sums over ranks."""
         pairs = zip(self.names, totals[::2], totals[1::2])
         return {name: total / weight for name, total, weight in pairs if weight}
 
     def state(self) -> dict[str, object]:
-        """What is open, for a checkpoint."""
+        """Return what is open, for a checkpoint."""
         return {name: [self._values[name], self._weights[name]] for name in self.names}
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
@@ -113,7 +113,7 @@ class Means:
 
 
 def _stacked(values: Sequence[Any], device: torch.device) -> torch.Tensor:
-    """The values in double precision on the device; copying numbers to a GPU would wait, filling them in does not."""
+    """Return the values in double precision on the device; copying numbers to a GPU would wait, filling them in does not."""
     if device.type == "cpu":
         return torch.tensor([float(each) for each in values], dtype=torch.float64)
     return torch.stack([on_device(each, device) for each in values])

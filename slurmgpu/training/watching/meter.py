@@ -69,7 +69,7 @@ class Reading:
         return float(total / count) if count else math.nan
 
     def values(self) -> dict[str, float]:
-        """The mean loss over all ranks and the other means, this rank's times, and what was added to these."""
+        """Return the mean loss over all ranks and the other means, this rank's times, and what was added to these."""
         if self._event is not None:
             self._event.synchronize()
         totals = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
@@ -176,7 +176,7 @@ class Meter:
             del self.losses[-count:], self.counts[-count:], self.sizes[-count:]
 
     def mark(self) -> tuple[list[int], dict[str, int], dict[str, int]]:
-        """What there is now, for ``go_back``."""
+        """Return what there is now, for ``go_back``."""
         lists = [len(each) for each in (self.losses, self.counts, self.sizes)]
         return lists, self.means.counts(), self.own.counts()
 
@@ -288,7 +288,7 @@ class Meter:
         return Reading(step, totals, taken, self.means, self.own)
 
     def state(self) -> dict[str, object]:
-        """The losses of the interval so far, so that a resumed run's next line has the same mean."""
+        """Return the losses of the interval so far, so that a resumed run's next line has the same mean."""
         return {
             "losses": self.losses,
             "counts": self.counts,

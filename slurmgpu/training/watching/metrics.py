@@ -79,7 +79,7 @@ class Metrics:
             self.flush_held()
 
     def waiting(self) -> list[str]:
-        """The lines that wait, as they will be written."""
+        """Return the lines that wait, as they will be written."""
         lines = [
             (when, kind, step, got() if callable(got) else got) for when, kind, step, got in self._waiting
         ]

@@ -73,7 +73,7 @@ class Forward:
 
 
 def forward_timer(wrapped: torch.nn.Module, group: Group, accumulate: int) -> Optional[Forward]:
-    """A timer for a model spread over ranks; None where there is nobody to compare with, or no honest measure."""
+    """Return a timer for a model spread over ranks; None where there is nobody to compare with, or no honest measure."""
     inner = shared_by(wrapped)
     if inner is None:
         return None
@@ -172,13 +172,13 @@ class Pace:
         return {"slowest_rank": found.rank, "slowest_by": found.seconds / step_seconds}
 
     def remark(self) -> Optional[str]:
-        """What people should know, once."""
+        """Return what people should know, once."""
         text, self._remark = self._remark, None
         return text
 
 
 def slowest(times: Sequence[tuple[float, float]]) -> Slowest:
-    """The rank with the most of its own to do, from each one's seconds of data wait and forward pass."""
+    """Return the rank with the most of its own to do, from each one's seconds of data wait and forward pass."""
     rank = max(range(len(times)), key=lambda each: sum(times[each]))
     others = [each for number, each in enumerate(times) if number != rank]
     waits, forwards = (statistics.median(part) for part in zip(*others))

@@ -76,7 +76,7 @@ class Phases:
         self._borders.append((STEP, self._now()))
 
     def times(self) -> list[Lap]:
-        """What was timed: each phase, ``STEP`` at the borders. The GPU has come to the last one."""
+        """Return what was timed: each phase, ``STEP`` at the borders. The GPU has come to the last one."""
         borders, self._borders = self._borders, []
         following = borders[1:]
         return [self._lap(name, one, two) for (name, one), (_, two) in zip(borders, following)]
@@ -87,7 +87,7 @@ class Phases:
         return Lap(name, two[0] - one[0], two[1] - one[1])
 
     def during(self, name: str, act: Callable[..., R], then: str = "") -> Callable[..., R]:
-        """The same callable, in a phase, which another may follow."""
+        """Return the same callable, in a phase, which another may follow."""
 
         def marked(*arguments: object) -> R:
             self.go(name)

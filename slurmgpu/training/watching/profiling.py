@@ -251,7 +251,7 @@ class Times(NamedTuple):
         return cls(times.steps[:steps], times.phases[:steps], times.busy)
 
     def means(self) -> Timed:
-        """A mean step."""
+        """Return a mean step."""
         count = len(self.steps)
         names = {name for each in self.phases for name in each}
         phases = {name: sum(each.get(name, 0.0) for each in self.phases) / count for name in names}
@@ -268,7 +268,7 @@ class Waited(NamedTuple):
 
 
 def waited() -> Waited:
-    """How long they have waited, ready to run; 0 where the system does not tell."""
+    """Return how long they have waited, ready to run; 0 where the system does not tell."""
     children = [each.pid for each in multiprocessing.active_children() if each.pid is not None]
     return Waited(_in_queue("thread-self"), {pid: _in_queue(str(pid)) for pid in children})
 
@@ -282,7 +282,7 @@ def _in_queue(task: str) -> float:
 
 
 def between(points: Sequence[Waited], steps: int) -> Queue:
-    """A mean step's, from what was known before and after the timed steps, and before and after the recorded ones."""
+    """Return those of a mean step, from what was known before and after the timed steps and the recorded ones."""
     before, after, recorded, end = points
     later = [max(0.0, each - before.workers.get(pid, 0.0)) for pid, each in after.workers.items()]
     workers = sum(later) / max(1, len(later))

@@ -31,7 +31,7 @@ _OWN = {"fsdp2": (), "pipeline": ("weights", "optimizer")}
 def first_wrong(
     one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], strategy: str
 ) -> Optional[tuple[str, Optional[list[int]]]]:
-    """What differs first of a step's checksums by rank, and on which ranks; None instead of these: that cannot be told."""
+    """Return what differs first of a step's checksums by rank, and on which ranks; None instead of these: that cannot be told."""
     for what in _ORDER:
         wrong = [rank for rank, pair in enumerate(zip(one, other)) if pair[0][what] != pair[1][what]]
         if wrong:
@@ -48,7 +48,7 @@ class _Piece(NamedTuple):
     like: torch.Tensor
 
     def again(self) -> torch.Tensor:
-        """The tensor, where it was."""
+        """Return the tensor, where it was."""
         if not is_sharded(self.like):
             return self.kept.to(self.like.device, copy=True)
         from torch.distributed.tensor import DTensor
@@ -66,7 +66,7 @@ class _Piece(NamedTuple):
 
 
 def _kept(value: Any) -> Any:
-    """A copy of a value, its tensors in pieces on the CPU."""
+    """Return a copy of a value, its tensors in pieces on the CPU."""
     if isinstance(value, torch.Tensor):
         return _Piece(local(value).detach().to("cpu", copy=True), value)
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def _kept(value: Any) -> Any:
 
 
 def _again(kept: Any) -> Any:
-    """A value of which ``_kept`` has made a copy; that stays as it is."""
+    """Return a value of which ``_kept`` has made a copy; that stays as it is."""
     if isinstance(kept, _Piece):
         return kept.again()
     if isinstance(kept, dict):
@@ -164,7 +164,7 @@ class Verifier:
         self.mismatch: Optional[Mismatch] = None
 
     def take(self, size: int) -> dict[str, Any]:
-        """A step, verified; its checksums."""
+        """Return a step, verified; its checksums."""
         if self._through:
             return self._record(size)
         loop, step = self._loop, self._loop.step
@@ -225,7 +225,7 @@ def _marks(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _copied(batches: Iterator[object], copies: list[object]) -> Iterator[object]:
-    """The batches; a copy of each, for a loss may change its own."""
+    """Yield the batches; a copy of each, for a loss may change its own."""
     for batch in batches:
         try:
             copies.append(copy.deepcopy(batch))

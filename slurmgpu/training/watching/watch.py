@@ -162,7 +162,7 @@ class Watch:
         self.line = self._stop_at
 
     def _hear(self, rank: int) -> int:
-        """The furthest line of a rank and those for whom it speaks."""
+        """Return the furthest line of a rank and those for whom it speaks."""
         if not self._comes(f"line/{rank}", _LOOK):
             raise TrainingError("the watch is over")
         return int(self.channel.get(f"line/{rank}"))
@@ -175,7 +175,7 @@ class Watch:
         return True
 
     def _draw(self) -> int:
-        """A step ahead that this rank will not cross: the loop counts a step before it looks at the line."""
+        """Return a step ahead that this rank will not cross: the loop counts a step before it looks at the line."""
         while True:
             ahead = self.step + 1
             self.line = ahead

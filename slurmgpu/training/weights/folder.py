@@ -96,13 +96,13 @@ def write_like(
 
 
 def _as_safetensors(file: str) -> str:
-    """The name of a file of weights, in this format."""
+    """Return the name of a file of weights, in this format."""
     stem = Path(file).stem.replace("pytorch_model", "model", 1)
     return f"{stem}.safetensors"
 
 
 def _as_there(own: Lazy, name: str, there: Any) -> Lazy:
-    """The tensor under the name that it has there; in the dtype as well, if both are floating-point numbers."""
+    """Return the tensor under the name that it has there; in the dtype as well, if both are floating-point numbers."""
     dtype = own.dtype
     if isinstance(there, torch.Tensor) and there.is_floating_point() and dtype.is_floating_point:
         dtype = there.dtype

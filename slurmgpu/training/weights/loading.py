@@ -40,7 +40,7 @@ class Fit:
         return not (self.missing or self.unexpected or self.shapes)
 
     def describe(self) -> str:
-        """All of it in a few lines."""
+        """Return all of it in a few lines."""
         kinds = (
             ("of another shape or kind, left as they were", self.shapes),
             ("in the model alone, left as they were", self.missing),
@@ -136,7 +136,7 @@ def _fitted(model: torch.nn.Module, path: Path, settings: Settings, state: Mappi
 
 
 def _renamed(state: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    """The state with other beginnings of names."""
+    """Return the state with other beginnings of names."""
     found: dict[str, Any] = {}
     for name, value in state.items():
         new = new_name(name, rename)
@@ -147,7 +147,7 @@ def _renamed(state: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, A
 
 
 def new_name(name: str, rename: Mapping[str, str]) -> str:
-    """The name with another beginning: of all in ``rename`` that apply, the longest."""
+    """Return the name with another beginning: of all in ``rename`` that apply, the longest."""
     old = max((each for each in rename if name.startswith(each)), key=len, default=None)
     return name if old is None else rename[old] + name[len(old) :]
 

@@ -29,7 +29,7 @@ _INSIDE = ("state_dict", "model_state_dict", "model")
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The weights by name, on the CPU, without the names of DDP and torch.compile; no code in a file is run.
+    """Return the weights by name, on the CPU, without the names of DDP and torch.compile; no code in a file is run.
 
     Raises:
         TrainingError: there is no such file, or it holds no weights; the message says what was found.
@@ -42,7 +42,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def read_named(folder: Path) -> tuple[Mapping[object, object], dict[object, str]]:
-    """The weights of a folder of Hugging Face's, under the names that they have there, and the file that each is in.
+    """Return the weights of a folder of Hugging Face's, under the names that they have there, and the file that each is in.
 
     Raises:
         TrainingError: it holds none.
@@ -51,7 +51,7 @@ def read_named(folder: Path) -> tuple[Mapping[object, object], dict[object, str]
 
 
 def _weights_in(folder: Path, asked: str, names: Sequence[str]) -> Path:
-    """The file of a folder that has its weights, or says where they are."""
+    """Return the file of a folder that has its weights, or says where they are."""
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
         raise TrainingError(f"{asked}: the folder {folder} has none of {', '.join(names)}")
@@ -59,7 +59,7 @@ def _weights_in(folder: Path, asked: str, names: Sequence[str]) -> Path:
 
 
 def _read(path: Path, asked: str) -> tuple[Mapping[object, object], dict[object, str]]:
-    """The tensors by name, and the file of each."""
+    """Return the tensors by name, and the file of each."""
     try:
         if path.suffix == ".json":
             return _indexed(path)
@@ -74,7 +74,7 @@ def _read(path: Path, asked: str) -> tuple[Mapping[object, object], dict[object,
 
 
 def _indexed(path: Path) -> tuple[dict[object, object], dict[object, str]]:
-    """The tensors of several files, as an index beside them says which is where, and the file of each."""
+    """Return the tensors of several files, as an index beside them says which is where, and the file of each."""
     index = json.loads(path.read_text(encoding="utf-8"))
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not (isinstance(places, dict) and all(isinstance(each, str) for each in places.values())):
@@ -132,7 +132,7 @@ def _require_intact(path: Path, name: str) -> None:
 
 
 def _state_in(found: object, path: Path) -> Mapping[object, object]:
-    """The state_dict itself, or that inside of what a script has saved."""
+    """Return the state_dict itself, or that inside of what a script has saved."""
     for name in _INSIDE:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]

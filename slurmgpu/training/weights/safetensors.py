@@ -44,7 +44,7 @@ def looks_like(start: bytes) -> bool:
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name, mapped into memory; what is written to them does not reach the file.
+    """Return the tensors of a file by name, mapped into memory; what is written to them does not reach the file.
 
     Raises:
         ValueError: the file is not as the format says.
@@ -72,7 +72,7 @@ class Lazy(NamedTuple):
 
 
 def writer(tensors: Sequence[Lazy]) -> Callable[[Any], None]:
-    """What writes tensors into an open file, one in memory at a time.
+    """Return what writes tensors into an open file, one in memory at a time.
 
     Raises:
         TrainingError: the format has no name for a dtype.
@@ -117,7 +117,7 @@ def _tensor(mapped: mmap.mmap, entry: _Entry, start: int) -> torch.Tensor:
 
 
 def _entries(header: bytes, room: int) -> list[_Entry]:
-    """What the header says, in the order of the bytes, which it must share out without gaps and overlaps."""
+    """Return what the header says, in the order of the bytes, which it must share out without gaps and overlaps."""
     try:
         found = json.loads(header, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
