@@ -22,7 +22,6 @@ from slurmgpu.models.run import Run
 from slurmgpu.runs.images import Making
 from slurmgpu.runs.preflight import check_before_submission, doubts
 from slurmgpu.runs.prepare import Prepared
-from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Slurm
 
 
@@ -72,6 +71,8 @@ def submit(
     probe: bool = False,
 ) -> Run:
     """Submit it, and say what is to be said of that; the run. ``probe``: it asks for less than its job file says."""
+    from slurmgpu.runs.submit import Submission, submit_plan
+
     path = None if probe else prepared.loaded.path
     submission = Submission(
         plan=prepared.plan,
