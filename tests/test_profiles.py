@@ -326,7 +326,7 @@ def one_too_many(part: Partition) -> Iterator[tuple[dict[str, Any], str]]:
         yield {**job, "time": limits.max_time.seconds // 60 + 1}, f"allows at most {limits.max_time}"
     for row in limits.max_time_by_nodes:
         over = {**job, "nodes": row.nodes, "time": (row.max_time.seconds or 0) // 60 + 1}
-        yield over, f"allows at most {row.max_time} on up to {row.nodes} nodes"
+        yield over, f"allows at most {row.max_time} on up to {row.nodes:,} nodes"
     if limits.max_node_time is not None and limits.max_nodes != 1:
         minutes = (limits.max_node_time.seconds or 0) // 120 + 1
         yield {**job, "nodes": 2, "time": minutes}, "nodes times time"
