@@ -1,4 +1,4 @@
-"""Amounts in words: what stands in the cells and sentences of reports."""
+"""Amounts in words: counts, bytes, shares, energy, lengths of time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def percent(share: float | None) -> str:
 
 
 def short(amount: float) -> str:
-    """Bytes in Slurm's own units, powers of 1024, in three digits: `9.1G`."""
+    """Return bytes in Slurm's own units, powers of 1024, in three digits: `9.1G`."""
     for unit in "KMGT":
         amount /= 1024
         if amount < 999.5 or unit == "T":
@@ -43,7 +43,7 @@ def short(amount: float) -> str:
 
 
 def energy(joules: float) -> str:
-    """In kWh, as bills have it."""
+    """Return joules as kWh, as bills have it."""
     kwh = joules / 3.6e6
     return f"{kwh:.1f} kWh" if kwh >= 100 else f"{kwh:.3g} kWh"
 
@@ -63,7 +63,7 @@ def count(number: int, thing: str) -> str:
 
 
 def memory_text(mib: int) -> str:
-    """MiB as people say them: `64 GiB`, `500 MiB`."""
+    """Return MiB as people say them: `64 GiB`, `500 MiB`."""
     if mib < 1024:
         return f"{mib} MiB"
     return f"{mib / 1024:,.0f} GiB" if mib % 1024 == 0 or mib >= 102400 else f"{mib / 1024:,.1f} GiB"
@@ -93,7 +93,7 @@ def time_of_day(moment: datetime, now: datetime) -> str:
 
 
 def bytes_text(amount: int) -> str:
-    """Bytes as people read them: 95.6 KiB."""
+    """Return bytes as people read them: `95.6 KiB`."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if amount >= factor:
             return f"{amount / factor:.1f} {unit}"

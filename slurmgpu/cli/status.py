@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
@@ -75,6 +73,8 @@ def command(
     age; exit code 1 when one is named that Slurm does not know, 3 when the queue could not be asked for it.
     Where Slurm does not answer at all, what it said last is shown with its age, and the exit code is 4.
     """
+    from dataclasses import replace
+
     from slurmgpu.files.settings import load_settings
     from slurmgpu.jobs.look import last_known
     from slurmgpu.jobs.look import status as look_up
@@ -246,6 +246,8 @@ def _json(report: StatusReport, one_line: bool, why_old: str) -> Iterator[str]:
 
     What Slurm said before it fell silent is apart from `jobs`, which a program takes as it stands.
     """
+    import json
+
     told = {"time": report.time.isoformat(timespec="seconds"), "age_seconds": round(report.age, 1)}
     document = {
         "schema": "slurmgpu.status/1",

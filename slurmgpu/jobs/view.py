@@ -256,9 +256,10 @@ class JobView:
     @property
     def when(self) -> str | None:
         """``starts 14:05?``, ``since 14:05`` or ``ended 14:05``."""
-        if self.moment is None:
+        moment = self.moment
+        if moment is None:
             return None
-        clock = self.clock(self.moment)
+        clock = self.clock(moment)
         if self.job.state.is_waiting:
             return f"starts {clock}?"
         return f"{'ended' if self.job.state.is_final else 'since'} {clock}"

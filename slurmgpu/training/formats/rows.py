@@ -57,15 +57,10 @@ class Rows:
         return text if at == 0 else text[text.find(b"\n") + 1 :]
 
     def all(self) -> Iterator[Row]:
-        """Yield the whole rows, the first one first, piece by piece."""
-        place, rest = 0, b""
-        while piece := os.pread(self._file, _BLOCK, place):
-            place += len(piece)
-            *lines, rest = (rest + piece).split(b"\n")
-            rest = rest[:_LONGEST]
-            for line in lines:
+        """Yield the whole rows, the first one first, line by line; a line without end takes no more memory than others."""
+        with os.fdopen(self._file, "rb", closefd=False) as lines:
+            while line := lines.readline(_LONGEST):
                 yield from rows_in(line, self._schema)
-        yield from rows_in(rest, self._schema)
 
     def backwards(self) -> Iterator[Row]:
         """Yield the whole rows, the last one first, and read no further back than is asked for."""
