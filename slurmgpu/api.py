@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import submitit
 
     from slurmgpu.files.layered import Layered
-    from slurmgpu.planning.python_script import ScriptFacts
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = ["JobSettings", "submit"]
 

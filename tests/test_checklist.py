@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.planning.checklist import CHECKS, Slip, check_training_loop
+from slurmgpu.models.script_facts import Slip
+from slurmgpu.planning.checklist import CHECKS, check_training_loop
 from tests.check_examples import CHECKLIST, loop_with
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from slurmgpu.cli.submitting import plan_text
 from slurmgpu.files.data import read_templates
-from slurmgpu.launchers import world_size
-from slurmgpu.lines.command import python_command, python_files
+from slurmgpu.launchers import python_files, world_size
+from slurmgpu.lines.command import python_command
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import parse_python_script

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.files.data import read_templates
-from slurmgpu.launchers import world_size
-from slurmgpu.lines.command import read_launch_line
+from slurmgpu.launchers import launch_line, world_size
 from slurmgpu.local.standins.fitting import fit_agent
 from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.script.render import render_script
@@ -230,13 +229,13 @@ def test_a_launcher_of_python_scripts_refuses_another_program(name: str) -> None
     ],
 )
 def test_a_launch_line_is_taken_apart(command: str, program: str, target: str) -> None:
-    line = read_launch_line(tuple(command.split()))
+    line = launch_line(tuple(command.split()))
     assert line
     assert (line.program, line.target) == (tuple(program.split()), tuple(target.split()))
 
 
 def test_other_commands_of_accelerate_are_no_launch_lines() -> None:
-    assert read_launch_line(("accelerate", "config")) is None
+    assert launch_line(("accelerate", "config")) is None
 
 
 def test_a_local_run_gives_accelerate_the_figures_of_this_machine() -> None:

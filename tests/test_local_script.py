@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from slurmgpu.lines.command import TORCHRUN
+from slurmgpu.launchers import TORCHRUN
 from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.local.site import expand, read_needs

@@ -66,3 +66,10 @@ def test_what_both_sides_agree_on_travels_under_the_copy_s_own_name(tmp_path: Pa
         command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(path)!r}); {ask}"]
         asked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert asked.stdout == "False\n", asked.stderr
+
+
+def test_a_stand_in_for_slurm_loads_no_models() -> None:
+    """Each command of a script that runs here starts one, and Pydantic would make each of them wait."""
+    ask = "import sys, slurmgpu.local.standins.__main__; print({'pydantic', 'slurmgpu.models'} & sys.modules.keys())"
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert asked.stdout == "set()\n"

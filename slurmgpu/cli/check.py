@@ -13,8 +13,8 @@ import click
 
 from slurmgpu.cli.completing import clusters
 from slurmgpu.errors import InvalidInput, did_you_mean
+from slurmgpu.models.script_facts import ScriptFacts
 from slurmgpu.planning.checklist import CHECKS
-from slurmgpu.planning.python_script import ScriptFacts
 from slurmgpu.printable import printable
 from slurmgpu.script.batch_script import parse_batch_script
 

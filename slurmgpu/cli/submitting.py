@@ -16,7 +16,7 @@ from slurmgpu.amounts import count
 from slurmgpu.cli.terminal import note, terminal_columns
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.interrupts import as_interrupts
-from slurmgpu.launchers import world_size
+from slurmgpu.launchers import started_processes, world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
 from slurmgpu.runs.images import Making
@@ -32,7 +32,7 @@ def plan_text(plan: Plan, columns: int | None = None) -> str:
         rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
-    started = plan.started
+    started = started_processes(plan)
     processes = started.total if started else plan.spawned_per_node or world_size(plan)
     runs = f"{processes or 'unknown'} process{'' if processes == 1 else 'es'}"
     if plan.steps:

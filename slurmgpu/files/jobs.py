@@ -14,12 +14,12 @@ from slurmgpu.files.layered import Layered, Origin, dotted
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.trust import read_regular
 from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
-from slurmgpu.lines.command import python_files
+from slurmgpu.launchers import python_files
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import OTHER_NAMES, OWN_OPTIONS
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.python_script import ScriptFacts
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = [
     "LoadedJob",

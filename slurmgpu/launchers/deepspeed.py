@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
 from slurmgpu.errors import PlanError
-from slurmgpu.launchers._base import interpreter, runner
-from slurmgpu.launchers.torchrun import Torchrun, agent, target
-from slurmgpu.lines.command import python_command, read_launch_line
-from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Plan
+from slurmgpu.launchers._base import Counts, Launching, interpreter, runner
+from slurmgpu.launchers.torchrun import Agent, agent, target
+from slurmgpu.lines.command import python_command
+from slurmgpu.lines.options import table
 from slurmgpu.quoting import shell_word
 
+if TYPE_CHECKING:
+    from slurmgpu.models.environment import Environment
+    from slurmgpu.models.job import Job
+    from slurmgpu.models.plan import Plan
+    from slurmgpu.models.script_facts import ScriptFacts
+
 __all__ = ["LAUNCHER"]
+
+_REQUIRED = """
+hostfile include exclude num-nodes num-gpus num-accelerators min-elastic-nodes max-elastic-nodes master-port master-addr
+node-rank launcher launcher-args enable-each-rank-log autotuning bind-core-list ssh-port venv-script log-level
+"""
+_NONE = """
+help module no-python no-local-rank no-ssh no-ssh-check force-multi save-pid elastic-training bind-cores-to-rank quiet
+"""
 
 _INSTEAD = {
     "autotuning": "run the autotuner in a job of its own, with launch: plain",
@@ -25,16 +40,35 @@ _INSTEAD = {
 _PLACE = 'LOCAL_SIZE="$LOCAL_WORLD_SIZE" CROSS_RANK="$GROUP_RANK" CROSS_SIZE="$GROUP_WORLD_SIZE"'
 
 
-class Deepspeed(Torchrun):
+class Deepspeed(Agent):
     """torchrun in place of DeepSpeed's launcher: GPUs as Slurm shows them, and signals that reach every process."""
 
+    programs = ("deepspeed",)
+    modules = ("deepspeed.launcher.runner",)
+    options = table(
+        _REQUIRED, _NONE, {"h": "help", "H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
+        abbreviates=True, underscores=True,
+    )  # fmt: skip
+    figures: ClassVar[Mapping[str, Counts]] = {"num-nodes": "nodes", "num-gpus": "on each"}
+    across_nodes = "torchrun in place of DeepSpeed's launcher, which reaches the other nodes by ssh"
+    by_ssh = True
+
+    def suits(self, script: ScriptFacts, processes: int, nodes: int) -> Launching | None:
+        if script.manager != "DeepSpeed" or script.local_rank is None:
+            return None
+        why = f"{script.at(script.framework)} is told its local rank ({script.at(script.local_rank)}): one process per GPU"
+        return Launching("deepspeed", why)
+
+    def one_for_each_gpu(self, given: Mapping[str, str | None]) -> bool:
+        return not {"num-gpus", "num-accelerators", "include", "exclude", "hostfile"} & given.keys()
+
     def starts(self, command: tuple[str, ...]) -> bool:
-        line = read_launch_line(command)
-        return bool(line.target) and line.name == "deepspeed" if line else super().starts(command)
+        line = self.read(command)
+        return bool(line.target) if line else super().starts(command)
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         super().check(name, job, environment)
-        line = read_launch_line(job.command) if job.command is not None else None
+        line = self.read(job.command) if job.command is not None else None
         for option in line.line.options if line else ():
             if option.name in _INSTEAD:
                 raise PlanError(
@@ -43,7 +77,7 @@ class Deepspeed(Torchrun):
                 )
 
     def lines(self, plan: Plan) -> list[str]:
-        line = read_launch_line(plan.command) if plan.command is not None else None
+        line = self.read(plan.command) if plan.command is not None else None
         if line is None:
             return agent(plan, runner(plan), interpreter(plan), _target(plan))
         python = shell_word(line.program[0]) if len(line.program) > 1 else "python3"

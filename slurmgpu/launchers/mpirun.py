@@ -1,15 +1,24 @@
-"""mpirun: Open MPI's or MPICH's own launcher, where srun cannot start MPI programs; it takes the nodes from Slurm."""
+"""mpirun: Open MPI's or MPICH's own launcher, where srun cannot start MPI programs; it takes the nodes from Slurm.
+
+Its options are those of mpirun(1) of Open MPI 4.1, prterun(1) of 5.0, and Hydra's ui/mpich/utils.c (MPICH 4, Intel MPI).
+"""
 
 from __future__ import annotations
 
-from slurmgpu.errors import PlanError
-from slurmgpu.launchers._base import whole_command
-from slurmgpu.launchers.srun import Srun
-from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Plan
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["LAUNCHER"]
+from slurmgpu.errors import PlanError
+from slurmgpu.launchers._base import Started, spread, whole_command
+from slurmgpu.launchers.srun import Tasks
+from slurmgpu.lines.command import runner_length
+
+if TYPE_CHECKING:
+    from slurmgpu.models.environment import Environment
+    from slurmgpu.models.job import Job
+    from slurmgpu.models.plan import Plan
+
+__all__ = ["LAUNCHER", "mpi_processes"]
 
 # Open MPI's variables, or those of Hydra (MPICH, Intel MPI).
 _RANKS = (
@@ -19,7 +28,7 @@ _RANKS = (
 )
 
 
-class Mpirun(Srun):
+class Mpirun(Tasks):
     """The batch shell starts it once, and it starts the processes on all nodes, one per GPU."""
 
     template = "launcher/mpirun.sh.j2"
@@ -27,6 +36,8 @@ class Mpirun(Srun):
     without_srun = True
     tasks_begin = 2
     task_rank = "RANK"
+    programs = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+    spreads = True
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         super().check(name, job, environment)
@@ -50,6 +61,51 @@ class Mpirun(Srun):
             f"sh -c 'export {_RANKS}; exec \"$@\"' sh",
             whole_command(plan),
         ]
+
+    def started(self, words: tuple[str, ...], gpus: int, nodes: int) -> Started:
+        at = runner_length(words)
+        return spread(words[at], mpi_processes(words[at + 1 :]), nodes)
+
+
+_NUMBER = frozenset({"n", "np", "c"})
+_WITH_A_VALUE = """
+N H host hosts f hostfile machinefile default-hostfile x wdir wd path prefix ppn perhost npernode npersocket
+map-by rank-by bind-to cpu-set cpu-list cpus-per-proc cpus-per-rank output-filename output stdin timeout tune am
+report-uri ompi-server personality display rf rankfile launcher bootstrap rmk iface envlist genvlist configfile
+launcher-exec bootstrap-exec outfile-pattern errfile-pattern pmi-port usize errfile hostlist rr-size grr
+"""
+_VALUES = frozenset(_WITH_A_VALUE.split())
+"""Options whose value is the next word."""
+_PAIRS = frozenset({"mca", "pmca", "prtemca", "pmixmca", "gmca", "omca", "env", "genv"})
+"""Options with two values."""
+
+
+def mpi_processes(words: Sequence[str]) -> int | None:
+    """Return how many processes a line starts, from the words behind the program; None where it does not say.
+
+    A colon parts programs that start together, each with a number of its own.
+    """
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == ":":
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    numbers = [_number(part) for part in parts]
+    if any(number is None for number in numbers):
+        return None
+    return sum(int(number or 0) for number in numbers)
+
+
+def _number(words: Sequence[str]) -> int | None:
+    """Return the number of one program; the options end at its first word without a dash."""
+    at, found = 0, None
+    while at < len(words) and words[at].startswith("-"):
+        name, equals, value = words[at].lstrip("-").partition("=")
+        if name in _NUMBER:
+            found = value if equals else "".join(words[at + 1 : at + 2])
+        at += 3 if name in _PAIRS else 2 if name in _NUMBER | _VALUES and not equals else 1
+    return int(found) if found and found.isdecimal() and int(found) else None
 
 
 LAUNCHER = Mpirun()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from slurmgpu.errors import PlanError
-from slurmgpu.launchers._base import Launcher, whole_command
-from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Plan
+from slurmgpu.launchers._base import Launcher, Launching, first_of, whole_command
+
+if TYPE_CHECKING:
+    from slurmgpu.models.environment import Environment
+    from slurmgpu.models.job import Job
+    from slurmgpu.models.plan import Plan
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = ["LAUNCHER"]
+
+_TENSORFLOW = (
+    "MultiWorkerMirroredStrategy(cluster_resolver=tf.distribute.cluster_resolver.SlurmClusterResolver())"
+)
 
 
 class Plain(Launcher):
@@ -42,6 +49,38 @@ class Plain(Launcher):
 
     def lines(self, plan: Plan) -> list[str]:
         return [whole_command(plan)]
+
+    def suits(self, script: ScriptFacts, processes: int, nodes: int) -> Launching | None:
+        """Scripts that use all GPUs of a node from one process, or spawn their own processes there."""
+        warnings: list[str] = []
+        if finding := script.one_process:
+            verb = "starts its own processes" if script.spawns else "uses the GPUs"
+            instead = "let one process train on each GPU: init_process_group() without addresses and ranks,"
+            if finding[0].endswith("Strategy"):
+                instead = f"let a worker train on each node: {_TENSORFLOW},"
+            if nodes > 1:
+                warnings.append(
+                    f"{script.path} {verb} on one node; the other {nodes - 1} of {nodes} nodes would stay idle; ask for 1 node, "
+                    f"or {instead} in place of {finding[0]}"
+                )
+            does = "spawns its own processes" if script.spawns else "drives several GPUs from one process"
+            why = f"it {does} ({script.at(finding)}): one process gets all GPUs"
+            return Launching("plain", why, tuple(warnings), spawns=script.spawns is not None)
+        if script.manager not in {"TensorFlow", "JAX"}:
+            return None
+        if script.manager == "TensorFlow":
+            strategy = (
+                "MultiWorkerMirroredStrategy with SlurmClusterResolver" if nodes > 1 else "MirroredStrategy"
+            )
+            warnings.append(
+                f"nothing in {script.path} spreads the training: TensorFlow uses one GPU; tf.distribute's {strategy} uses all"
+            )
+        elif nodes > 1:
+            warnings.append(
+                f"{script.path} runs on {first_of(nodes)}; jax.distributed.initialize() joins the others"
+            )
+        why = f"{script.at(script.framework)} finds the GPUs of its node from one process"
+        return Launching("plain", why, tuple(warnings))
 
 
 LAUNCHER = Plain()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from slurmgpu.errors import PlanError
-from slurmgpu.launchers._base import Launcher, interpreter, runner, whole_command
-from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Plan
+from slurmgpu.launchers._base import Launcher, Launching, first_of, interpreter, runner, whole_command
+
+if TYPE_CHECKING:
+    from slurmgpu.models.environment import Environment
+    from slurmgpu.models.job import Job
+    from slurmgpu.models.plan import Plan
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = ["LAUNCHER"]
 
@@ -21,6 +24,7 @@ class Ray(Launcher):
     """
 
     needs_python = True
+    programs = ("ray",)
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         super().check(name, job, environment)
@@ -29,7 +33,6 @@ class Ray(Launcher):
                 "launch: ray starts a driver, and train: is a training of torch.distributed",
                 hint="leave launch out: srun starts one task per GPU",
             )
-
         if job.profile is not None:
             raise PlanError(
                 "profile and launch: ray: the driver would be profiled, and the GPUs are used by Ray's workers",
@@ -55,6 +58,27 @@ class Ray(Launcher):
     def values(self, plan: Plan) -> dict[str, object]:
         cpus = "" if plan.cpus_per_task is None else f"--num-cpus={plan.cpus_per_task} "
         return {"ray_resources": f"{cpus}--num-gpus={plan.gpus_per_node}", "ray_gpus": plan.gpus_per_node}
+
+    def suits(self, script: ScriptFacts, processes: int, nodes: int) -> Launching | None:
+        if script.manager != "Ray":
+            return None
+        found = script.at(script.framework)
+        own = f"; {script.at(script.limits_ray)} starts one of its own" if script.limits_ray else ""
+        if nodes > 1 and not own:
+            return Launching("ray", f"{found} starts its workers on all nodes, once these have joined")
+        idle = f"Ray in {script.path} runs on {first_of(nodes)}{own}; ray.init() without resources joins all nodes"
+        return Launching("plain", f"{found} starts its own workers", (idle,) if nodes > 1 else ())
+
+    def over_nodes(
+        self, words: tuple[str, ...], script: ScriptFacts | None, nodes: int, gpus: int
+    ) -> Launching:
+        """Ray's own command line stays on its node."""
+        instead = (
+            "write command: [python, SCRIPT, ...] with launch: ray, which joins all nodes; or use nodes: 1"
+        )
+        return Launching(
+            "plain", "ray starts its own processes", (f"ray runs on {first_of(nodes)}; {instead}",)
+        )
 
 
 LAUNCHER = Ray()

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from slurmgpu.launchers._base import Launcher, whole_command
-from slurmgpu.models.plan import Plan
+from typing import TYPE_CHECKING
+
+from slurmgpu.launchers._base import Launcher, Launching, Started, spread, whole_command
+from slurmgpu.lines.command import runner_length
+from slurmgpu.lines.slurm import SRUN
+
+if TYPE_CHECKING:
+    from slurmgpu.models.plan import Plan
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = ["LAUNCHER"]
 
 _OWN_GPU = "case ${SLURM_STEP_GPUS:-,} in *,*) ;; *) export LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 ;; esac; "  # its own alone
 
 
-class Srun(Launcher):
-    """Slurm's own launcher. A training reads Slurm's variables itself; for other commands a shell sets RANK and the rest."""
+class Tasks(Launcher):
+    """A task for each process, whoever starts them.
+
+    A training reads Slurm's variables itself; for other commands a shell sets RANK and the rest.
+    """
 
     template = "launcher/srun.sh.j2"
     one_task_each = False
@@ -40,6 +50,50 @@ class Srun(Launcher):
 
     def values(self, plan: Plan) -> dict[str, object]:
         return {"sets_rank": plan.train is None, "own_gpu": plan.own_gpus == 1}
+
+
+# Where TensorFlow's workers are told of the others.
+_RESOLVER = "cluster_resolver=tf.distribute.cluster_resolver.SlurmClusterResolver()"
+
+
+class Srun(Tasks):
+    """Slurm's own launcher."""
+
+    programs = ("srun",)
+    spreads = True
+
+    def started(self, words: tuple[str, ...], gpus: int, nodes: int) -> Started:
+        told = SRUN.read(words[runner_length(words) + 1 :]).given.get("ntasks") or ""
+        return spread("srun", int(told) if told.isdecimal() else None, nodes)
+
+    def suits(self, script: ScriptFacts, processes: int, nodes: int) -> Launching | None:
+        """One task per GPU for scripts that take their rank from Slurm; TensorFlow's workers are one per node."""
+        if script.one_process:
+            return None
+        if script.joins:
+            found = script.at(script.joins)
+            if script.joins[0].startswith("jax"):
+                return Launching(
+                    "srun", f"JAX finds the other processes by Slurm's variables ({found}): one task per GPU"
+                )
+            untold = (
+                f"{script.path} does not tell MultiWorkerMirroredStrategy where the other workers are: each would train alone; "
+                f"pass {_RESOLVER}"
+            )
+            why = f"a worker of TensorFlow uses all GPUs of its node ({found}): one task per node"
+            return Launching("srun", why, () if script.told else (untold,), tasks_per_node=1)
+        if script.manager == "Lightning":
+            advice = (
+                f"Lightning stops unless its Trainer has the job's numbers: num_nodes={nodes}, and devices={processes // nodes} "
+                'or "auto"; nothing to do if yours has'
+            )
+            why = f"{script.at(script.framework)} takes its ranks from Slurm: one task per GPU"
+            return Launching("srun", why, (advice,) if nodes > 1 else ())
+        if script.slurm_rank and not script.framework:
+            return Launching(
+                "srun", f"it takes its rank from Slurm ({script.at(script.slurm_rank)}): one task per GPU"
+            )
+        return None
 
 
 LAUNCHER = Srun()

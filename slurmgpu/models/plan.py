@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from slurmgpu.lines.command import Started, started_by
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment, Packed
 from slurmgpu.models.job_parts import Notify, Profile, Stage
@@ -167,12 +166,6 @@ class Plan(Model):
     def gpus(self) -> int:
         """GPUs over all nodes."""
         return self.nodes * self.gpus_per_node
-
-    @property
-    def started(self) -> Started | None:
-        """What a launcher in the command starts; None: there is none."""
-        alone = self.command if self.launcher == "plain" else None
-        return started_by(alone or (), self.gpus_per_node, self.nodes)
 
     def option(self, name: str) -> str | None:
         """Return the value of an sbatch option, or None when it is not among them."""

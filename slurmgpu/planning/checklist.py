@@ -13,15 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-__all__ = ["CHECKS", "Check", "Slip", "check_training_loop"]
+from slurmgpu.models.script_facts import Slip
 
-
-class Slip(NamedTuple):
-    """One place in a Python file where a check applies."""
-
-    check: str
-    file: str
-    line: int
+__all__ = ["CHECKS", "Check", "check_training_loop"]
 
 
 class Check(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurmgpu.amounts import count
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.launchers import launcher
+from slurmgpu.launchers import Launching, launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
@@ -17,7 +17,7 @@ from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.binding import Starting, asked_again, bound, without
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.launcher_choice import choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.nodes import as_spelled, counted_in_cores, gres_type, takes_one_thread
 from slurmgpu.planning.options import Layouted, options_of, passed_problems, unjudged
 from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, restart_remarks, warnings
@@ -34,8 +34,8 @@ from slurmgpu.planning.settled import (
 )
 
 if TYPE_CHECKING:
+    from slurmgpu.models.script_facts import ScriptFacts
     from slurmgpu.planning.cost import Cost
-    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = ["partitions_that_fit", "settle"]
 

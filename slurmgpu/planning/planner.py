@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.launchers import launcher
+from slurmgpu.launchers import Launching, launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job, Launch, Restart
@@ -20,7 +20,7 @@ from slurmgpu.planning import derived
 from slurmgpu.planning.binding import Starting, asked_again, binding_words, check_starts
 from slurmgpu.planning.guesses import without_guesses
 from slurmgpu.planning.judging_options import handed_down, judge_options, judge_together
-from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.launcher_choice import choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.settled import (
     Settled,
     Size,

@@ -7,14 +7,13 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from slurmgpu.planning.checklist import Slip
+from slurmgpu.models.script_facts import Finding, ScriptFacts
 
-__all__ = ["OUR_RUN", "Finding", "ScriptFacts", "Signs", "local_imports", "parse_python_script", "signs_of"]
+__all__ = ["OUR_RUN", "Signs", "local_imports", "parse_python_script", "signs_of"]
 
 
-Finding = tuple[str, int]
 """What was seen, and in which line; 0 for a module beside the script."""
 
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two: nested too deeply
@@ -212,68 +211,6 @@ _PLAIN = {
     "PIL", "cv2", "datasets", "matplotlib", "numpy", "pandas", "rich", "scipy", "sklearn", "slurmgpu", "tensorboard",
     "tokenizers", "torch", "torchaudio", "torchmetrics", "torchvision", "tqdm", "wandb", "yaml",
 }  # fmt: skip
-
-
-class ScriptFacts(NamedTuple):
-    """What a script shows of its processes; None when nothing was seen."""
-
-    path: str
-    framework: Finding | None = None
-    """A library that manages processes or devices: Lightning, Accelerate, DeepSpeed, TensorFlow, JAX, ..."""
-    distributed: Finding | None = None
-    """A sign that it takes part in a process group."""
-    spawns: Finding | None = None
-    """A sign that it starts its own processes."""
-    drives: Finding | None = None
-    """A sign that it drives several GPUs from one process."""
-    joins: Finding | None = None
-    """A call of TensorFlow or JAX that joins the processes of several tasks or nodes."""
-    told: bool = False
-    """Whether it tells TensorFlow where those are: by Slurm's variables, or by TF_CONFIG."""
-    local_rank: Finding | None = None
-    """An option `--local_rank` of its own, by which DeepSpeed's launcher tells a process which GPU is its."""
-    limits_ray: Finding | None = None
-    """A call that starts a Ray of its own: ``ray.init(num_cpus=...)``, which no running one may be told."""
-    slurm_rank: Finding | None = None
-    """A sign that it takes its rank from Slurm's variables, and not from torchrun's."""
-    own_loop: Finding | None = None
-    """An import of slurmgpu.training, which then has to be where the script runs."""
-    trains_elsewhere: bool = False
-    """No training loop was read, and it imports what was not read, or not known: the loop, and the process group, may
-    be there."""
-    own_requirements: bool = False
-    """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
-    same_in_all_tasks: bool = False
-    """All of it was read, and nothing in it takes a variable of Slurm: the tasks of an array would do the same."""
-    stops_in_time: bool = True
-    """False: all of it was read, and it neither imports slurmgpu.training nor ends with code 75 before its time is up."""
-    launches: bool = False
-    """It, or a module beside it, names a launcher of Slurm's or of MPI: it may start processes on other nodes itself."""
-    idle: bool = False
-    """All of it was read, and nothing in it trains or loads data."""
-    slips: tuple[Slip, ...] = ()
-    """What its training loop misses of the checklist."""
-    parsed: bool = True
-    """False: its syntax could not be read by this Python; it was searched as text."""
-
-    @property
-    def trains_alone(self) -> bool:
-        """True if all of it was read, and nothing in it takes part in a training of several processes."""
-        others = self.distributed or self.framework or self.joins or self.trains_elsewhere
-        return self.parsed and not (others or self.idle)
-
-    @property
-    def one_process(self) -> Finding | None:
-        """Why one process gets all GPUs of a node; None where it does not follow."""
-        if self.spawns or self.drives is None or self.distributed:
-            return self.spawns
-        # A Trainer refuses a model that is spread over the GPUs when it is one of several processes.
-        spread = self.drives[0].startswith("device_map") and self.framework is not None
-        library = self.framework[0] if self.framework else "TensorFlow"
-        one = library in {"TensorFlow", "JAX"} or (
-            spread and library in {"Transformers' Trainer", "Accelerate"}
-        )
-        return self.drives if one else None
 
 
 _TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (

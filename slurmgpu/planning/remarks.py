@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from slurmgpu.amounts import count
-from slurmgpu.launchers import launcher
-from slurmgpu.lines.command import Started, started_by
+from slurmgpu.launchers import Launching, Started, launcher, started_by
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.launcher_choice import Launching
 from slurmgpu.planning.nodes import is_slice, names_of, other_types_beside, selectable
 from slurmgpu.planning.request import SHARED, Layout
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.python_script import ScriptFacts
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = ["array_remarks", "other_types_seen", "reasons", "restart_remarks", "warnings"]
 

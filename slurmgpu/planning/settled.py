@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
-from slurmgpu.lines.command import LAUNCHER_MODULES, launcher_of, python_command, runner_length
+from slurmgpu.launchers import Launching, launcher_module, program_starting
+from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.gpu_models import well_known
@@ -17,11 +18,10 @@ from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.job_parts import DEFAULT_SECONDS, SamplerPolicy
 from slurmgpu.models.plan import Option, Plan, PlannedStep, Reason
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.launcher_choice import Launching
 
 if TYPE_CHECKING:
+    from slurmgpu.models.script_facts import ScriptFacts
     from slurmgpu.planning.cost import Cost
-    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = [
     "Settled",
@@ -319,13 +319,17 @@ def name_of(job: Job) -> str:
 def _program_of(words: tuple[str, ...]) -> str:
     """Return what a command is about: its script or module, also behind a launcher and ``uv run``; else its program."""
     python = python_command(words)
-    if python is not None and not python.launcher:
+    if python is not None and not launcher_module(python.module):
         return str(python.script or python.module)
     rest = words[runner_length(words) :]
-    if launcher_of(words):
+    if program_starting(words):
         # What a launcher starts, and python in it, stands behind options that only the launcher knows.
         inner = next((at for at, word in enumerate(rest[1:], 1) if re.fullmatch(_PYTHON, word)), None)
-        if inner is not None and (found := python_command(rest[inner:])) and not found.launcher:
+        if (
+            inner is not None
+            and (found := python_command(rest[inner:]))
+            and not launcher_module(found.module)
+        ):
             return str(found.script or found.module)
         return next((word for word in rest[1:] if word.endswith(".py")), None) or _module_in(rest) or rest[0]
     return _script_in(words) or rest[0]
@@ -338,7 +342,7 @@ def _module_in(words: tuple[str, ...]) -> str | None:
     """Return the module that a launcher starts: ``torchrun -m package.train``."""
     at = next((at for at, word in enumerate(words) if word in {"-m", "--module"}), len(words))
     named = words[at + 1 : at + 2]
-    if named and named[0] in LAUNCHER_MODULES:  # python -m torch.distributed.run -m package.train
+    if named and launcher_module(named[0]):  # python -m torch.distributed.run -m package.train
         return _module_in(words[at + 2 :])
     return named[0] if named else None
 

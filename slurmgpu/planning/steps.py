@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from slurmgpu.amounts import count
 from slurmgpu.errors import PlanError
-from slurmgpu.launchers import Launcher, launcher
+from slurmgpu.launchers import Launcher, Launching, launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.job_parts import Step, variable_of
 from slurmgpu.models.plan import Option, PlannedStep, Reason
 from slurmgpu.models.resources import Component, Resources
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.launcher_choice import Launching, choose_launcher, own_loop
+from slurmgpu.planning.launcher_choice import choose_launcher, own_loop
 from slurmgpu.planning.settled import Settled, Size, Surroundings
 
 __all__ = ["settle"]

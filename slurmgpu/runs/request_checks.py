@@ -24,7 +24,7 @@ from slurmgpu.script.rules import RULES
 from slurmgpu.script.rules.base import Facts, Finding
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.python_script import ScriptFacts
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = ["Remark", "Verdict", "facts_here", "gpu_memory_in_megabytes", "in_words_of_the_request", "judge"]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slurmgpu.lines.command import TORCHRUN, python_command
+from slurmgpu.launchers import TORCHRUN, launcher_module
+from slurmgpu.lines.command import python_command
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.lines.options import Option, Table
 from slurmgpu.lines.slurm import SRUN
@@ -128,7 +129,7 @@ def _is_torchrun_module(words: list[str]) -> bool:
         python = python_command(tuple(map(literal, words)))
     except Unsure:
         return False
-    return python is not None and python.launcher == "torchrun" and not python.runner
+    return python is not None and launcher_module(python.module) == "torchrun" and not python.runner
 
 
 def _tasks_are_sure(job: Job) -> bool:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, TypedDict
 
 from slurmgpu.containers import runtime
-from slurmgpu.launchers import launcher
+from slurmgpu.launchers import launcher, started_processes
 from slurmgpu.models.environment import Container, Modules, Packed
 from slurmgpu.models.job_parts import Profile, Stage, StageIn, variable_of
 from slurmgpu.models.plan import Plan, PlannedStep
@@ -479,7 +479,7 @@ def _is_seen(plan: Plan) -> bool:
 
 def _threads(plan: Plan) -> int | None:
     """CPU threads of each process."""
-    started = plan.started
+    started = started_processes(plan)
     processes = started.per_node if started else plan.spawned_per_node or plan.processes_per_node
     if processes is None:
         return None

@@ -7,14 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurmgpu.lines.command import ACCELERATE, TORCHRUN, read_launch_line, torchrun_at
-from slurmgpu.lines.options import Table
+from slurmgpu.launchers import SHIPPED, Launcher, launch_line, torchrun_at
 
 __all__ = ["StepShape", "fit_agent", "fit_local_world_size", "is_pretended_host", "number", "shape_step"]
 
 _ADDRESSES = {"master-addr", "rdzv-endpoint", "local-addr", "main-process-ip"}
-_STARTS_TORCHRUN = re.compile(r"\btorch\.distributed\.(run|launch)\b|\btorchrun\b")
-_STARTS_ACCELERATE = re.compile(r"\baccelerate(?: |\.commands\.|\.commands\.accelerate_cli )launch\b")
 
 
 def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
@@ -22,39 +19,35 @@ def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
     return any(re.fullmatch(re.escape(node) + r"(?![0-9])[A-Za-z0-9.-]*", name) for node in nodes)
 
 
-def _agent(words: Sequence[str]) -> tuple[Table, int] | None:
-    """Return the options of torchrun or accelerate, and where they begin; None in a command without either."""
+def _agent(words: Sequence[str]) -> tuple[Launcher, int] | None:
+    """Return the launcher that stays on its node, and where its options begin; None in a command without one."""
     for position, (before, word) in enumerate(itertools.pairwise(words[1:])):
         # sh -c 'exec python3 -m torch.distributed.run ... "$@"' NAME OPTIONS...
-        if before == "-c" and _STARTS_TORCHRUN.search(word):
-            return TORCHRUN, position + 4
-        if before == "-c" and _STARTS_ACCELERATE.search(word):
-            return ACCELERATE, position + 4
-    line = read_launch_line(tuple(words))
-    if line is not None and line.name == "accelerate":
-        return ACCELERATE, len(words) - len(line.words)
+        for one in SHIPPED.values() if before == "-c" else ():
+            if one.in_shell is not None and one.in_shell.search(word):
+                return one, position + 4
+    launch = launch_line(tuple(words))
+    if launch is not None and launch.launcher.in_shell is not None:
+        return launch.launcher, len(words) - len(launch.words)
     start = torchrun_at(words)
-    return None if start is None else (TORCHRUN, start)
+    return None if start is None else (SHIPPED["torchrun"], start)
 
 
 def fit_agent(
     words: Sequence[str], nodes: int, processes_per_node: int, hosts: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Change torchrun's or accelerate's figures, and addresses of pretended nodes (``hosts``), to this machine's.
+    """Change a launcher's figures, and addresses of pretended nodes (``hosts``), to this machine's.
 
     Only its own options are read, up to the program that it starts. Returns the words, and what was changed as
     ``old -> new`` for the user.
     """
     result, changes = list(words), list[str]()
-    figures = {
-        "nnodes": nodes, "nproc-per-node": processes_per_node,
-        "num-machines": nodes, "num-processes": nodes * processes_per_node,
-    }  # fmt: skip
-    agent = _agent(words)
-    for option in agent[0].read(words, agent[1]).options if agent else ():
+    here = {"nodes": nodes, "on each": processes_per_node, "in all": nodes * processes_per_node}
+    agent, start = _agent(words) or (None, 0)
+    for option in agent.options.read(words, start).options if agent and agent.options else ():
         value = new = option.value or ""
-        if option.name in figures:
-            new = str(figures[option.name])
+        if agent and option.name in agent.figures:
+            new = str(here[agent.figures[option.name]])
         elif option.name in _ADDRESSES:
             host, colon, port = value.partition(":")
             new = "127.0.0.1" + colon + port if is_pretended_host(host, hosts) else value

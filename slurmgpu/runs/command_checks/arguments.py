@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from slurmgpu.files.trust import read_regular
-from slurmgpu.lines.command import changes_folder, python_command, python_files
+from slurmgpu.launchers import launcher_module, python_files
+from slurmgpu.lines.command import changes_folder, python_command
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.runs.command_checks.command import Command, Slip, near_word
 from slurmgpu.runs.command_checks.hydra_overrides import hydra_slip
@@ -53,7 +54,7 @@ def argument_slip(command: Command, folder: Path) -> Slip | None:
     """Return what the script refuses among its arguments; None where it takes them, or its parser cannot be read."""
     script, python = code_of(command.words), python_command(command.words)
     at = command.words.index(script) + 1 if script in command.words else 0
-    if script is None and python is not None and python.module and not python.launcher:
+    if script is None and python is not None and python.module and not launcher_module(python.module):
         script = next((one for one in python_files(command.words) if (folder / one).is_file()), None)
         at = len(command.words) - len(python.arguments)
     if script is None or not at or {"deepspeed", "torch.distributed.launch"} & set(command.words):

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.files.trust import text_of
-from slurmgpu.lines.command import (
-    ACCELERATE,
-    LAUNCHERS,
+from slurmgpu.launchers import (
+    PROGRAMS,
     RENDEZVOUS,
+    SHIPPED,
     TORCHRUN,
-    read_launch_line,
-    runner_length,
+    Launcher,
+    launch_line,
     torchrun_at,
 )
+from slurmgpu.lines.command import runner_length
 from slurmgpu.lines.options import Line, Table
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.runs.command_checks.command import (
@@ -55,11 +56,12 @@ def launcher_slips(command: Command, folder: Path) -> Iterator[Slip]:
             yield Slip(said, f"leave one of them out: {command.instead(*words[:at], *inner)}")
         yield from srun_slips(command, folder)
     if (start := torchrun_at(words)) is not None:
-        yield from _of_torchrun(command, folder, start)
-    elif (line := read_launch_line(words)) is not None and line.name == "accelerate":
-        yield from _unknown(command, "accelerate launch", ACCELERATE, line.line)
+        yield from _of_launcher(command, SHIPPED["torchrun"], start)
+        yield from _local_rank_handed(command, folder, start)
+    elif (launch := launch_line(words)) is not None and launch.launcher.in_shell is not None:
+        yield from _of_launcher(command, launch.launcher, len(words) - len(launch.words))
     elif (python := next((n for n in range(at, len(words)) if is_python(words[n])), None)) is not None and (
-        python == at or name in LAUNCHERS
+        python == at or name in PROGRAMS
     ):
         misused = list(_of_python(command, python))
         yield from misused or _without_rank(command, folder, python)
@@ -152,61 +154,31 @@ def srun_slips(command: Command, folder: Path | None) -> Iterator[Slip]:
         )
 
 
-def _of_torchrun(command: Command, folder: Path, at: int) -> Iterator[Slip]:
-    words = command.words
-    line = TORCHRUN.read_unexpanded(words, at)[0]
-    given = line.given
+def _of_launcher(command: Command, launcher: Launcher, start: int) -> Iterator[Slip]:
+    """Yield the option that a launcher does not have, else what cannot work of the values of its options."""
+    if launcher.options is None:
+        return
+    line = launcher.options.read_unexpanded(command.words, start)[0]
+    program = " ".join(filter(None, (launcher.programs[0], launcher.subcommand)))
+    unknown = list(_unknown(command, program, launcher.options, line))
+    yield from unknown
+    if not unknown:
+        for said, hint, sure in launcher.faults(
+            command.words, line, start, command.plan.nodes, command.instead
+        ):
+            yield Slip(f"command: {said}", hint, sure)
+
+
+def _local_rank_handed(command: Command, folder: Path, start: int) -> Iterator[Slip]:
+    """Yield the script that would not take ``--local-rank``, which torch.distributed.launch hands to it."""
+    words, line = command.words, TORCHRUN.read_unexpanded(command.words, start)[0]
     script = words[line.end] if line.end < len(words) else ""
-    each, nodes = given.get("nproc-per-node") or "", given.get("nnodes") or ""
-    backends = ("c10d", "etcd", "etcd-v2", "static")
-    unknown = list(_unknown(command, "torchrun", TORCHRUN, line))
-    if unknown:
-        yield from unknown
-    elif not script and "help" not in given:
-        yield Slip(
-            "command: torchrun is given no script: an option without its value takes the next word",
-            f"name it last: {command.instead(*words[: at - 1], 'torchrun', '--nproc-per-node=2', 'train.py')}",
-        )
-    elif "nproc-per-node" in given and not re.fullmatch(r"\d+|auto|gpu|cpu|xpu|.*[$`].*", each):
-        said = f"command: torchrun --nproc-per-node={each}: a number is expected there, or gpu, cpu, auto"
-        yield Slip(said, "write --nproc-per-node=gpu for one process on each GPU")
-    elif nodes and not re.fullmatch(r"\d+(?::\d+)?|.*[$`].*", nodes):
-        yield Slip(
-            f"command: torchrun --nnodes={nodes}: a number is expected there, or a range such as 1:4",
-            f"write --nnodes={command.plan.nodes}, the number of the job's nodes; or leave it out on one node",
-        )
-    elif (port := given.get("master-port") or "") and not re.fullmatch(r"\d+|.*[$`].*", port):
-        said = f"command: torchrun --master-port={port}: a number is expected there"
-        yield Slip(said, "leave it out on one node")
-    elif (backend := given.get("rdzv-backend") or "$") not in backends and "$" not in backend:
-        near = near_word(backend, backends)
-        said = f"command: torchrun has no --rdzv-backend {backend}"
-        hint = f"did you mean {near}?" if near else "write --rdzv-backend=c10d"
-        yield Slip(said, hint, sure=near is not None)
-    elif "standalone" in given and re.search(r"(?:\A|:)(?!1\Z)\d+\Z", nodes):
-        said = f"command: torchrun --standalone is for one node, and --nnodes={nodes} lets it wait for others that never come"
-        hint = "leave --nnodes out; for several nodes: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT in place of --standalone"
-        yield Slip(said, hint)
-    elif PurePosixPath(script).name.startswith("python") and "no-python" not in given:
-        said = f"command: torchrun starts Python itself, and would read {script!r} as its script"
-        yield Slip(said, f"write {command.instead(*words[: line.end], *words[line.end + 1 :])}")
-    elif late := [
-        word for word in words[line.end + 1 :] if re.match(r"--(?:nproc|nnodes|rdzv|standalone)", word)
-    ]:
-        said = (
-            f"command: {late[0]} behind the script is the script's own option, and torchrun does not see it"
-        )
-        yield Slip(said, f"options of torchrun come before {script}", sure=False)
-    elif "module" in given and script.endswith(".py"):
-        options = (word for word in words[at : line.end] if word not in {"-m", "--module"})
-        said = f"command: torchrun -m takes a module's name, and {script!r} is a file's"
-        yield Slip(said, f"write {command.instead(*words[:at], *options, *words[line.end :])}")
-    elif "torch.distributed.launch" in words and "use-env" not in given and (folder / script).is_file():
+    if "torch.distributed.launch" in words and "use-env" not in line.given and (folder / script).is_file():
         text = text_of(folder / script)
         if "parse_args(" in text and not re.search(r"local[-_]rank", text):
             before = words[: runner_length(words)]
             said = f"command: torch.distributed.launch hands --local-rank to the script, and {script} has no such option"
-            hint = f"torchrun sets LOCAL_RANK instead: {command.instead(*before, 'torchrun', *words[at:])}"
+            hint = f"torchrun sets LOCAL_RANK instead: {command.instead(*before, 'torchrun', *words[start:])}"
             yield Slip(said, hint, sure=False)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.trust import is_confined, read_regular, text_of
-from slurmgpu.lines.command import PythonCommand, launcher_of, python_command, runner_length
+from slurmgpu.launchers import launcher_module, program_starting
+from slurmgpu.lines.command import PythonCommand, python_command, runner_length
 from slurmgpu.runs.command_checks.command import Command, Slip, is_python, near_word
 from slurmgpu.runs.command_checks.environment import environment_here
 from slurmgpu.runs.command_checks.script import code_of, modules_in
@@ -256,7 +257,7 @@ def _python(command: Command) -> str | None:
         python = PythonCommand(first, (), None, None, (), words[: runner_length(words)])
     if python is not None and (python.by_runner or python.runner or "/" in python.interpreter):
         return python.interpreter if python.interpreter.startswith("/") and not python.runner else None
-    if python is None and launcher_of(words) != "torchrun":
+    if python is None and program_starting(words) != "torchrun":
         return None
     activated = command.plan.environment.python.activated
     if activated is not None:
@@ -274,9 +275,13 @@ def _python(command: Command) -> str | None:
 def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
     """Return the script, and the libraries that it imports in any case, each with its place; of ``-m`` the module."""
     python = python_command(command.words)
-    if python is not None and python.launcher not in {None, "torchrun"} and python.module is not None:
+    if (
+        python is not None
+        and launcher_module(python.module) not in {None, "torchrun"}
+        and python.module is not None
+    ):
         return "", {python.module.partition(".")[0]: ""}
-    if python is not None and python.module is not None and python.launcher is None:
+    if python is not None and python.module is not None and launcher_module(python.module) is None:
         return "", {} if _local(python.module.partition(".")[0], folder) else {python.module: ""}
     script = python.script if python is not None else None
     if script is None:
@@ -287,7 +292,7 @@ def _imports(command: Command, folder: Path) -> tuple[str, dict[str, str]]:
     found: dict[str, str] = {}
     first: Path | bytes = folder / script if script is not None else (code or "").encode()
     beside = (folder / script).parent if script is not None else folder
-    by_path = beside != folder and launcher_of(command.words) in {None, "torchrun"}
+    by_path = beside != folder and program_starting(command.words) in {None, "torchrun"}
     waiting, seen = [first], {first}
     for path in waiting:  # grows by the project's own modules
         try:

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.files.trust import read_regular
-from slurmgpu.lines.command import changes_folder, python_command, python_files, runner_length
+from slurmgpu.launchers import launcher_module, python_files
+from slurmgpu.lines.command import changes_folder, python_command, runner_length
 from slurmgpu.runs.command_checks.command import (
     Command,
     Slip,
@@ -139,7 +140,7 @@ def code_slips(command: Command, folder: Path, *, fed: bool = False) -> Iterator
     at, script, python = runner_length(words), code_of(words), python_command(words)
     if changes_folder(words[:at]) or "$" in (script or ""):
         return
-    by_module = python is not None and python.module is not None and python.launcher is None
+    by_module = python is not None and python.module is not None and launcher_module(python.module) is None
     if script is not None:
         inline = python is None and is_python(words[at])
         if inline and re.fullmatch(r"[\w./-]+\.py", script) and is_there(folder / script):

@@ -9,14 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.files.trust import read_regular, text_of
-from slurmgpu.lines.command import (
-    LAUNCHERS,
-    PythonCommand,
-    changes_folder,
-    launcher_of,
-    python_command,
-    runner_length,
-)
+from slurmgpu.launchers import PROGRAMS, launcher_module, program_starting
+from slurmgpu.lines.command import PythonCommand, changes_folder, python_command, runner_length
 from slurmgpu.runs.command_checks.command import (
     Command,
     Slip,
@@ -57,13 +51,13 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
             except ValueError as error:
                 yield Slip(f"command: {path.name} is no JSON: {error}", "mend it there", sure=False)
     name = PurePosixPath(words[at]).name
-    if python is None and (name in LAUNCHERS or name in _AROUND):
+    if python is None and (name in PROGRAMS or name in _AROUND):
         inside = next((n for n in range(1, len(words)) if python_command(words[n:])), None)
         python = python_command(words[inside:]) if inside else None
     if name in SHELLS or name in _INTERPRETERS:
         inner = command._replace(words=words[at:], before=words[:at])
         yield from _script_of(inner, folder, _INTERPRETERS.get(name))
-    elif launcher_of(words) is not None and (python is None or python.launcher):
+    elif program_starting(words) is not None and (python is None or launcher_module(python.module)):
         files = (n for n, one in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.(?:py|sh)", one))
         script = next(files, 0)
         if script:
@@ -81,11 +75,11 @@ def code_of(words: tuple[str, ...]) -> str | None:
     at = next((n for n in range(len(words)) if python_command(words[n:])), None)
     if at is not None:
         python = python_command(words[at:])
-        if python is not None and python.launcher is None:
+        if python is not None and launcher_module(python.module) is None:
             return python.script if python.script and python.script.endswith(".py") else None
     elif is_python(words[runner_length(words)]) and "-c" in words[:-1]:
         return words[words.index("-c") + 1]
-    if launcher_of(words) is not None:
+    if program_starting(words) is not None:
         return next((word for word in words[1:] if re.fullmatch(r"[^-=][^=]*\.py", word)), None)
     return None
 
@@ -157,7 +151,7 @@ def _python_file(
     """Yield the slip of a file that Python is to run; ``before`` and ``after`` are the words around it."""
     path = folder / script
     container = command.plan.environment.container is not None
-    if script in LAUNCHERS and not is_there(path):
+    if script in PROGRAMS and not is_there(path):
         said = f"command: {before[-1]} {script}: {script} is a program, and no script of Python's here"
         yield Slip(said, f"write {command.instead(*before[:-1], script, *after)}")
         return

@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.files.trust import text_of
-from slurmgpu.launchers import world_size
-from slurmgpu.lines.command import ONE_NODE_LAUNCHERS, python_command
+from slurmgpu.launchers import stays_on_its_node, world_size
+from slurmgpu.lines.command import python_command
 from slurmgpu.lines.options import OF_OTHER_SCHEDULERS, SET_BY_SLURM
 from slurmgpu.models.command import OPERATOR, VARIABLE
 from slurmgpu.models.plan import Plan
@@ -58,7 +58,7 @@ def shell_word_slip(
     if not found:
         return None
     # What Python gets it does not expand; any other program may.
-    python = python_command(words) is not None or program in ONE_NODE_LAUNCHERS
+    python = python_command(words) is not None or stays_on_its_node(program)
     of_options = {after for before, after in pairwise(judged) if re.match(r"--?[A-Za-z][^=]*\Z", before)}
     sure = python and any(
         (re.match(OPERATOR, word) and word not in of_options)  # --sep ';' is a value

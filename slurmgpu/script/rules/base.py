@@ -16,7 +16,7 @@ from slurmgpu.script.shell import Simple, placed_commands, read_shell, simple_co
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
-    from slurmgpu.planning.python_script import ScriptFacts
+    from slurmgpu.models.script_facts import ScriptFacts
 
 __all__ = [
     "SEVERITIES",

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from slurmgpu.lines.command import LAUNCHERS, TORCHRUN, prefix_length, python_command, torchrun_at
+from slurmgpu.launchers import PROGRAMS as LAUNCHERS
+from slurmgpu.launchers import TORCHRUN, torchrun_at
+from slurmgpu.lines.command import prefix_length, python_command
 from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.script.known_names import names_secret

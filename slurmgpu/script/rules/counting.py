@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from slurmgpu.lines.command import TORCHRUN, LaunchLine, read_launch_line
+from slurmgpu.launchers import SHIPPED, TORCHRUN, Launcher, launch_line
 from slurmgpu.models.units import Memory
 from slurmgpu.script.rules.base import Hit, Severity, View, gpu_entries, rule
 from slurmgpu.script.rules.calls import CONTAINERS, Call
@@ -215,57 +215,31 @@ class _Numbers(NamedTuple):
     """Whether it starts itself on all nodes."""
 
 
-def _launchers(view: View) -> list[_Numbers]:
-    told = (launcher_numbers(view, call) for call in view.calls)
-    return [one for one in told if one is not None]
-
-
 def launcher_numbers(view: View, call: Call) -> _Numbers | None:
-    """Return what torchrun, accelerate, deepspeed or composer is told in figures; None for any other program."""
-    if call.torchrun is not None:
-        given = TORCHRUN.read_unexpanded(call.words, call.torchrun)[0].given
-        each, nodes = given.get("nproc-per-node") or "", given.get("nnodes") or ""
-        return _Numbers(
-            call,
-            "torchrun",
-            (int(each), f"--nproc-per-node={each}") if each.isdigit() else None,
-            None if "standalone" in given else _nodes(nodes, f"--nnodes={nodes}"),
-        )
+    """Return what a launcher that stays on its node is told in figures; None for any other program."""
     if call.name == "composer":
         number = re.search(r"\s(?:-n|--nproc)[= ](\d+)\s", " ".join(call.words).partition(".py")[0])
         return _Numbers(call, "composer", (int(number[1]), f"--nproc={number[1]}") if number else None)
-    line = _launch_line(call)
-    if line is None:
+    started = _started_with(call)
+    if started is None:
         return None
-    given = line.line.given
-    if line.name == "deepspeed":
-        each, nodes = given.get("num-gpus") or "", given.get("num-nodes") or ""
-        processes = (int(each), f"--num_gpus={each}") if each.isdigit() else None
-        return _Numbers(call, line.name, processes, _nodes(nodes, f"--num_nodes={nodes}"), own_nodes=True)
-    total, machines = given.get("num-processes") or "", given.get("num-machines") or ""
-    over = _count(machines) or (None if machines or "config-file" in given else 1)
-    if machines.startswith("$"):
-        over = None if re.search(r"TASKS|PROCS|WORLD", machines) else view.asked.nodes
-    product = re.fullmatch(r"\$\(\((?=.*NODES)(?=.*\*)(?:[\s${}*]|SLURM_\w*NODES|(\d+))+\)\)", total)
-    if product and over:
-        total = str(int(product[1] or 1) * over)
-    if not total.isdigit() or over is None or "cpu" in given:
-        processes = None
-    else:
-        processes = (-(-int(total) // over), f"--num_processes={total}")
-    return _Numbers(call, line.name, processes, _nodes(machines, f"--num_machines={machines}"))
+    launcher, given = started
+    numbers, nodes = launcher.numbers(given, view.asked.nodes), None
+    if numbers.nodes is not None:
+        fewest, most = _count(numbers.nodes[0]), _most(numbers.nodes[0])
+        nodes = (fewest, most, numbers.nodes[1]) if fewest and most else None
+    return _Numbers(call, launcher.programs[0], numbers.processes, nodes, own_nodes=launcher.by_ssh)
 
 
-def _nodes(text: str, option: str) -> tuple[int, int, str] | None:
-    fewest, most = _count(text), _most(text)
-    return (fewest, most, option) if fewest and most else None
-
-
-def _launch_line(call: Call) -> LaunchLine | None:
-    """Accelerate's or deepspeed's line, within a container's as well."""
+def _started_with(call: Call) -> tuple[Launcher, Mapping[str, str | None]] | None:
+    """Return a launcher that stays on its node, within a container's line as well, and its options."""
+    if call.torchrun is not None:
+        return SHIPPED["torchrun"], TORCHRUN.read_unexpanded(call.words, call.torchrun)[0].given
     words = enumerate(call.words if call.name in CONTAINERS else ())
-    at = next((at for at, word in words if word.rsplit("/", 1)[-1] in {"accelerate", "deepspeed"}), 0)
-    return read_launch_line(call.words[at:]) if call.words else None
+    known = {program for one in SHIPPED.values() if one.figures for program in one.programs}
+    at = next((at for at, word in words if word.rsplit("/", 1)[-1] in known), 0)
+    launch = launch_line(call.words[at:])
+    return (launch.launcher, launch.line.given) if launch else None
 
 
 @rule("warning")
@@ -274,8 +248,8 @@ def more_processes_than_gpus(view: View) -> Iterator[Hit]:
     gpus = view.asked.gpus_per_node
     if view.script.components > 1 or not gpus or _whole(view):
         return
-    for told in _launchers(view):
-        if told.processes is None or told.processes[0] <= gpus:
+    for told in (launcher_numbers(view, call) for call in view.calls):
+        if told is None or told.processes is None or told.processes[0] <= gpus:
             continue
         number, option = told.processes
         has = f"{gpus} GPU{'s' * (gpus != 1)}"
@@ -307,7 +281,8 @@ def mpirun_in_each_task(view: View) -> Iterator[Hit]:
 def nnodes_disagree(view: View) -> Iterator[Hit]:
     """A launcher is told another number of nodes than the job starts it on."""
     nodes = view.asked.number("nodes")
-    launchers = [told for told in _launchers(view) if told.nodes is not None]
+    numbers = (launcher_numbers(view, call) for call in view.calls)
+    launchers = [told for told in numbers if told is not None and told.nodes is not None]
     if view.script.components > 1 or not nodes or len(launchers) != 1:
         return
     (told,) = launchers

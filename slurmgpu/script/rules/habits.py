@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from slurmgpu.errors import nearest
-from slurmgpu.lines.command import torchrun_processes
+from slurmgpu.launchers import torchrun_processes
 from slurmgpu.lines.options import OF_OTHER_SCHEDULERS, SET_BY_SLURM
 from slurmgpu.planning.checklist import CHECKS, Check
 from slurmgpu.script.rules.base import Hit, Rule, Severity, View, rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.lines.command import RENDEZVOUS, TORCHRUN, read_launch_line, torchrun_processes
+from slurmgpu.launchers import RENDEZVOUS, TORCHRUN, launch_line, torchrun_processes
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.script.rules.base import Hit, View, rule
 from slurmgpu.script.rules.calls import Call, expanded
@@ -574,7 +574,6 @@ def _processes_on_a_node(view: View, call: Call) -> str | None:
 
 
 def _one_for_each_gpu(call: Call) -> bool:
-    """Return True if it is deepspeed, told neither how many GPUs to use nor which."""
-    line = read_launch_line(call.words)
-    told = {"num-gpus", "num-accelerators", "include", "exclude", "hostfile"}
-    return line is not None and line.name == "deepspeed" and not told & set(line.line.given)
+    """Return True if it starts one process for each GPU that it finds: deepspeed, not told how many to use, nor which."""
+    launch = launch_line(call.words)
+    return launch is not None and launch.launcher.one_for_each_gpu(launch.line.given)
