@@ -95,7 +95,7 @@ def submit(
     packed = pack_function(prepared.plan, function, args, kwargs or {})
     prepared = prepared._replace(plan=packed.plan)
     script = prepared.render()
-    verdict = judge(prepared, script, cwd)
+    verdict = judge(prepared._replace(rendered=(prepared.plan, script)), cwd)
     remarks = [f"{remark.message}; {remark.hint}" for remark in verdict.warnings]
     for text in filter(None, (prepared.unchosen, *packed.plan.warnings, *unused, *said, *remarks)):
         warnings.warn(text, UserWarning, stacklevel=2)

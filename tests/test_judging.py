@@ -24,7 +24,6 @@ from slurmgpu.planning.settled import Surroundings
 from slurmgpu.runs.prepare import Prepared
 from slurmgpu.runs.request_checks import Verdict, judge
 from slurmgpu.script.render import render_script
-from slurmgpu.script.variables import outline
 from tests.test_cli import slurmgpu
 from tests.test_profiles import asked
 from tests.test_rendering_golden import CASES, GOLDEN, SHIPPED, named_cluster
@@ -42,9 +41,11 @@ def verdict(path: Path | None, cluster: Cluster, cwd: Path, **job: object) -> Ve
     around = Surroundings(work_dir=loaded.work_dir, script=script)
     plan = make_plan(loaded.job, cluster, around)
     request = Prepared(loaded, cluster, plan, around)
-    found = judge(request, render_script(plan, read_templates()), cwd)
-    short = outline(plan)  # what `plan` judges says the same
-    assert short is None or judge(request, short, cwd) == found
+    found = judge(request, cwd)
+    text = render_script(
+        plan, read_templates()
+    )  # which is judged where templates of the user's own had a part in it
+    assert judge(request._replace(template="own", rendered=(plan, text)), cwd) == found
     return found
 
 

@@ -45,8 +45,8 @@ def prepare(
     """Read, check and plan the job that file and options describe; warnings go to stderr.
 
     A command that cannot work is refused where the job ``starts`` now, unless --force overrules. What the caller
-    does not render is judged by its outline where that is enough, which saves the time to load Jinja. ``change`` makes
-    another job of it before it is planned.
+    does not render is judged by its plan alone, which saves the time to load Jinja. ``change`` makes another job of it
+    before it is planned.
     """
     cwd = Path.cwd()
     prepared = plan_given(given, change)
@@ -55,13 +55,11 @@ def prepare(
         _mention_module(prepared)
     if starts == "submit":
         _mention_imports(command)
-    text = None if renders else prepared.outline()
-    if text is None:
-        text = prepared.render()
-        prepared = prepared._replace(rendered=(prepared.plan, text))
-    prepared = prepared._replace(refused=_judge_script(prepared, text, cwd, starts))
-    if prepared.template or prepared.loaded.settings.templates:
-        _judge_templates(prepared, text, starts)
+    if renders or prepared.has_own_templates:
+        prepared = prepared._replace(rendered=(prepared.plan, prepared.render()))
+    prepared = prepared._replace(refused=_judge_request(prepared, cwd, starts))
+    if prepared.has_own_templates:
+        _judge_templates(prepared, starts)
     return prepared
 
 
@@ -94,14 +92,14 @@ def load(given: dict[str, Any]) -> LoadedJob:
     return _loaded(given, find_source(given, cwd, os.environ), cwd)
 
 
-def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | None) -> bool:
+def _judge_request(prepared: Prepared, cwd: Path, starts: Start | None) -> bool:
     """Say what the rules of `slurmgpu check` find, and return whether an error is among it.
 
     PlanError for what cannot work, where the job starts now.
     """
     from slurmgpu.runs.request_checks import judge
 
-    verdict = judge(prepared, script, cwd)
+    verdict = judge(prepared, cwd)
     force = prepared.around.force
     if starts and not force:
         verdict.refuse("--force starts the job all the same")
@@ -112,7 +110,7 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
     return bool(verdict.errors) and not force
 
 
-def _judge_templates(prepared: Prepared, script: str, starts: Start | None) -> None:
+def _judge_templates(prepared: Prepared, starts: Start | None) -> None:
     """Say which of the user's templates is not used; PlanError where they break the script of a job that starts now."""
     from slurmgpu.runs.command_checks.judge import check_shell, unused_templates
 
@@ -120,7 +118,7 @@ def _judge_templates(prepared: Prepared, script: str, starts: Start | None) -> N
     for slip in unused_templates(templates):
         note(f"warning: {slip.message}; {slip.hint}")
     if starts and prepared.plan.script is None:
-        check_shell(script, templates)
+        check_shell(prepared.render(), templates)
 
 
 def tell_of_image(prepared: Prepared) -> None:

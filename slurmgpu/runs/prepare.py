@@ -71,11 +71,10 @@ class Prepared(NamedTuple):
         templates = self.templates()
         return render_shell(self.plan, templates, values, place=templates.place)
 
-    def outline(self) -> str | None:
-        """Return the lines of the script that the job decides; None where only the templates tell."""
-        from slurmgpu.script.variables import outline
-
-        return None if self.template or self.loaded.settings.templates else outline(self.plan)
+    @property
+    def has_own_templates(self) -> bool:
+        """True if templates of the user's own may have a part in the script."""
+        return bool(self.template or self.loaded.settings.templates)
 
     def templates(self) -> Templates:
         """Return the shipped templates, with those of the settings laid over them, and the command line's on top."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
+from slurmgpu.files.jobs import folder_here, read_python
 from slurmgpu.files.layered import Key, Origin
 from slurmgpu.files.trust import text_of
 from slurmgpu.models.cluster import Cluster
@@ -20,6 +20,7 @@ from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.runs.prepare import Prepared
 from slurmgpu.script.batch_script import Directive, Script, parse_batch_script
 from slurmgpu.script.check import check_script, paths_of, python_scripts, shell_scripts
+from slurmgpu.script.planned import planned_script
 from slurmgpu.script.rules import RULES
 from slurmgpu.script.rules.base import Facts, Finding
 
@@ -45,15 +46,17 @@ class Verdict(NamedTuple):
             raise PlanError("; ".join(one.message for one in self.errors), hint="; ".join(hints))
 
 
-def judge(request: Prepared, text: str, cwd: Path, *, away: bool = False) -> Verdict:
-    """Hold a job's script, or an outline of it, against the rules; hints are left to ``slurmgpu check``.
+def judge(request: Prepared, cwd: Path, *, away: bool = False) -> Verdict:
+    """Hold a request against the rules; hints are left to ``slurmgpu check``.
 
+    The plan itself is judged; the script's text only where the user's own templates had a part in it.
     ``away``: on no machine of the cluster, whose files are not known then.
     """
-    script = parse_batch_script(text)
-    if request.batch is None:
-        script = _with_units_as_written(script, request.loaded)
+    if request.has_own_templates:
+        script = parse_batch_script(request.render())
     else:
+        script = planned_script(request.plan, _units_as_written(request))
+    if request.batch is not None:
         script = _laid_over(parse_batch_script(request.batch[1]), script)
     folder = folder_here(request.loaded.work_dir, cwd) or cwd
     python = request.around.script
@@ -104,23 +107,21 @@ def facts_here(
     return Facts(str(folder), paths, python, cluster, modules=modules, shells=shells)
 
 
-def _with_units_as_written(script: Script, loaded: LoadedJob) -> Script:
-    """Return the script with bare numbers of time and memory as they were written: a planned one has their units."""
-    written: dict[tuple[int, str], str] = {}
-    for number, part in enumerate([loaded.job.resources, *(one.resources for one in loaded.job.components)]):
+def _units_as_written(request: Prepared) -> dict[tuple[int, str], tuple[str, str]]:
+    """Return the options whose bare numbers of time and memory the plan gave units, as they were written.
+
+    48:00 is as easily mistaken as 48. The site may want memory counted in another way than it was asked for.
+    """
+    found: dict[tuple[int, str], tuple[str, str]] = {}
+    job, plan = request.loaded.job, request.plan
+    parts = [job.resources, *(one.resources for one in job.components)] if request.batch is None else []
+    for number, (part, options) in enumerate(zip(parts, (plan.options, *plan.components), strict=False)):
         asked = (part.time, part.memory, part.memory_per_cpu, part.memory_per_gpu)
         for name, value in zip(("time", *_MEMORY), asked, strict=True):
-            # 48:00 is as easily mistaken as 48.
             if value is not None and value.written is not None and re.fullmatch(r"\d+(:\d+)?", value.written):
-                written[number, name] = value.written
-    directives = list(script.directives)
-    for at, one in enumerate(directives if written else ()):
-        # The site may want memory counted in another way than it was asked for.
-        for name in _MEMORY if one.name in _MEMORY else (one.name,):
-            if (one.component, name) in written:
-                directives[at] = one._replace(name=name, value=written[one.component, name])
-                break
-    return replace(script, directives=tuple(directives)) if written else script
+                planned = _MEMORY if name in _MEMORY else (name,)
+                found |= {(number, one.name): (name, value.written) for one in options if one.name in planned}
+    return found
 
 
 def _laid_over(own: Script, rendered: Script) -> Script:

@@ -18,7 +18,7 @@ from slurmgpu.models.train import TrainSettings
 from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word, shellcheck_remarks
 from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 
-__all__ = ["SCRIPT_NAME", "VARIABLES", "container_words", "context", "launch_lines", "outline"]
+__all__ = ["SCRIPT_NAME", "VARIABLES", "container_words", "context", "launch_lines"]
 
 
 def launch_lines(plan: Plan) -> dict[str, object]:
@@ -683,35 +683,3 @@ def _traps(plan: Plan) -> Iterator[dict[str, str]]:
         does += [f'kill -s {passed[name]} "$launched" 2>/dev/null || true'] if passed else []
         signals.setdefault("; ".join(does) or ":", []).append(name)
     yield from ({"signal": " ".join(names), "does": does} for does, names in signals.items())
-
-
-_LAID_OUT = {
-    "environment/variables.sh.j2", "steps.sh.j2", "launcher/start.sh.j2", "launcher/torchrun.sh.j2",
-}  # fmt: skip
-
-
-def outline(plan: Plan) -> str | None:
-    """Options, variables and command of a simple script as the shipped templates lay them out.
-
-    None for a plan whose script has more: it takes the templates to see what that does to the job.
-    """
-    if plan.script is not None:
-        return None
-    parts = context(plan, SCRIPT_NAME)
-    more = parts["container"] or parts["keep_environment_in_steps"] or parts["work_dir"] is None
-    if more or not _LAID_OUT.issuperset(parts["sections"]):
-        return None
-    lines = [
-        "#!/bin/bash" + (" -l" if parts["login_shell"] else ""),
-        *(f"#SBATCH {option}" for option in parts["options"]),
-        "",
-        "set -euo pipefail",
-        f"cd {parts['work_dir']} || exit 1",
-        *(f"export {export}" for export in parts["exports"]),
-        _start(parts["launch"]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _start(launch: dict[str, Any]) -> str:
-    return " ".join(filter(None, (launch["srun"], launch["command"])))

@@ -135,7 +135,7 @@ def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path, away: b
         command_line(data, chosen, prepared.loaded.job.command),
         prepared.plan,
         tuple(_lines(script, prepared.plan)),
-        tuple(dict.fromkeys(map(in_words_of_the_form, _notes(prepared, script, folder, away)))),
+        tuple(dict.fromkeys(map(in_words_of_the_form, _notes(prepared, folder, away)))),
     )
 
 
@@ -149,7 +149,7 @@ def _lines(script: str, plan: Plan) -> Iterator[Line]:
         yield Line(line, why)
 
 
-def _notes(prepared: Prepared, script: str, folder: Path, away: bool) -> Iterator[str]:
+def _notes(prepared: Prepared, folder: Path, away: bool) -> Iterator[str]:
     """Yield what ``slurmgpu render`` says beside the script."""
     yield from filter(None, [prepared.unchosen])
     yield from prepared.plan.warnings
@@ -162,7 +162,7 @@ def _notes(prepared: Prepared, script: str, folder: Path, away: bool) -> Iterato
             check_task(plan, command.folder)
         except PlanError as error:
             yield f"{error.message}; {error.hint}"
-    verdict = judge(prepared, script, folder, away=away)
+    verdict = judge(prepared, folder, away=away)
     for remark in (*verdict.errors, *verdict.warnings):
         yield f"{remark.message}; {remark.hint}"
 

@@ -524,7 +524,7 @@ def gpu_slices(view: View) -> Iterator[Hit]:
     for call in _trainings(view):
         processes = _processes_on_a_node(view, call)
         facts = view.facts.python.get(call.script or "")
-        ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
+        ours = "entrypoint=slurmgpu_training" in view.body and "-m" in call.words
         joins = launcher_numbers(view, call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
         if (
