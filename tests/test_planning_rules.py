@@ -13,10 +13,9 @@ from slurmgpu.launchers import world_size
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.derived import partitions_that_fit
 from slurmgpu.planning.judging_options import judge_options, judge_script
 from slurmgpu.planning.nodes import joined, matches
-from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.planner import make_plan, partitions_that_fit
 from slurmgpu.planning.settled import Surroundings
 
 A100 = {"count": 8, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "512G"}

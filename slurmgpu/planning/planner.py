@@ -1,33 +1,34 @@
-"""Job x Cluster -> Plan: derived where the job says how much it needs, to the letter where it is exact."""
+"""Job x Cluster -> Plan: partition, nodes, CPUs, memory and launcher are derived where the job leaves them out."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from slurmgpu.amounts import count
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import Launching, launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job, Launch, Restart
-from slurmgpu.models.options import ROWS
-from slurmgpu.models.plan import Option, Plan
-from slurmgpu.models.resources import Component, Resources, gpus_of_a_task
-from slurmgpu.models.units import Duration, GpuRequest, Memory
-from slurmgpu.planning import derived
-from slurmgpu.planning.binding import Starting, asked_again, binding_words, check_starts
-from slurmgpu.planning.guesses import without_guesses
-from slurmgpu.planning.judging_options import handed_down, judge_options, judge_together
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan, Reason
+from slurmgpu.models.units import Memory
+from slurmgpu.planning.binding import Starting, asked_again, bound, without
+from slurmgpu.planning.choosing import by_preference, candidates, choose
+from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.nodes import as_spelled, counted_in_cores, gres_type, takes_one_thread
+from slurmgpu.planning.options import Layouted, options_of, passed_problems, unjudged
+from slurmgpu.planning.remarks import array_remarks, other_types_seen, reasons, restart_remarks, warnings
+from slurmgpu.planning.request import SHARED, Layout
 from slurmgpu.planning.settled import (
     Settled,
     Size,
     Surroundings,
     judge_precision,
     name_of,
-    plan_of,
     refuse_timeout,
     resolve_environment,
     restart_of,
@@ -35,172 +36,39 @@ from slurmgpu.planning.settled import (
 )
 
 if TYPE_CHECKING:
+    from slurmgpu.models.script_facts import ScriptFacts
     from slurmgpu.planning.cost import Cost
 
-__all__ = ["ExactSize", "component_options", "exact_options", "make_plan", "settle"]
-
-
-_OF_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
-# What a component that does not name them has of the one before it (seen on 22.05 and 26.05).
-_HANDED_DOWN = ("account", "qos", "time", "reservation", "hint")
-# Options of the whole job: Slurm takes them from the first component.
-_OF_THE_JOB = frozenset(
-    {
-        "job-name", "output", "error", "comment", "mail-type", "mail-user", "dependency", "requeue", "no-requeue",
-        "open-mode", "chdir",
-    }
-)  # fmt: skip
-
-
-def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
-    """Derive every component; PlanError names the one that does not fit, and what would.
-
-    Where it has no steps, the command runs once, on the first node of the first component, and starts its own there.
-    """
-    if job.array is not None:
-        raise PlanError(
-            f"array: {job.array}: Slurm takes no array of heterogeneous jobs",
-            hint="leave components out, or submit the job once for each task",
-        )
-    asked = job.launch.launcher
-    if job.train is not None or (asked != "auto" and launcher(asked).on_every_node):
-        field = "train" if job.train is not None else f"launch: {asked}"
-        raise PlanError(
-            f"{field} and components: the processes of one launch are alike, and components differ",
-            hint="write a command for each component under steps:, or srun --het-group=0 ... : --het-group=1 ... in script:",
-        )
-    from slurmgpu.planning.judging_options import judge_together  # only a heterogeneous job pays for it
-
-    first = derived.settle(job, cluster, around)
-    others: list[Settled] = []
-    handed = job.resources
-    excluded = job.sbatch.get("exclude")
-    for number, component in enumerate(job.components, start=1):
-        missing = {
-            name: getattr(handed, name) for name in _HANDED_DOWN if getattr(component.resources, name) is None
-        }
-        handed = component.resources.model_copy(update=missing)
-        excluded = component.sbatch.get("exclude", excluded)
-        sbatch = {**component.sbatch, **({"exclude": excluded} if excluded is not None else {})}
-        whole = component.model_copy(update={"resources": handed, "sbatch": sbatch})
-        others.append(_component(job, whole, number, cluster, around, others[-1] if others else first))
-    together = judge_together(
-        cluster, [{one.name: one.value for one in made.options} for made in (first, *others)]
-    )
-    if together and cluster.judges and not around.force:
-        raise PlanError(
-            f"the components of the job would never start together on {cluster.name!r}: {'; '.join(map(str, together))}",
-            hint="ask for less in one of them, or submit them as jobs of their own; --force submits the job all the same",
-        )
-    return first._replace(
-        warnings=(
-            *first.warnings,
-            *(f"component {n}: {one}" for n, made in enumerate(others, start=1) for one in made.warnings),
-            *map(str, together),
-        ),
-        components=tuple(
-            tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
-        ),
-        further=tuple(one.size for one in others),
-        cost=_cost_in_all([one.cost for one in (first, *others)]),
-    )
-
-
-def _cost_in_all(costs: list[Cost | None]) -> Cost | None:
-    """Return what all components together cost at most, as far as it is known of each."""
-    from slurmgpu.planning.cost import Cost, figure  # only a heterogeneous job pays for it
-
-    known = [cost for cost in costs if cost is not None]
-    if len(known) < len(costs):
-        return None
-
-    def added(amounts: list[float | None]) -> tuple[float | None, str]:
-        parts = [amount for amount in amounts if amount is not None]
-        if len(parts) < len(amounts):
-            return None, ""
-        return sum(parts), f"{' + '.join(map(figure, parts))}, component by component"
-
-    hours, charge = added([one.gpu_hours for one in known]), added([one.charge for one in known])
-    return Cost(*hours, charge[0], known[0].unit, charge[1])
-
-
-def _component(
-    job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings, before: Settled
-) -> Settled:
-    """Return a further component, with what Slurm hands down to it.
-
-    Its memory is stated where that of the component ``before`` it is: Slurm would hand it down, of a node with GPUs to one
-    without (seen on 22.05 and 26.05).
-    """
-    alone = job.model_copy(
-        update={
-            "name": job.name or "job",
-            "resources": component.resources,
-            "sbatch": component.sbatch,
-            "components": (),
-            "command": ("srun",),
-            "steps": {},
-            "script": None,
-            "shebang": None,
-            "launch": Launch.model_construct(launcher="plain"),
-        }
-    )
-    try:
-        made = derived.settle(alone, cluster, around)
-        asked = {one.name: one.value for one in made.options}
-        memory = next((one.value for one in before.options if one.name == "mem"), None)
-        if memory is None or asked.keys() & _OF_MEMORY:
-            return made
-        partition = cluster.partitions.get(asked.get("partition") or cluster.default_partition or "")
-        shares = [
-            one.memory.mib // one.cpus
-            for one in (partition.kinds if partition else ())
-            if one.memory and one.cpus
-        ]
-        default = partition.default_memory_per_cpu if partition else None
-        given = (
-            {"memory_per_cpu": default or Memory(min(shares))}
-            if default or shares
-            else {"memory": Memory.parse(memory)}
-        )
-        why = "the component before it asks for memory, and Slurm would hand that down"
-        if default or shares:
-            why = f"a CPU's {'default' if default else 'share'} there: {why}"
-        resources = alone.resources.model_copy(update=given)
-        made = derived.settle(alone.model_copy(update={"resources": resources}), cluster, around)
-        return made._replace(
-            options=tuple(
-                Option.of(one.name, one.value, why) if one.name in _OF_MEMORY else one for one in made.options
-            )
-        )
-    except PlanError as error:
-        raise PlanError(f"component {number}: {error.message}", hint=error.hint) from None
+__all__ = ["make_plan", "partitions_that_fit", "settle"]
 
 
 def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
     _check_array(job, cluster)
-    made = _settled(job, cluster, around)
+    if job.exact:
+        from slurmgpu.planning import exact
+
+        made = exact.settle(job, cluster, around)
+    elif job.steps:
+        from slurmgpu.planning import steps
+
+        made = steps.settle(job, cluster, around, _derived)
+    else:
+        made = _derived(job, cluster, around)
     _check_staged_python(job, made)
     gpus = any(size.gpus_per_node for size in (made.size, *made.further))
     made = made._replace(sample=sampled(job, gpus, around.sampler))
     if cluster.farewell is not None:
         made = made._replace(warnings=(cluster.farewell, *made.warnings))
-    return plan_of(job, cluster, around.work_dir, made)
-
-
-def _settled(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
-    if job.exact:
-        return settle(job, cluster, around)
-    if job.steps:
-        from slurmgpu.planning import steps  # only a job that has some pays for it
-
-        return steps.settle(job, cluster, around, _derived)
-    return _derived(job, cluster, around)
+    return _plan_of(job, cluster, around.work_dir, made)
 
 
 def _derived(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
-    return (_components if job.components else derived.settle)(job, cluster, around)
+    if job.components:
+        from slurmgpu.planning import components
+
+        return components.settle(job, cluster, around, settle)
+    return settle(job, cluster, around)
 
 
 def _check_staged_python(job: Job, made: Settled) -> None:
@@ -236,249 +104,336 @@ def _check_array(job: Job, cluster: Cluster) -> None:
         )
 
 
-_SPELLED = (Duration, GpuRequest, Memory)
-_OF_RESOURCES = [
-    (field, row.option)
-    for row in ROWS
-    if row.option and (field := row.key.removeprefix("resources.")) != row.key
-]
-_WHY = "as it stands in the job (exact)"
-# What launchers that run on every node must know as numbers.
-_SIZES = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
-
-
 def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
-    """Ask for what stands in the job and for nothing else; the cluster's dialect does not count.
-
-    PlanError when two fields say the same option, there is nothing to run, or a component would never start there.
-    """
-    for field in ("script", "components"):
-        if getattr(job, field):
-            refuse_timeout(job, field)
-    options = tuple(exact_options(job))
-    components = tuple(tuple(component_options(one)) for one in job.components)
-    overruled = _never_starts(cluster, job.resources, (options, *components), around.force)
+    """Derive what the job leaves out; PlanError names what does not fit and what would."""
+    _check(job, around.work_dir)
+    job = job.model_copy(update={"resources": as_spelled(cluster, job.resources)})
+    if takes_one_thread(job.resources.hint, job.sbatch.get("threads-per-core")):
+        cluster = counted_in_cores(cluster)
     name, environment = resolve_environment(job, cluster, around.environments)
-    size = ExactSize(job.resources)
-    launching = _launching(job, environment, size, around)
+    launchings = _Launchings(job, cluster, environment, around.script)
+
+    def nearby() -> list[str]:
+        from slurmgpu.planning.ways_out import ways_out  # only a refusal pays for it
+
+        return ways_out(cluster, job.resources, launchings.tasks_on)
+
+    chosen = choose(cluster, job.resources, launchings.tasks_on, force=around.force, ways_out=nearby)
+    draft = chosen.draft
+    launching = launchings.on(draft.layout)
+    tasks, tasks_why = _tasks(job, launching, draft.layout.gpus_per_node)
+    starter = launcher(launching.launcher)
+    size = _size(draft, tasks, starter.processes(draft.layout.gpus_per_node, tasks))
     if job.train is not None:
-        job.train.require_processes(size.nodes * size.processes(launching))
-        job.train.samples_at_a_time(size.nodes * size.processes(launching))
-        # Nothing is known of GPUs that the options do not name: whole nodes bring them, or a gres of another name.
-        types = {size.gpu_type} if size.gpu_type else ()
-        has_gpus = job.train.device != "cpu"
-        overruled += job.train.without_effect()
-        overruled += judge_precision(job.train.precision, types, has_gpus=has_gpus, force=around.force)
-    _check_binding(job, environment, launching, size)
-    own_gpus = _own_gpus(job, size, launching)
-    again: tuple[str, ...] = ()
-    if own_gpus:
-        name = job.resources.partition or cluster.default_partition or ""
-        partition = cluster.partitions.get(name)
-        whole = job.resources.exclusive or bool(partition and partition.whole_nodes)
-        tasks = size.gpus // own_gpus
-        again = asked_again(cluster, name if whole else None, size.gpu_type, each=own_gpus, tasks=tasks)
-    text = {option.name: option.value for option in options}
-    folders, warnings = _log_folders(text)
+        job.train.require_processes(size.nodes * size.processes_per_node)
+        job.train.samples_at_a_time(size.nodes * size.processes_per_node)
+    loop = own_loop(around.script) if job.train is None else None
+    restart, restart_why = restart_of(job, loop)
+    made = Layouted(
+        name=name_of(job),
+        draft=draft,
+        partition_why=chosen.why,
+        tasks_why=tasks_why,
+        environment=environment,
+        restarts=bool(restart.on),
+        origins=around.origins,
+        restart_why=restart_why,
+        # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
+        chdir=None if _only_the_job_knows(around.work_dir) else around.work_dir,
+    )
+    starting = Starting(launching.launcher, environment, tasks, size.processes_per_node)
+    own_gpus = _own_gpus(cluster, starting.by_srun, draft.layout, tasks)
+    binding = bound(job, cluster, draft, starting)
+    options = options_of(job, cluster, made)
+    given = {option.name: option.value for option in options}
+    partitions = [draft.partition] if draft.partition in cluster.partitions else []
+    refused = [str(problem) for problem in passed_problems(cluster, partitions, given)]
+    if refused and not around.force:
+        raise PlanError(
+            f"Slurm would refuse the job: {'; '.join(refused)}",
+            hint="change the option, or leave it out; --force submits the job all the same",
+        )
+    only_slurm = ", ".join(f"--{name}" for name in unjudged(cluster, partitions, given))
+    why = "only Slurm can: slurmgpu submit --dry-run asks it"
+    not_judged = (Reason.of("not judged", only_slurm, why),) if only_slurm else ()
     return Settled(
-        name=text.get("job-name")
-        or name_of(job),  # Slurm calls a job without --job-name by its script's file
+        name=made.name,
         options=options,
-        size=size.under(launching, job.resources),
+        size=size,
         launching=launching,
         environment_name=name,
         environment=environment,
-        restart=restart_of(job)[0] if job.restart is not None else Restart.model_construct(),
-        own_loop=own_loop(around.script) if job.command is not None else None,
-        log_folders=folders,
-        srun_options=(
-            *again,
-            *binding_words(job.resources),
-            *job.launch.srun_options,
+        restart=restart,
+        own_loop=loop,
+        log_folders=_log_folders(job, made),
+        own_gpus=binding.own_gpus or own_gpus,
+        srun_options=_srun_options(job, cluster, draft, own_gpus, starting, binding.words),
+        cost=_cost(job, cluster, draft),
+        reasons=(
+            *reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus),
+            *binding.reasons,
+            *not_judged,
         ),
-        own_gpus=gpus_of_a_task(job.resources.gpu_bind) if job.resources.gpu_bind is not None else own_gpus,
-        components=components,
-        warnings=(*overruled, *launching.warnings, *outside_the_container(environment), *warnings),
+        warnings=(
+            *refused,
+            *launching.warnings,
+            *binding.warnings,
+            # What is likely not meant.
+            *(() if job.train is None else job.train.without_effect()),
+            *array_remarks(job, around.script),
+            *restart_remarks(job, around.script),
+            *outside_the_container(environment),
+            *_judged_precision(job, draft, around.force),
+            *warnings(job, cluster, chosen),
+            *other_types_seen(cluster, draft, by_srun=starting.by_srun),
+        ),
     )
 
 
-def _check_binding(job: Job, environment: Environment, launching: Launching, size: ExactSize) -> None:
-    check_starts(job, Starting(launching.launcher, environment, size.tasks, size.processes(launching)))
+def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> list[str]:
+    """Return the partitions that would start the job, the best first; none on a cluster that is not described."""
+    if job.exact or not cluster.known:
+        return [name for name in [job.resources.partition] if name]
+    _, environment = resolve_environment(job, cluster, around.environments)
+    tasks_on = _Launchings(job, cluster, environment, around.script).tasks_on
+    fitting = candidates(cluster, as_spelled(cluster, job.resources), tasks_on).fitting
+    return [made.partition for made in by_preference(cluster, fitting) if made.partition]
 
 
-def _own_gpus(job: Job, size: ExactSize, launching: Launching) -> int | None:
-    """GPUs of each task of our srun, which asks for them again where the job counts them by the task.
-
-    A type in the job's own `--gpus-per-task` leaves a bare srun's tasks without any (seen on 22.05), and a launcher that
-    starts one task for all processes of a node needs the GPUs of all.
-    """
-    asked, starter = job.resources.gpus_per_task, launcher(launching.launcher)
-    if asked is None or not starter.by_srun or job.script is not None or job.components:
-        return None
-    return size.gpus if starter.one_task_each else asked.count
+def _only_the_job_knows(folder: str) -> bool:
+    return folder.startswith("~") or ("$" in folder and re.search(r"\$[A-Za-z_{]", folder) is not None)
 
 
-def _never_starts(
-    cluster: Cluster, resources: Resources, components: tuple[tuple[Option, ...], ...], force: bool
-) -> tuple[str, ...]:
-    """Return why it would never start, when that is overruled; PlanError when it is not."""
-
-    def judged(on: Cluster) -> list[str]:
-        found: list[str] = []
-        given = handed_down([{option.name: option.value for option in one} for one in components])
-        for number, options in enumerate(given):
-            of = f"component {number}: " if len(components) > 1 else ""
-            found += [f"{of}{problem}" for problem in judge_options(on, options)]
-        return [*found, *map(str, judge_together(on, given))]
-
-    found = judged(cluster)
-    if found and (doubted := without_guesses(cluster, resources)) and not judged(doubted.cluster):
-        why = "; ".join(f"{key}: {why}" for key, why in doubted.guesses.items())
-        return tuple(f"{one}; that is a guess of the profile ({why})" for one in found)
-    if found and not force:
+def _check(job: Job, work_dir: str) -> None:
+    for field in ("script", "components", "steps"):
+        if getattr(job, field):
+            refuse_timeout(job, field)
+    if job.script is not None and _only_the_job_knows(work_dir):
         raise PlanError(
-            f"the job as it is would never start on {cluster.name!r}: {'; '.join(found)}",
-            hint="change what it asks for; or leave exact out of a job file, and the planner says what would fit; "
-            "or --force asks for it all the same",
+            f"work_dir: {work_dir!r} is known to the job only, and a script runs as it is",
+            hint="write the folder out, or leave work_dir out and begin the script with cd",
         )
-    return tuple(found)
-
-
-class ExactSize:
-    """Nodes, tasks and GPUs as far as the job says them in numbers; what it does not say is Slurm's default."""
-
-    def __init__(self, resources: Resources) -> None:
-        self.nodes = resources.nodes or 1
-        self.tasks = resources.tasks_per_node or max(1, (resources.tasks or 1) // self.nodes)
-        in_gres = [entry for entry in resources.gres if entry.name == "gpu" and entry.count.isdigit()]
-        requests = (resources.gpus_per_node, resources.gpus_per_task, resources.gpus)
-        types = {one.type for one in (*requests, *in_gres) if one is not None and one.type}
-        self.gpu_type = next(iter(types)) if len(types) == 1 else None
-        if resources.gpus_per_node is not None:
-            self.gpus = resources.gpus_per_node.count
-        elif in_gres:
-            self.gpus = sum(int(entry.count) for entry in in_gres)
-        elif resources.gpus_per_task is not None:
-            self.gpus = resources.gpus_per_task.count * self.tasks
-        else:
-            self.gpus = (resources.gpus.count if resources.gpus else 0) // self.nodes
-
-    def processes(self, launching: Launching) -> int:
-        """Processes on a node, whoever starts them."""
-        return launcher(launching.launcher).processes(self.gpus, self.tasks)
-
-    def under(self, launching: Launching, resources: Resources) -> Size:
-        """Return the size that a launcher counts with."""
-        return Size(
-            nodes=self.nodes,
-            gpus_per_node=self.gpus,
-            gpu_type=self.gpu_type,
-            tasks_per_node=1 if launcher(launching.launcher).one_task_each else self.tasks,
-            processes_per_node=self.processes(launching),
-            cpus_per_task=resources.cpus_per_task,
-            memory=resources.memory,
-        )
-
-
-def _launching(job: Job, environment: Environment, size: ExactSize, around: Surroundings) -> Launching:
-    if job.command is None and job.train is None and job.script is None:
+    if job.command is None and job.train is None and job.script is None and not job.steps:
         raise InvalidInput(
-            "the job has neither command nor train nor script: there is nothing to run",
-            hint="write command: [python, train.py], or the lines of a script under script: |",
+            "the job has neither command nor train: there is nothing to run",
+            hint="write command: [python, train.py] in a job file (job.yaml in this folder is found by itself), or after --: "
+            "slurmgpu submit --gpus 2 -- python train.py",
         )
-    chosen = choose_launcher(
-        job,
-        environment,
-        around.script,
-        layout=(size.nodes, size.gpus, size.tasks),
+
+
+class _Launchings:
+    """The launcher on each layout, decided once."""
+
+    def __init__(
+        self, job: Job, cluster: Cluster, environment: Environment, script: ScriptFacts | None
+    ) -> None:
+        self._job, self._cluster, self._environment, self._script = job, cluster, environment, script
+        self._made: dict[tuple[int, int], Launching] = {}
+
+    def on(self, layout: Layout) -> Launching:
+        key = (layout.nodes, layout.gpus_per_node)
+        if key not in self._made:
+            self._made[key] = choose_launcher(
+                self._job,
+                self._environment,
+                self._script,
+                layout=(layout.nodes, layout.gpus_per_node, self._job.resources.tasks_per_node),
+                cluster=self._cluster,
+            )
+        return self._made[key]
+
+    def tasks_on(self, layout: Layout) -> int:
+        return _tasks(self._job, self.on(layout), layout.gpus_per_node)[0]
+
+
+def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str]:
+    name = launching.launcher
+    return launcher(name).tasks(name, job.resources.tasks_per_node, gpus_per_node, launching.tasks_per_node)
+
+
+def _size(draft: Draft, tasks: int, processes: int) -> Size:
+    layout = draft.layout
+    types = {draft.gpu_type} if draft.gpu_type else {group.gpu_type for group in draft.groups}
+    return Size(
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        gpu_type=next(iter(types)) if layout.gpus_per_node and len(types) == 1 else None,
+        tasks_per_node=tasks,
+        processes_per_node=processes,
+        cpus_per_task=None if draft.cpus.amount is None else max(1, draft.cpus.amount // tasks),
+        memory=None if draft.memory.amount is None else Memory(draft.memory.amount),
     )
-    starter = launcher(chosen.launcher)
-    unknown = [name for name in _SIZES if isinstance(job.sbatch.get(name), str)]
-    if starter.on_every_node and unknown:
+
+
+def _judged_precision(job: Job, draft: Draft, force: bool) -> tuple[str, ...]:
+    if job.train is None:
+        return ()
+    pinned = draft.gpu_type
+    types = {pinned} if pinned else {group.gpu_type or "unnamed" for group in draft.groups}
+    shared = draft.ask.whole or any(gres.name in SHARED for gres in draft.ask.gres)
+    has_gpus = job.train.device != "cpu" and (draft.layout.gpus_per_node > 0 or shared)
+    return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
+
+
+def _own_gpus(cluster: Cluster, by_srun: bool, layout: Layout, tasks: int) -> int | None:
+    """GPUs of each task of srun where the site gives them by the task; PlanError where they cannot be split."""
+    style = cluster.dialect.gpus
+    if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
+        return None
+    if layout.gpus_per_node % tasks and (by_srun or style != "srun"):
         raise PlanError(
-            f"sbatch.{unknown[0]}: {job.sbatch[unknown[0]]!r}: launcher {chosen.launcher} must know nodes, tasks and "
-            "GPUs as numbers",
-            hint="write the number under resources:, or the lines that start the processes under script: |",
+            f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
+            f"{count(layout.gpus_per_node, 'GPU')} a node cannot be split evenly over {tasks} tasks",
+            hint="leave tasks_per_node out for one task per GPU",
         )
-    if starter.one_task_each and not size.gpus:
-        warning = (
-            f"the job names no GPUs, so {chosen.launcher} starts one process on each node; "
-            "resources.gpus_per_node names them"
-        )
-        return chosen._replace(warnings=(*chosen.warnings, warning))
-    return chosen
+    # The batch shell has all GPUs of its node (seen on 20.11 to 26.05).
+    return layout.gpus_per_node // tasks if by_srun else None
 
 
-def exact_options(job: Job) -> Iterator[Option]:
-    """Yield the options in the job, each as it is spelled there; PlanError when one is there twice."""
-    given = [*_own_options(job), *_others(job.sbatch)]
-    seen: set[str] = set()
-    for name, value in given:
-        if name in seen:
-            raise PlanError(
-                f"sbatch.{name}: {value!r}: another field of the job says --{name} too; keep one of the two",
-                hint=f"leave sbatch.{name} out, or the field",
-            )
-        seen.add(name)
-        yield Option.of(name, value, _WHY)
+def _srun_options(
+    job: Job,
+    cluster: Cluster,
+    draft: Draft,
+    own_gpus: int | None,
+    starting: Starting,
+    binding: tuple[str, ...],
+) -> tuple[str, ...]:
+    needs_pmi = launcher(starting.name).needs_pmi
+    # A job's own --gpus-per-task with a type leaves several tasks of a bare srun without any (seen on 22.05).
+    typed = cluster.dialect.gpus == "gpus-per-task" and gres_type(cluster, draft.gpu_type) is not None
+    again: tuple[str, ...] = ()
+    if own_gpus and (typed or cluster.dialect.gpus == "srun"):
+        again = asked_again(
+            cluster, draft.partition if draft.ask.whole else None, draft.gpu_type,
+            each=own_gpus, tasks=starting.tasks_per_node,
+        )  # fmt: skip
+    return (
+        *again,
+        *([f"--mpi={cluster.dialect.mpi}"] if needs_pmi and cluster.dialect.mpi else []),
+        *without((*cluster.dialect.srun_options, *starting.environment.srun_options), job.resources),
+        *binding,
+        *job.launch.srun_options,
+    )
 
 
-def _own_options(job: Job) -> Iterator[tuple[str, str | None]]:
-    if job.name:
-        yield "job-name", job.name
-    yield from _of_resources(job.resources)
-    yield from ((name, str(value)) for name in ("array", "dependency") if (value := getattr(job, name)))
-    if job.restart is not None:
-        yield ("requeue" if job.restart.on else "no-requeue"), None
-    yield from ((name, value) for name in ("output", "error") if (value := getattr(job, name)))
-    if job.mail is not None:
-        if "type" in job.mail.model_fields_set or not job.mail.user:
-            yield "mail-type", ",".join(job.mail.type)
-        if job.mail.user:
-            yield "mail-user", job.mail.user
-    if job.comment:
-        yield "comment", job.comment
+def _cost(job: Job, cluster: Cluster, draft: Draft) -> Cost | None:
+    if not cluster.known:
+        return None
+    from slurmgpu.planning.cost import cost_of  # only a described cluster pays for it
+
+    partition = cluster.partitions.get(draft.partition or "")
+    usual = (partition.limits.default_time or partition.limits.max_time) if partition else None
+    time = job.resources.time or usual
+    return cost_of(cluster, draft, time, tasks=job.array.tasks if job.array else 1)
 
 
-def _of_resources(resources: Resources) -> Iterator[tuple[str, str | None]]:
-    for field, option in _OF_RESOURCES:
-        value = getattr(resources, field)
-        if value is None or value is False or value == ():
-            continue
-        if field == "gres":
-            yield option, ",".join(entry.as_written for entry in resources.gres)
-        elif value is True:
-            yield option, None
-        else:
-            yield option, value.as_written if isinstance(value, _SPELLED) else str(value)
-
-
-def _others(sbatch: Mapping[str, str | int | bool]) -> Iterator[tuple[str, str | None]]:
-    for name, value in sbatch.items():
-        if value is not False:
-            yield name, None if value is True else str(value)
-
-
-def component_options(component: Component) -> Iterator[Option]:
-    """Yield the options that stand in a further component."""
-    given = [*_of_resources(component.resources), *_others(component.sbatch)]
-    for name, value in given:
-        yield Option.of(name, value, _WHY)
-
-
-def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folders of the log files as far as their names are known here, and a warning where they are not."""
+def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
+    """Folders of the log files: Slurm makes none up to 22.05, and a job whose log cannot be opened dies without a word."""
     folders: dict[str, None] = {}
-    warnings: list[str] = []
-    for name in ("output", "error"):
-        parent = posixpath.dirname(options.get(name) or "")
-        if options.get("job-name"):
-            parent = parent.replace("%x", options["job-name"] or "")
-        if re.search(r"[%\\]", parent.replace("%%", "")):
-            warnings.append(
-                f"{name}: {options[name]!r}: Slurm up to 22.05 makes no folders, so {parent!r} must be there"
+    for field_name, pattern in (("output", job.output), ("error", job.error)):
+        if pattern is None:
+            continue
+        parent = posixpath.dirname(pattern).replace("%x", made.name)
+        if "%" in parent.replace("%%", ""):
+            raise PlanError(
+                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm up to 22.05 makes no folders: no log, no job",
+                hint="keep %-patterns to the file's own name; %x (the job's name) may be anywhere",
             )
-        elif parent:
-            folder = posixpath.join(options.get("chdir") or "", parent)
-            folders[folder.replace("%%", "%")] = None
-    return tuple(folders), tuple(warnings)
+        if made.chdir and re.search(r"[%\\]", made.chdir) and not pattern.startswith("/"):
+            raise PlanError(
+                f"{field_name}: {pattern!r} is against the work folder {made.chdir!r}, whose % or backslash Slurm would expand",
+                hint=f"write {field_name} as an absolute path, or leave it out",
+            )
+        if parent:
+            folders[posixpath.join(made.chdir or "", parent.replace("%%", "%"))] = None
+    return tuple(folders)
+
+
+def _plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
+    """Return the plan of a job: its values come from a validated job and cluster, so nothing is checked again."""
+    size, launching, restart, cost = made.size, made.launching, made.restart, made.cost
+    asked = {option.name: option.value for option in made.options}
+    login_shell = cluster.dialect.login_shell and not job.exact
+    shell = "/bin/bash -l" if login_shell else "/bin/bash"
+    return Plan.model_construct(
+        cluster=cluster.name,
+        name=made.name,
+        partition=asked.get("partition"),
+        **size._asdict(),
+        spawned_per_node=max(1, size.gpus_per_node) if launching.spawns else 0,
+        time=job.resources.time,
+        options=made.options,
+        components=made.components,
+        launcher=launching.launcher,
+        own_gpus=made.own_gpus,
+        srun_options=made.srun_options,
+        command=job.command,
+        train=job.train.document() if job.train is not None else None,
+        steps=made.steps,
+        script=job.script,
+        shebang=(job.shebang or shell) if job.exact or job.script is not None else None,
+        environment=made.environment,
+        environment_name=made.environment_name,
+        stage=job.stage,
+        debug=job.debug,
+        profile=job.profile,
+        sample=made.sample,
+        local_scratch=cluster.software.local_scratch,
+        variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
+        secrets=job.secrets,
+        notify=job.notify,
+        work_dir=work_dir,
+        enters_work_dir=job.work_dir is not None if job.exact else job.script is None,
+        exact=job.exact,
+        output=asked.get("output"),
+        error=asked.get("error"),
+        log_folders=made.log_folders,
+        restart_limit=restart.limit if restart.on else None,
+        restart_on=restart.on,
+        own_loop=made.own_loop,
+        tended=_is_tended(job, made),
+        login_shell=login_shell,
+        address_suffix=None if job.exact else cluster.dialect.address_suffix,
+        module_init=cluster.software.module_init,
+        gpu_hours=cost.gpu_hours if cost else None,
+        charge=cost.charge if cost else None,
+        charge_unit=cost.unit if cost and cost.charge is not None else None,
+        reasons=tuple(_reasons(made)),
+        warnings=made.warnings,
+    )
+
+
+def _interface(job: Job, cluster: Cluster, size: Size) -> dict[str, str]:
+    """Return the variables by which processes on several nodes are told their network; RCCL reads NCCL's."""
+    name = cluster.software.network_interface
+    if name is None or job.exact or job.script is not None or size.nodes == 1:
+        return {}
+    return {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name}
+
+
+def _is_tended(job: Job, made: Settled) -> bool:
+    if job.steps or (job.components and not job.exact):
+        return False  # what ends the steps of its components in time is the job's
+    own_loop = made.own_loop is not None and not job.exact
+    staged = job.stage is not None or made.environment.python.stage is not None
+    return job.train is not None or own_loop or staged or "timeout" in made.restart.on
+
+
+def _reasons(made: Settled) -> Iterator[Reason]:
+    if not made.steps:
+        yield Reason.of("launcher", made.launching.launcher, made.launching.why)
+    yield from made.reasons
+    if made.own_loop is not None:
+        why = f"into the run directory, since {made.own_loop} imports it"
+        yield Reason.of("slurmgpu.training", "copied", why)
+    cost = made.cost
+    if cost is None:
+        return
+    from slurmgpu.planning.cost import figure
+
+    if cost.gpu_hours:
+        hours = f"{figure(cost.gpu_hours)} at most"
+        yield Reason.of("GPU-hours", hours, cost.gpu_hours_why)
+    if cost.charge is not None:
+        charge = f"{figure(cost.charge)} {cost.unit} at most"
+        yield Reason.of("charge", charge, cost.charge_why)

@@ -1,9 +1,9 @@
-"""What planned and exact jobs share: environment, restart, precision, sampling; and their Plan."""
+"""What usual and exact jobs share: their surroundings, name, environment, restart, precision, sampling."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.job_parts import DEFAULT_SECONDS, SamplerPolicy
-from slurmgpu.models.plan import Option, Plan, PlannedStep, Reason
+from slurmgpu.models.plan import Option, PlannedStep, Reason
 from slurmgpu.models.units import Memory
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ __all__ = [
     "Surroundings",
     "judge_precision",
     "name_of",
-    "plan_of",
     "refuse_timeout",
     "resolve_environment",
     "restart_of",
@@ -211,96 +210,6 @@ class Settled(NamedTuple):
     reasons: tuple[Reason, ...] = ()
     """Besides those of the launcher, of the loop that travels and of the cost."""
     warnings: tuple[str, ...] = ()
-
-
-def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
-    """Return the plan of a job: its values come from a validated job and cluster, so nothing is checked again."""
-    size, launching, restart, cost = made.size, made.launching, made.restart, made.cost
-    asked = {option.name: option.value for option in made.options}
-    login_shell = cluster.dialect.login_shell and not job.exact
-    shell = "/bin/bash -l" if login_shell else "/bin/bash"
-    return Plan.model_construct(
-        cluster=cluster.name,
-        name=made.name,
-        partition=asked.get("partition"),
-        **size._asdict(),
-        spawned_per_node=max(1, size.gpus_per_node) if launching.spawns else 0,
-        time=job.resources.time,
-        options=made.options,
-        components=made.components,
-        launcher=launching.launcher,
-        own_gpus=made.own_gpus,
-        srun_options=made.srun_options,
-        command=job.command,
-        train=job.train.document() if job.train is not None else None,
-        steps=made.steps,
-        script=job.script,
-        shebang=(job.shebang or shell) if job.exact or job.script is not None else None,
-        environment=made.environment,
-        environment_name=made.environment_name,
-        stage=job.stage,
-        debug=job.debug,
-        profile=job.profile,
-        sample=made.sample,
-        local_scratch=cluster.software.local_scratch,
-        variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
-        secrets=job.secrets,
-        notify=job.notify,
-        work_dir=work_dir,
-        enters_work_dir=job.work_dir is not None if job.exact else job.script is None,
-        exact=job.exact,
-        output=asked.get("output"),
-        error=asked.get("error"),
-        log_folders=made.log_folders,
-        restart_limit=restart.limit if restart.on else None,
-        restart_on=restart.on,
-        own_loop=made.own_loop,
-        tended=_is_tended(job, made),
-        login_shell=login_shell,
-        address_suffix=None if job.exact else cluster.dialect.address_suffix,
-        module_init=cluster.software.module_init,
-        gpu_hours=cost.gpu_hours if cost else None,
-        charge=cost.charge if cost else None,
-        charge_unit=cost.unit if cost and cost.charge is not None else None,
-        reasons=tuple(_reasons(made)),
-        warnings=made.warnings,
-    )
-
-
-def _interface(job: Job, cluster: Cluster, size: Size) -> dict[str, str]:
-    """Return the variables by which processes on several nodes are told their network; RCCL reads NCCL's."""
-    name = cluster.software.network_interface
-    if name is None or job.exact or job.script is not None or size.nodes == 1:
-        return {}
-    return {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name}
-
-
-def _is_tended(job: Job, made: Settled) -> bool:
-    if job.steps or (job.components and not job.exact):
-        return False  # what ends the steps of its components in time is the job's
-    own_loop = made.own_loop is not None and not job.exact
-    staged = job.stage is not None or made.environment.python.stage is not None
-    return job.train is not None or own_loop or staged or "timeout" in made.restart.on
-
-
-def _reasons(made: Settled) -> Iterator[Reason]:
-    if not made.steps:
-        yield Reason.of("launcher", made.launching.launcher, made.launching.why)
-    yield from made.reasons
-    if made.own_loop is not None:
-        why = f"into the run directory, since {made.own_loop} imports it"
-        yield Reason.of("slurmgpu.training", "copied", why)
-    cost = made.cost
-    if cost is None:
-        return
-    from slurmgpu.planning.cost import figure
-
-    if cost.gpu_hours:
-        hours = f"{figure(cost.gpu_hours)} at most"
-        yield Reason.of("GPU-hours", hours, cost.gpu_hours_why)
-    if cost.charge is not None:
-        charge = f"{figure(cost.charge)} {cost.unit} at most"
-        yield Reason.of("charge", charge, cost.charge_why)
 
 
 def name_of(job: Job) -> str:

@@ -19,8 +19,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.job_parts import SamplerPolicy
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.script_facts import ScriptFacts
-from slurmgpu.planning.derived import partitions_that_fit
-from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.planner import make_plan, partitions_that_fit
 from slurmgpu.planning.settled import Surroundings, resolve_environment
 from slurmgpu.runs.images import Making, image_folder, image_to_make, make_image, with_pulled_image
 from slurmgpu.slurm import Estimate, Slurm

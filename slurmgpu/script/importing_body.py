@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from slurmgpu.models.job import Job
-from slurmgpu.planning.planner import ExactSize
+from slurmgpu.planning.exact import ExactSize
 from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.script.importing_command import Unsure, literal, path, read_command
 from slurmgpu.script.shell import Command, simple_commands

@@ -17,7 +17,7 @@ from slurmgpu.lines.options import Option, Table
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
-from slurmgpu.planning.planner import ExactSize, component_options, exact_options
+from slurmgpu.planning.exact import ExactSize, component_options, exact_options
 from slurmgpu.script.shell import BUILTINS, pieces, unquoted
 
 __all__ = [
