@@ -38,7 +38,8 @@ from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.job import Job
 from slurmgpu.models.units import Duration
 from slurmgpu.planning import ways_out
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.script.render import render_script
 
 # Reasons that never pass on an empty cluster (squeue(1), JOB REASON CODES).

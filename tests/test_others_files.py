@@ -56,25 +56,6 @@ def entry(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def test_indexes_that_lead_to_each_other_by_links_are_not_followed_for_ever(tmp_path: Path) -> None:
-    data = b'{"parts": {}}'
-    inner = tmp_path / "0"
-    inner.mkdir()
-    (inner / "index.json").write_bytes(data)
-    for level in range(1, 14):  # each lists the one below twice
-        listed = {f"{name}/index.json": entry(data) for name in "ab"}
-        below, inner, data = inner, tmp_path / str(level), json.dumps({"parts": listed}).encode()
-        inner.mkdir()
-        (inner / "index.json").write_bytes(data)
-        for name in "ab":
-            (inner / name).symlink_to(below)
-    (checkpoint(tmp_path, {"r/index.json": entry(data)}) / "r").symlink_to(inner)
-    (found,) = checkpoints.checkpoints(tmp_path)
-    assert found.state == "damaged"
-    assert found.problem is not None
-    assert "nested too deeply" in found.problem
-
-
 def test_a_checkpoint_of_more_parts_than_there_can_be_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from slurmgpu.training.formats.checkpoint import (
     CHECKPOINTS,
     MANIFEST,
     is_finished,
-    listed_parts,
     read_manifest,
     require_content,
     require_size,
@@ -198,7 +196,7 @@ def _is_folder(path: Path) -> bool:
         return not isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
-_LARGEST_LIST = 16 << 20  # bytes of a manifest or an index, which has a line for each part
+_LARGEST_LIST = 16 << 20  # bytes of a manifest, which has a line for each part
 _MOST_PARTS = 100_000
 
 
@@ -219,28 +217,9 @@ def _read(path: Path) -> tuple[Manifest | None, str | None]:
         read_manifest(text, step_of(path))
     except ValueError as error:
         return None, str(error)
-    try:
-        return manifest.model_copy(update={"parts": _all_parts(path, manifest.parts)}), None
-    except ValueError as error:
-        return manifest, str(error)
-
-
-def _all_parts(path: Path, parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Return all files of a checkpoint by their place in it; raise ValueError where an index is not as it was written."""
-
-    def read(file: Path) -> bytes:
-        try:
-            return read_regular(file, _LARGEST_LIST)
-        except OSError as error:
-            raise ValueError(
-                f"{file.relative_to(path).as_posix()} cannot be read: {error.strerror}"
-            ) from None
-
-    entries = {name: part.model_dump() for name, part in parts.items()}
-    found = dict(islice(listed_parts(path, entries, read), _MOST_PARTS + 1))
-    if len(found) > _MOST_PARTS:
-        raise ValueError(f"{MANIFEST} and its indexes list more than {_MOST_PARTS:,} parts")
-    return {name: Part.model_validate(entry) for name, entry in found.items()}
+    if len(manifest.parts) > _MOST_PARTS:
+        return manifest, f"{MANIFEST} lists more than {_MOST_PARTS:,} parts"
+    return manifest, None
 
 
 def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:

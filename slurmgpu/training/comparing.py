@@ -16,7 +16,7 @@ from typing import Any
 
 from .errors import TrainingError
 from .files import read_json, write_json
-from .formats.checkpoint import CHECKPOINTS, INDEX, MANIFEST, listed_parts, step_folder
+from .formats.checkpoint import CHECKPOINTS, MANIFEST, step_folder
 from .formats.run_files import COMPARE_FILE, COMPARED_FILE
 from .saving.checkpoint import Generation, read
 
@@ -33,15 +33,11 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         TrainingError: a part cannot be read.
     """
     try:
-        first, second = (
-            dict(listed_parts(path, read_json(path / MANIFEST).get("parts", {}))) for path in (one, other)
-        )
+        first, second = (read_json(path / MANIFEST).get("parts", {}) for path in (one, other))
     except (OSError, ValueError) as error:
         raise TrainingError(f"cannot compare {one} and {other}: {error}") from error
     found: dict[str, Any] = {}
     for name in sorted(first.keys() | second.keys()):
-        if name.endswith(f"/{INDEX}"):
-            continue
         if name not in first or name not in second:
             found[name] = {"differing": ["only one has it"], "count": 1, "distance": None}
             continue

@@ -24,7 +24,6 @@ from .saving.bound import Bound
 from .saving.budget import Budget
 from .saving.checkpoint import Generation
 from .saving.late import LATE, evaluated
-from .saving.layout import layout_of
 from .saving.lock import Hold, Lock
 from .saving.pieces import Pieces
 from .saving.replicas import Replicas
@@ -76,8 +75,8 @@ class Session:
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
-            (anew, self.restart, left, run), token = group.on_first(lambda: self._open(saving.resume))
-            self.found, notes = self._find(anew, left, saving, token, run)
+            (anew, self.restart, run), token = group.on_first(lambda: self._open(saving.resume))
+            self.found, notes = self._find(anew, saving, token, run)
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
         for note in notes:
@@ -97,14 +96,10 @@ class Session:
         """Whether what all have in common holds tensors of which each rank has a piece."""
 
     def _find(
-        self, anew: Optional[str], left: list[Path], saving: Saving, token: str, run: str
+        self, anew: Optional[str], saving: Saving, token: str, run: str
     ) -> tuple[Optional[Generation], list[str]]:
-        """Return where to go on, and what to say of it; all ranks look through a checkpoint together.
-
-        Before that they remove what is left of saves that were cut off.
-        """
+        """Return where to go on, and what to say of it; all ranks look through a checkpoint together."""
         try:
-            checkpoint.sweep_together(self._folder, left, self.group)
             self.replicas = Replicas(self._folder, self.group, self._environment, saving.node_folder)
             found, notes = (None, [anew]) if anew is not None else self._newest(saving)
             self._run = self.group.on_first(lambda: self._belongs(found, run))
@@ -147,7 +142,7 @@ class Session:
             write_json(self.run_dir / "state" / "starts.json", {"starts": self.restart + 1, "run": of})
         return run or of
 
-    def _open(self, resume: bool) -> tuple[tuple[Optional[str], int, list[Path], str], str]:
+    def _open(self, resume: bool) -> tuple[tuple[Optional[str], int, str], str]:
         """Lock, and clear away what a kill left (rank 0 only); what ``_look`` finds, and the lock."""
         assert self._lock is not None
         self._lock.acquire()
@@ -157,8 +152,8 @@ class Session:
             self._lock.release()
             raise
 
-    def _look(self, resume: bool) -> tuple[Optional[str], int, list[Path], str]:
-        """Why the training begins anew, the starts so far, what is left for all to remove, and the run's id, if it has one."""
+    def _look(self, resume: bool) -> tuple[Optional[str], int, str]:
+        """Return why the training begins anew, the starts so far, and the run's id, if it has one."""
         assert self._lock is not None
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
@@ -168,7 +163,7 @@ class Session:
         restart = max(int(before.get("starts", 0)), int(self._environment.get("SLURM_RESTART_COUNT") or 0))
         write_json(state / "starts.json", {"starts": restart + 1, "run": run})
         self._lock.check()
-        left = checkpoint.sweep(self._folder)
+        checkpoint.sweep(self._folder)
         if not resume and checkpoint.folders(self._folder):
             aside = free_name(self.run_dir / "earlier-checkpoints")
             aside.mkdir()
@@ -177,10 +172,9 @@ class Session:
             return (
                 f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew",
                 restart,
-                left,
                 run,
             )
-        return None, restart, left, run
+        return None, restart, run
 
     def _lead(self, seconds: float) -> Optional[int]:
         """Steps that the next save is begun early, after one that has taken so many seconds."""
@@ -435,7 +429,7 @@ class Session:
     def pieces(self) -> Pieces:
         """The sharded tensors of the checkpoint that was found."""
         assert self.found is not None
-        return Pieces(self.found.path, layout_of(self.found.manifest))
+        return Pieces(self.found.path)
 
     def read_own(self) -> dict[str, Any]:
         """Return what this rank saved beside the common parts; its random state is put back. Empty with other ranks."""

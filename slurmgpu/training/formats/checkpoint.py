@@ -1,7 +1,6 @@
 """A checkpoint on disk: ``checkpoints/step-N/`` with parts and a manifest, and what counts as intact, as the end, as the best.
 
-``manifest.json`` has the size and SHA-256 of each part, and its own SHA-256 as its last entry. Of many ranks the parts lie in
-folders, each with an ``index.json`` that the manifest has the SHA-256 of.
+``manifest.json`` has the size and SHA-256 of each part, and its own SHA-256 as its last entry.
 """
 
 from __future__ import annotations
@@ -10,22 +9,18 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 __all__ = [
     "CHECKPOINTS",
     "CHECKPOINT_SCHEMA",
-    "INDEX",
     "MANIFEST",
-    "index_of",
     "is_finished",
     "is_of_metric",
     "is_spent",
     "is_used_up",
-    "listed_parts",
-    "read_index",
     "read_manifest",
     "require_content",
     "require_size",
@@ -37,16 +32,12 @@ __all__ = [
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
-INDEX = "index.json"
 CHECKPOINT_SCHEMA = "slurmgpu.checkpoint/2"
 _UNSEALED_SCHEMA = "slurmgpu.checkpoint/1"
 """Of earlier versions: without a checksum of the manifest."""
-INDEX_SCHEMA = "slurmgpu.checkpoint-index/1"
 _SEAL = ',\n "sha256": '
 _NUMBERS = {"step": 0, "samples": 0, "world_size": 1}
 """What each manifest has, with the least value."""
-
-DEEPEST_INDEX = 8
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -84,6 +75,11 @@ def read_manifest(text: bytes, step: Optional[int]) -> dict[str, Any]:
         raise ValueError(f"{MANIFEST} is not of schema {CHECKPOINT_SCHEMA}")
     if schema == CHECKPOINT_SCHEMA and text != _with_seal(text.rpartition(_SEAL.encode())[0]):
         raise ValueError(f"{MANIFEST} differs from its SHA-256")
+    if "ranks_per_folder" in manifest:
+        raise ValueError(
+            "its ranks' files lie in folders, as earlier versions wrote those of more than 64 ranks, and this version reads "
+            "none: export it with the version that wrote it (checkpoint export), and begin from that file (pretrained)"
+        )
     for name, least in _NUMBERS.items():
         value = manifest.get(name)
         if type(value) is not int or value < least:
@@ -97,44 +93,6 @@ def read_manifest(text: bytes, step: Optional[int]) -> dict[str, Any]:
     if not whole:
         raise ValueError(f"{MANIFEST} says nothing of a part")
     return {name: value for name, value in manifest.items() if name not in ("schema", "sha256")}
-
-
-def index_of(parts: Mapping[str, Any]) -> bytes:
-    """Return the text of an index of these files."""
-    return json.dumps({"schema": INDEX_SCHEMA, "parts": parts}, indent=1).encode()
-
-
-def read_index(text: bytes, known: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what an index says of the files in its folder, by their names there; ``known``: what is said of the index.
-
-    Raises:
-        ValueError: it is not as it was written.
-    """
-    _require_bytes(len(text), known["bytes"], name)
-    if hashlib.sha256(text).hexdigest() != known["sha256"]:
-        raise ValueError(f"{name} differs from its SHA-256")
-    entries: dict[str, Any] = json.loads(text)["parts"]
-    return entries
-
-
-def listed_parts(
-    path: Path, parts: Mapping[str, Any], read: Callable[[Path], bytes] = Path.read_bytes, folder: str = ""
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield all files of the checkpoint in a folder, its indexes too, by their place in it, with what is said of each.
-
-    Raises:
-        ValueError: an index is not as it was written, or lies deeper than any checkpoint has one: indexes that lead to each
-            other by links could list any number of parts.
-        OSError: one cannot be read.
-    """
-    if folder.count("/") > DEEPEST_INDEX:
-        raise ValueError(f"{folder}{INDEX} is nested too deeply")
-    for name, entry in parts.items():
-        yield folder + name, entry
-        inner, slash, last = name.rpartition("/")
-        if slash and last == INDEX:
-            entries = read_index(read(path / folder / name), entry, folder + name)
-            yield from listed_parts(path, entries, read, f"{folder}{inner}/")
 
 
 def require_size(path: Path, name: str, entry: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 Every part is written under a temporary name, synced and renamed; ``manifest.json`` with the size and SHA-256
 of each part, and of itself, comes last. A folder without a manifest is a save that did not finish, and counts for nothing.
-Of many ranks the parts lie in folders of their own (see ``layout``), each with an index that the manifest has the SHA-256 of.
 Nothing here loads a file whose checksum does not hold, and no loading unpickles code (``weights_only``).
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +21,6 @@ import torch
 from ..errors import TrainingError
 from ..files import (
     TEMPORARY,
-    Digest,
     Facts,
     free_name,
     is_there,
@@ -32,10 +31,7 @@ from ..files import (
 )
 from ..formats.checkpoint import (
     CHECKPOINT_SCHEMA,
-    INDEX,
     MANIFEST,
-    index_of,
-    read_index,
     read_manifest,
     require_content,
     require_size,
@@ -45,7 +41,6 @@ from ..formats.checkpoint import (
 )
 from ..processes.group import Group
 from ..processes.ranks import Ranks
-from .layout import Layout, layout_of, own_rank
 
 __all__ = [
     "Generation",
@@ -58,14 +53,13 @@ __all__ = [
     "read",
     "require",
     "sweep",
-    "write_index",
     "write_part",
 ]
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One checkpoint: its folder, and its manifest as plain values (of many ranks, what it says of their indexes)."""
+    """One checkpoint: its folder, and its manifest as plain values."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -73,19 +67,9 @@ class Generation:
 
 def write_part(path: Path, name: str, content: object) -> Facts:
     """Write one part of the generation in folder ``path`` with ``torch.save``; its size and SHA-256."""
-    return _written(path / name, lambda file: torch.save(content, cast("IO[bytes]", file)))
-
-
-def write_index(path: Path, name: str, parts: Mapping[str, object]) -> Facts:
-    """Write the index of a folder whose parts are all there; its size and SHA-256."""
-    text = index_of(parts)
-    return _written(path / name, lambda file: file.write(text))
-
-
-def _written(file: Path, fill: Callable[[Digest], object]) -> Facts:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    facts = write_whole(file, fill)
-    sync_folder(file.parent)
+    path.mkdir(parents=True, exist_ok=True)
+    facts = write_whole(path / name, lambda file: torch.save(content, cast("IO[bytes]", file)))
+    sync_folder(path)
     return facts
 
 
@@ -112,9 +96,7 @@ def remove_generation(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def prune(
-    folder: Path, keep: int, keep_every: Optional[int], remove: Callable[[Path], object] = remove_generation
-) -> None:
+def prune(folder: Path, keep: int, keep_every: Optional[int]) -> None:
     """Remove all generations but the newest ``keep``, those that these call the best, and those that ``keep_every`` divides."""
     generations = _generations(folder)
     # Of each that stays: should the newest be damaged, the one before it is gone on from, with its best one.
@@ -123,7 +105,7 @@ def prune(
         step = step_of(path)
         assert step is not None
         if step not in best and (not keep_every or step % keep_every):
-            remove(path)
+            remove_generation(path)
 
 
 def _best(path: Path) -> Optional[int]:
@@ -167,82 +149,15 @@ def counts(path: Path) -> bool:
     return patiently(partial(is_there, path / MANIFEST))
 
 
-class Doomed(NamedTuple):
-    """A generation that counts no more, and whose files all ranks remove together."""
-
-    name: str
-    layout: Layout
-
-    def remove_share(self, folder: Path, rank: int, world: int, fan: int) -> None:
-        """Remove what lies in a folder of some ranks for each that speaks for as many now."""
-        if not self.layout.spans:
-            return
-        span = self.layout.fan
-        speakers = -(-world // fan)
-        for number in range(rank // fan, -(-self.layout.world // span), speakers):
-            place = folder / self.name / self.layout.folder(number * span, span)
-            shutil.rmtree(place, ignore_errors=True)
-
-    def remove_outer(self, folder: Path, rank: int, span: int) -> None:
-        """Remove the folder of so many ranks that this one is the first of, what lies deeper being gone."""
-        if span in self.layout.spans and rank < self.layout.world:
-            shutil.rmtree(folder / self.name / self.layout.folder(rank, span), ignore_errors=True)
-
-
-def doom(path: Path) -> Optional[Doomed]:
-    """Let a generation count no more; None where it is gone then, as a small one and a link are."""
-    layout = layout_of(read_json(path / MANIFEST))
-    if path.is_symlink() or not layout.spans:
-        remove_generation(path)
-        return None
-    (path / MANIFEST).unlink(missing_ok=True)
-    return Doomed(path.name, layout)
-
-
-def sweep(folder: Path) -> list[Path]:
-    """Remove what a killed save left behind: folders without a manifest, files under temporary names; no links.
-
-    Returns the folders of many ranks that are left for all to remove, by ``sweep_together``.
-    """
-    found: list[Path] = []
+def sweep(folder: Path) -> None:
+    """Remove what a killed save left behind: folders without a manifest, files under temporary names; no links."""
     for path in folders(folder):
         if path.is_symlink():
             continue  # no save has made it: what lies behind it is somebody else's, and may be away for a while
-        if _is_torn(path):
-            inner = _innermost(path)
-            if inner:
-                found += inner
-                continue
+        if path.is_dir() and not counts(path):
             shutil.rmtree(path)
         for stray in path.glob(f"*{TEMPORARY}"):
             stray.unlink()
-    return found
-
-
-def sweep_together(folder: Path, left: list[Path], group: Group) -> None:
-    """Remove what ``sweep`` has left, each rank its share; ``left`` is the same on all."""
-    if not left:
-        return
-    for path in left[group.ranks.rank :: group.ranks.world_size]:
-        shutil.rmtree(path, ignore_errors=True)
-    group.barrier()
-    group.on_first(partial(_remove_torn, folder))
-
-
-def _remove_torn(folder: Path) -> None:
-    for path in folders(folder):
-        if _is_torn(path):
-            shutil.rmtree(path)
-
-
-def _is_torn(path: Path) -> bool:
-    return not path.is_symlink() and path.is_dir() and not counts(path)
-
-
-def _innermost(path: Path) -> list[Path]:
-    """Return the folders of ranks in a folder that have none themselves."""
-    inner = [each for each in path.glob("ranks-*") if each.is_dir()]
-    return [each for one in inner for each in _innermost(one) or [one]]
 
 
 def newest_intact(folder: Path, group: Optional[Group] = None) -> tuple[Optional[Generation], list[str]]:
@@ -324,34 +239,19 @@ def _look(generation: Generation, ranks: Ranks, first_node: int) -> None:
         ValueError: one of them is not as it was written.
     """
     path, parts = generation.path, generation.manifest["parts"]
-    layout = layout_of(generation.manifest)
-    common = [name for name in parts if own_rank(name) is None and not name.endswith(f"/{INDEX}")]
+    common = [name for name in parts if _own_rank(name) is None]
     for name in common[ranks.rank :: first_node] if ranks.rank < first_node else ():
         _require_as_written(path, name, parts[name])
-    known: dict[str, dict[str, Any]] = {"": parts}
-    for rank in range(ranks.rank, layout.world, ranks.world_size) if layout.spans else ():
-        inner = ""
-        for index in layout.indexes(rank):
-            folder = index[: -len(INDEX)]
-            if folder not in known:
-                known[folder] = _index(path, index, known[inner].get(index[len(inner) :]))
-            inner = folder
-        for name, entry in known[inner].items():
-            if own_rank(name) == rank:
-                _require_as_written(path, inner + name, entry)
     for name, entry in parts.items():
-        of = own_rank(name)
+        of = _own_rank(name)
         if of is not None and of % ranks.world_size == ranks.rank:
             _require_as_written(path, name, entry)
 
 
-def _index(path: Path, index: str, known: Optional[Facts]) -> dict[str, Any]:
-    if known is None:
-        raise ValueError(f"nothing is said of {index}")
-    try:
-        return read_index((path / index).read_bytes(), known, index)
-    except FileNotFoundError:
-        raise ValueError(f"{index} is missing") from None
+def _own_rank(name: str) -> Optional[int]:
+    """Return the rank whose own a part is by its name."""
+    match = re.fullmatch(r"(?:rank|shard)-(\d+)\.pt", name)
+    return int(match[1]) if match else None
 
 
 def _require_as_written(path: Path, name: str, entry: Facts) -> None:
@@ -375,12 +275,12 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 def read(generation: Generation, part: str) -> dict[str, Any]:
-    """Load one part to the CPU; a rank's own by its name alone, in whatever folder it lies.
+    """Load one part to the CPU.
 
     Raises:
         TrainingError: this rank does not see the file, or it holds more than plain values and tensors.
     """
-    path = generation.path / layout_of(generation.manifest).place(part)
+    path = generation.path / part
     try:
         with warnings.catch_warnings():
             # Of what its own reading does, torch 2.1 warns, and 2.14 where a tensor is sparse.

@@ -17,12 +17,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ..errors import TrainingError
-from ..files import read_json
-from ..formats.checkpoint import MANIFEST
 from ..sharding.local import is_sharded
 from ..versions import with_versions
 from ..weights.safetensors import Lazy
-from .layout import Layout, layout_of
 
 __all__ = [
     "Owned",
@@ -222,12 +219,10 @@ class Pieces:
 
     Args:
         folder: That of the checkpoint.
-        layout: Where the files of ranks lie in it; None: as its manifest says.
     """
 
-    def __init__(self, folder: Path, layout: Optional[Layout] = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._layout = layout or layout_of(read_json(folder / MANIFEST))
         self._files: dict[int, Mapping[str, torch.Tensor]] = {}
 
     def whole(self, value: Any) -> torch.Tensor:
@@ -291,7 +286,7 @@ class Pieces:
 
     def _file(self, rank: int) -> Mapping[str, torch.Tensor]:
         if rank not in self._files:
-            path = self._folder / self._layout.place(f"shard-{rank}.pt")
+            path = self._folder / f"shard-{rank}.pt"
             try:
                 self._files[rank] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
             except FileNotFoundError:

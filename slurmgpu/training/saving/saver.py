@@ -1,9 +1,8 @@
-"""Writes checkpoints while the training goes on: every rank its part, the manifest last.
+"""Writes checkpoints while the training goes on: every rank its part, rank 0 the manifest last.
 
-What was written goes from rank to rank up a tree, and who speaks for a folder's ranks writes its index: rank 0 hears, writes
-and removes no more with a thousand ranks than with a hundred. A thread writes what was copied beforehand; at most one save is
-under way. A disk that is full costs a checkpoint, not the training: what was written of it is removed, all ranks learn of
-it, and the next one is tried anew.
+A thread writes what was copied beforehand; at most one save is under way. Rank 0 hears from every rank what it has written. A
+disk that is full costs a checkpoint, not the training: what was written of it is removed, all ranks learn of it, and the next
+one is tried anew.
 """
 
 from __future__ import annotations
@@ -14,19 +13,17 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from ..errors import TakenOver, TrainingError
 from ..files import Facts
-from ..formats.checkpoint import INDEX, step_folder
+from ..formats.checkpoint import step_folder
 from ..processes.group import Channel
 from ..processes.ranks import Ranks
-from ..processes.tree import Tree
 from . import checkpoint
-from .checkpoint import Doomed, Generation
-from .layout import Layout, layout_for
+from .checkpoint import Generation
 from .lock import Hold
 from .snapshot import Snapshot
 
@@ -70,33 +67,17 @@ class Saved:
     lead: Optional[int] = None
     taken: bool = False
     finite: bool = True
-    doomed: list[Doomed] = field(default_factory=list)
-    """What all remove together now, because this one counts."""
 
 
 @dataclass
 class _Part:
-    """What one rank has written of a save, and those for whom it speaks.
+    """What one rank has written of a save, or why it could not."""
 
-    Of these ``parts`` has the indexes of their folders, and ``steps`` the steps that they have saved, once each.
-    """
-
-    steps: list[int]
+    step: int
     parts: dict[str, Facts] = field(default_factory=dict)
-    size: int = 0
     error: Optional[str] = None
     taken: bool = False
     finite: bool = True
-
-    def join(self, others: list[_Part]) -> None:
-        """Speak for others, too; of errors the first counts, and before any that another run has the checkpoints."""
-        for each in others:
-            self.steps = sorted({*self.steps, *each.steps})
-            self.parts.update(each.parts)
-            self.size += each.size
-            if each.error is not None and (self.error is None or (each.taken and not self.taken)):
-                self.error, self.finite = each.error, each.finite
-            self.taken = self.taken or each.taken
 
 
 class Saver:
@@ -114,8 +95,6 @@ class Saver:
     ) -> None:
         self._folder, self._ranks, self._channel, self._lock = folder, ranks, channel, lock
         self._saving, self._lead = saving, lead
-        self._tree = Tree(ranks.rank, ranks.world_size)
-        self._layout = layout_for(ranks.world_size)
         self._thread: Optional[threading.Thread] = None
         self._result: Optional[Saved] = None
         self._number = 0
@@ -174,7 +153,7 @@ class Saver:
         facts: Mapping[str, object],
         losses: Optional[Iterable[float]],
     ) -> Saved:
-        own = _Part([step])
+        own = _Part(step)
         path = step_folder(self._folder, step)
         try:
             snapshot.wait()
@@ -186,9 +165,7 @@ class Saver:
                 # What remains is the time to write one part. A successor that starts, trains up to this very
                 # step and commits it within that time would find its part replaced; its checksum tells.
                 self._check()
-                place = self._layout.place(name)
-                own.parts[place] = checkpoint.write_part(path, place, content)
-                own.size += own.parts[place]["bytes"]
+                own.parts[name] = checkpoint.write_part(path, name, content)
         except TakenOver as error:
             own.error, own.taken = str(error), True
         except Exception as error:
@@ -208,54 +185,31 @@ class Saver:
     def _agree(self, step: int, path: Path, own: _Part, facts: Mapping[str, object]) -> Saved:
         """Rank 0 hears what all have written, commits it or takes it back, and tells the others."""
         place = f"save/{self._number}"
-        whole = self._tree.pass_up(
-            own,
-            lambda rank: _Part(**self._heard(f"{place}/{rank}")),
-            lambda said: self._channel.put(f"{place}/{self._ranks.rank}", asdict(said)),
-            lambda span, mine, others: self._joined(path, span, mine, others),
-        )
-        if whole is None:
-            saved = replace(_read_saved(self._channel.get(f"{place}/result")), step=step)
-        else:
-            saved = self._judge(step, path, whole, facts)
-            if self._number > 1:
-                self._channel.drop(f"save/{self._number - 1}/result")
-            self._channel.put(f"{place}/result", asdict(saved))
-        if saved.doomed:
-            self._remove_together(saved.doomed, f"{place}/removed")
+        if not self._ranks.first:
+            self._channel.put(f"{place}/{self._ranks.rank}", asdict(own))
+            return Saved(**{**self._channel.get(f"{place}/result"), "step": step})
+        all_parts = [own]
+        for rank in range(1, self._ranks.world_size):
+            all_parts.append(_Part(**self._channel.get(f"{place}/{rank}")))
+            self._channel.drop(f"{place}/{rank}")
+        saved = self._judge(step, path, all_parts, facts)
+        if self._number > 1:
+            self._channel.drop(f"save/{self._number - 1}/result")
+        self._channel.put(f"{place}/result", asdict(saved))
         return saved
 
-    def _heard(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._channel.get(name)
-        self._channel.drop(name)
-        return found
-
-    def _joined(self, path: Path, span: int, own: _Part, others: list[_Part]) -> _Part:
-        """Return what this rank and those that it hears have written; where they share a folder, its index in place of that."""
-        own.join(others)
-        if own.error is not None or span not in self._layout.spans:
-            return own
-        folder = self._layout.folder(self._ranks.rank, span)
-        inside = {name: entry for name, entry in own.parts.items() if name.startswith(folder)}
-        own.parts = {name: entry for name, entry in own.parts.items() if name not in inside}
-        listed = {name[len(folder) :]: entry for name, entry in inside.items()}
-        try:
-            self._check()
-            own.parts[folder + INDEX] = checkpoint.write_index(path, folder + INDEX, listed)
-        except TakenOver as error:
-            own.error, own.taken = str(error), True
-        except Exception as error:
-            own.error = f"{self._ranks}: {_reason(error)}"
-        return own
-
-    def _judge(self, step: int, path: Path, whole: _Part, facts: Mapping[str, object]) -> Saved:
-        """Commit what all have written, or take it back (rank 0)."""
-        error, finite, taken, doomed = whole.error, whole.finite, whole.taken, list[Doomed]()
-        if error is None and whole.steps != [step]:
-            error = f"the ranks saved different steps: {', '.join(map(str, whole.steps))}"
+    def _judge(self, step: int, path: Path, written: list[_Part], facts: Mapping[str, object]) -> Saved:
+        """Commit what all have written, or take it back (rank 0); that another run has the checkpoints counts before all."""
+        failed = [each for each in written if each.error is not None]
+        first = next((each for each in failed if each.taken), next(iter(failed), written[0]))
+        error, taken, finite = first.error, first.taken, first.finite
+        steps = sorted({each.step for each in written})
+        if error is None and steps != [step]:
+            error = f"the ranks saved different steps: {', '.join(map(str, steps))}"
+        parts = {name: entry for each in written for name, entry in each.parts.items()}
         if error is None:
             try:
-                error = self._commit(step, whole.parts, facts, doomed)
+                error = self._commit(step, parts, facts)
             except TakenOver as refusal:
                 error, taken = str(refusal), True
         if taken:
@@ -263,14 +217,11 @@ class Saver:
         elif error is not None:
             self._take_back(path)
         lead = None if error is not None else self._lead(time.monotonic() - self._began)
-        return Saved(step, error, size=whole.size, lead=lead, taken=taken, finite=finite, doomed=doomed)
+        size = sum(entry["bytes"] for entry in parts.values())
+        return Saved(step, error, size=size, lead=lead, taken=taken, finite=finite)
 
-    def _commit(
-        self, step: int, parts: Mapping[str, Facts], facts: Mapping[str, object], doomed: list[Doomed]
-    ) -> Optional[str]:
-        """Let the new generation count, and those that are too old then no more; why it does not count."""
-        if self._layout.spans:
-            facts = {**facts, "ranks_per_folder": self._layout.fan}
+    def _commit(self, step: int, parts: Mapping[str, Facts], facts: Mapping[str, object]) -> Optional[str]:
+        """Let the new generation count, and remove those that are too old then; return why it does not count."""
         try:
             self._check()
             checkpoint.commit(self._folder, step, parts, facts)
@@ -281,57 +232,14 @@ class Saver:
         # From here on the new generation counts; what cannot be removed now can be later.
         with contextlib.suppress(OSError, TakenOver):  # the next save says it
             self._check()
-            checkpoint.prune(
-                self._folder, self._saving.keep, self._saving.keep_every, lambda old: self._doom(old, doomed)
-            )
+            checkpoint.prune(self._folder, self._saving.keep, self._saving.keep_every)
         return None
-
-    def _doom(self, path: Path, doomed: list[Doomed]) -> None:
-        if not self._layout.spans:
-            checkpoint.remove_generation(path)
-            return
-        found = checkpoint.doom(path)
-        if found is not None:
-            doomed.append(found)
-
-    def _remove_together(self, doomed: list[Doomed], place: str) -> None:
-        """Remove generations that count no more: who speaks for a folder's ranks one of their folders, rank 0 the rest."""
-        ranks, fan = self._ranks, self._tree.fan
-        if ranks.rank % fan:
-            return
-        with contextlib.suppress(OSError, TakenOver):  # the next start sweeps it
-            self._check()
-            for each in doomed:
-                each.remove_share(self._folder, ranks.rank, ranks.world_size, fan)
-        speakers = Tree(ranks.rank // fan, -(-ranks.world_size // fan), fan)
-
-        def joined(span: int, own: bool, _others: list[bool]) -> bool:
-            for each in doomed:
-                each.remove_outer(self._folder, ranks.rank, span * fan)
-            return own
-
-        done = speakers.pass_up(
-            True,
-            lambda number: bool(self._heard(f"{place}/{number}")),
-            lambda _said: self._channel.put(f"{place}/{speakers.rank}", True),
-            joined,
-        )
-        if done:
-            with contextlib.suppress(OSError, TakenOver):
-                self._check()
-                for each in doomed:
-                    shutil.rmtree(self._folder / each.name, ignore_errors=True)
 
     def _take_back(self, path: Path) -> None:
         """Remove what was written of a save that failed, but not what may be another run's by now."""
         with contextlib.suppress(OSError, TakenOver):  # the next start sweeps it
             self._check()
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _read_saved(said: Mapping[str, Any]) -> Saved:
-    doomed = [Doomed(name, Layout(*layout)) for name, layout in said["doomed"]]
-    return Saved(**{**said, "doomed": doomed})
 
 
 def _reason(error: Exception) -> str:

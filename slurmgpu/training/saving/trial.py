@@ -14,7 +14,6 @@ from ..errors import TakenOver, TrainingError
 from ..processes.group import Group
 from . import checkpoint
 from .checkpoint import Generation
-from .layout import Layout, layout_for
 from .snapshot import Snapshot
 
 __all__ = ["Cost", "try_saving"]
@@ -52,8 +51,6 @@ def try_saving(
         TrainingError: on every rank, where the state of one cannot be saved; the message names the part.
     """
     tried, snapshot = _Tried(), Snapshot()
-    layout = layout_for(group.ranks.world_size)
-    manifest = {"world_size": layout.world, "ranks_per_folder": layout.fan}
     began = time.perf_counter()
     try:
         check()
@@ -61,10 +58,10 @@ def try_saving(
         snapshot.finish()
         still = time.perf_counter() - began
         snapshot.wait()
-        facts = {name: checkpoint.write_part(path, layout.place(name), part) for name, part in copied.items()}
+        facts = {name: checkpoint.write_part(path, name, part) for name, part in copied.items()}
         tried = _Tried(sum(each["bytes"] for each in facts.values()), time.perf_counter() - began, still)
         for name in facts:
-            checkpoint.read(Generation(path, manifest), name)
+            checkpoint.read(Generation(path, {}), name)
     except TakenOver:
         raise
     except OSError as error:
@@ -73,7 +70,8 @@ def try_saving(
         named = str(error) if isinstance(error, TrainingError) else f"{type(error).__name__}: {error}"
         tried = tried._replace(failure=named)
     failure, trouble = group.first_of(tried.failure), group.first_of(tried.trouble)  # all have written
-    _remove(path, layout, group)
+    if group.ranks.first:
+        shutil.rmtree(path, ignore_errors=True)
     if failure is not None:
         raise TrainingError(
             f"{failure}\nfound by a save on trial after its first step: no checkpoint of this training could be written"
@@ -83,13 +81,3 @@ def try_saving(
     size = int(group.sum(torch.tensor(tried.size, device=group.device)))
     seconds, still = group.largest(tried.seconds, tried.still)
     return Cost(size, seconds, still), None
-
-
-def _remove(path: Path, layout: Layout, group: Group) -> None:
-    """Remove what all have written; who is the first in a folder of ranks that folder, rank 0 the rest."""
-    if layout.spans:
-        if group.ranks.rank % layout.fan == 0:
-            shutil.rmtree(path / layout.folder(group.ranks.rank, layout.fan), ignore_errors=True)
-        group.barrier()
-    if group.ranks.first:
-        shutil.rmtree(path, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 A signal handler sets a flag and returns. A thread on each rank looks at the flag and at the clock a few times a
 second, and tells the others' threads through the store. Then each thread draws a line that its own rank will not
-cross, a step ahead, and the furthest of these lines goes up a tree to rank 0, which publishes it: there all of them stop.
+cross, a step ahead, and rank 0 publishes the furthest of these lines: there all of them stop.
 All that a step pays is one comparison: no collective, no GPU.
 """
 
@@ -21,7 +21,6 @@ from ..errors import TrainingError
 from ..processes.group import Channel
 from ..processes.ranks import Ranks
 from ..processes.recorder import write_collectives
-from ..processes.tree import Tree
 
 __all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
 
@@ -50,7 +49,6 @@ class Watch:
     def __init__(self, ranks: Ranks, timeout: float, hang_timeout: Optional[float] = None) -> None:
         self._ranks, self._timeout, self.hang_timeout = ranks, timeout, hang_timeout
         self.channel = Channel(ranks, timeout)
-        self._tree = Tree(ranks.rank, ranks.world_size)
         self.step = 0
         self.beats = 0  # counts whatever is not a step and shows life
         self.paused = 0.0  # seconds that went into something other than steps
@@ -147,14 +145,12 @@ class Watch:
             if not self.channel.has("stop"):
                 return
             self._drawn = True
-            furthest = self._tree.pass_up(
-                self._draw(),
-                self._hear,
-                lambda line: self.channel.put(f"line/{self._ranks.rank}", line),
-                lambda _span, own, others: max([own, *others]),
-            )
-            if furthest is not None:
-                self.channel.put("stop-at", furthest)
+            line = self._draw()
+            if self._ranks.first:
+                others = [self._hear(rank) for rank in range(1, self._ranks.world_size)]
+                self.channel.put("stop-at", max([line, *others]))
+            else:
+                self.channel.put(f"line/{self._ranks.rank}", line)
         if not self._comes("stop-at", max(_LOOK, self._ranks.world_size * _REQUEST)):
             return
         self.reason = str(self.channel.get("stop"))
@@ -162,7 +158,7 @@ class Watch:
         self.line = self._stop_at
 
     def _hear(self, rank: int) -> int:
-        """Return the furthest line of a rank and those for whom it speaks."""
+        """Return the line of a rank."""
         if not self._comes(f"line/{rank}", _LOOK):
             raise TrainingError("the watch is over")
         return int(self.channel.get(f"line/{rank}"))

@@ -11,9 +11,8 @@ import torch
 
 from ..errors import TrainingError
 from ..files import read_json
-from ..formats.checkpoint import MANIFEST, listed_parts, sha256
+from ..formats.checkpoint import MANIFEST, sha256
 from ..names import plain_names
-from ..saving.layout import layout_of
 from ..saving.pieces import Pieces, is_note, ranks_of
 from ..versions import with_versions
 from . import safetensors
@@ -123,11 +122,9 @@ def _one_file(path: Path) -> Mapping[object, object]:
 def _require_intact(path: Path, name: str) -> None:
     """A checkpoint says what the files beside this one are; one that is not as it was is not to begin with."""
     manifest = read_json(path.with_name(MANIFEST))
-    known, place = manifest.get("parts", {}), layout_of(manifest).place(name) if manifest else name
-    if known and "/" in place:
-        known = dict(listed_parts(path.parent, known))
-    entry = known.get(place) if isinstance(known, dict) else None
-    if isinstance(entry, dict) and entry.get("sha256") != sha256(path.parent / place):
+    known = manifest.get("parts", {})
+    entry = known.get(name) if isinstance(known, dict) else None
+    if isinstance(entry, dict) and entry.get("sha256") != sha256(path.parent / name):
         raise ValueError("it differs from its SHA-256 in manifest.json: the checkpoint is damaged")
 
 
