@@ -677,7 +677,7 @@ def keep(result: dict[str, Any], given: argparse.Namespace) -> None:
 
 def preload(strategy: str) -> None:
     """Load here what each rank would load for itself, which takes longer than its training."""
-    importlib.import_module("slurmgpu.training.run")
+    importlib.import_module("slurmgpu.training.trainer")
     if strategy != "ddp":
         for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"):
             with contextlib.suppress(ImportError):  # an older torch has not all of them

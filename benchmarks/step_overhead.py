@@ -209,8 +209,8 @@ def entrypoint(folder: Path, note: Callable[[], None]) -> None:
     from slurmgpu.training.formats.settings import TRAIN_SCHEMA
     from slurmgpu.training.processes.group import Group
     from slurmgpu.training.processes.ranks import Ranks
-    from slurmgpu.training.run import train
     from slurmgpu.training.settings import parse
+    from slurmgpu.training.trainer import train
 
     text = TASK.replace("        x, y = batch\n", "        note()\n        x, y = batch\n")
     (folder / "mlp_task.py").write_text("from mlp_note import note\n" + text)

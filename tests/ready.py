@@ -31,7 +31,7 @@ __all__ = ["free_port", "run", "slurmgpu", "start"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_WITH_TORCH = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.run")
+_WITH_TORCH = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.trainer")
 _READ_EARLY = (
     "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG",
 )  # fmt: skip

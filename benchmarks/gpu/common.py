@@ -60,8 +60,8 @@ def train_here(
     """Train in this process and thread until the end, or until the hook has had enough; what it says is dropped."""
     from slurmgpu.training.processes.group import join
     from slurmgpu.training.processes.ranks import Ranks
-    from slurmgpu.training.run import train
     from slurmgpu.training.settings import parse
+    from slurmgpu.training.trainer import train
 
     folder.mkdir(parents=True, exist_ok=True)
     gpu_hook.at_loss = at_loss

@@ -106,7 +106,7 @@ JOBS = [
          source="sacct"),
 ]  # fmt: skip
 LOG = "epoch {epoch}/9  step {step}/9000  loss {loss:.4g}  2,310 samples/s  3.4 h left"
-"""A line of a training's log, as slurmgpu/training/loop.py prints it."""
+"""A line of a training's log, as slurmgpu/training/trainer.py prints it."""
 
 
 def _plan() -> Plan:

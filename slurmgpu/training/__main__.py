@@ -103,18 +103,18 @@ def _run(
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import comparing, run
+    from . import comparing, trainer
     from .processes import given, group
 
     values = settings.load(settings_file)
-    run.check_strategy(values, ranks.world_size)
+    trainer.check_strategy(values, ranks.world_size)
     if values.device != "cpu":
         given.check(ranks, environment, _say, how_on_cpu="train.device: cpu", one_each=True)
     with group.join(ranks, values.timeout, values.device) as joined:
         if ranks.first and settings_file.parent == run_dir:
             with contextlib.suppress(OSError, ValueError):  # the next start does it
                 settings.complete(settings_file, values)
-        run.train(values, run_dir, joined, environment, signals, advice)
+        trainer.train(values, run_dir, joined, environment, signals, advice)
         if environment.get("SLURMGPU_COMPARE"):
             joined.on_first(lambda: comparing.compare_as_asked(run_dir))
 

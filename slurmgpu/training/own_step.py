@@ -46,6 +46,8 @@ class OwnStep(Step):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._idle: Optional[set[str]] = {each.name for each in self._driven}
+        self._call_answer: Callable[..., Any] = self._answer
+        self._call_apply: Callable[[Driven, int], None] = self._apply
 
     def remark(self) -> Optional[str]:
         """Return which optimizers no update has named since the start; said once."""
@@ -79,19 +81,16 @@ class OwnStep(Step):
         if self._average_weights is not None and self._moved:
             self._average_weights()
 
-    def mark(self, phases: Phases) -> Callable[[], None]:
+    def mark(self, phases: Phases) -> None:
         """Tell what a step is at; the time of a loss is that of its forward pass."""
-        each = Each(self.batches, phases, "data")
-        self.batches = each
-        self._answer = phases.during("forward", self._answer, then="backward")  # type: ignore[method-assign]
-        self._apply = phases.during("optimizer", self._apply)  # type: ignore[method-assign]
+        self.batches = Each(self.batches, phases, "data")
+        self._call_answer = phases.during("forward", self._answer, then="backward")
+        self._call_apply = phases.during("optimizer", self._apply)
 
-        def end() -> None:
-            if self.batches is each:
-                self.batches = each.inner
-            del self._answer, self._apply
-
-        return end
+    def unmark(self) -> None:
+        """Take steps as before ``mark``."""
+        super().unmark()
+        self._call_answer, self._call_apply = self._answer, self._apply
 
     def _update_by(self, name: str, loss: Loss, batches: Optional[Iterable[object]] = None) -> None:
         """Update the parameters of one optimizer: backward passes, gradients averaged over ranks, clipping, its step.
@@ -125,7 +124,7 @@ class OwnStep(Step):
         self._average(optimizer)
         if counts:
             self._divide_by(sum_of(counts, self.group), optimizer)
-        self._apply(optimizer, own)
+        self._call_apply(optimizer, own)
 
     def _named(self, name: str) -> Driven:
         for each in self._driven:
@@ -142,7 +141,7 @@ class OwnStep(Step):
 
     def _backward_of(self, optimizer: Driven, loss: Loss, each: _Round) -> Optional[Scalar]:
         """Forward and backward pass of a micro-batch; what the loss is a sum over, if it is one."""
-        answer = self._answer(loss, each.batch)
+        answer = self._call_answer(loss, each.batch)
         value, counted, own = self.task.checked_loss(answer)
         if not value.requires_grad:
             self.task.refuse_constant(value)

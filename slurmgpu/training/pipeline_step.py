@@ -54,7 +54,7 @@ class PipelineStep(Step):
             if staged.last and len(meter.counts) - known != own:
                 self.task.refuse_mixed()
             self._weigh_by_count(own, size)
-        self._update(rounds)
+        self._call_update(rounds)
 
     def _back(self, value: torch.Tensor) -> None:
         """The backward pass comes when its turn is."""

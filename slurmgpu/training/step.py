@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -76,6 +76,9 @@ class Step:
         wrapped, precision = trained.wrapped, trained.precision
         self._ddp = shared_by(wrapped)
         self._loss = task.raw_loss
+        # What a step calls: in phases while a profile looks on.
+        self._call_loss: Callable[..., Any] = self._loss
+        self._call_update: Callable[[list[tuple[float, int]]], None] = self._update
         self._autocast = None if settings.precision == "fp32" else precision.autocast
         self._trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
         self._micro = micro_batch(settings, self.group.data.world_size)
@@ -101,20 +104,17 @@ class Step:
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = self._rounds(self._batch)
 
-    def mark(self, phases: Phases) -> Callable[[], None]:
-        """Tell what a step is at, from now on; until what this returns is called, which leaves a step as it was."""
-        loss, each = self._loss, Each(self.batches, phases, "data")
-        self.batches = each
-        self._loss = phases.during("forward", loss, then="backward")
-        self._update = phases.during("optimizer", self._update)  # type: ignore[method-assign]
+    def mark(self, phases: Phases) -> None:
+        """Tell what a step is at, until ``unmark``."""
+        self.batches = Each(self.batches, phases, "data")
+        self._call_loss = phases.during("forward", self._loss, then="backward")
+        self._call_update = phases.during("optimizer", self._update)
 
-        def end() -> None:
-            if self.batches is each:
-                self.batches = each.inner
-            self._loss = loss
-            del self._update
-
-        return end
+    def unmark(self) -> None:
+        """Take steps as before ``mark``."""
+        if isinstance(self.batches, Each):
+            self.batches = self.batches.inner
+        self._call_loss, self._call_update = self._loss, self._update
 
     def forget_gradients(self) -> None:
         """Drop what an evaluation or a callback has left: no checkpoint has it, and the next step would add to it."""
@@ -152,17 +152,17 @@ class Step:
             if len(meter.counts) - known != _own(rounds):
                 self.task.refuse_mixed()
             self._weigh_by_count(_own(rounds), size)
-        self._update(rounds)
+        self._call_update(rounds)
 
     def _backward(self, batch: object, weight: float, samples: int, size: int) -> None:
         timer = self._timer
         if timer is not None:
             timer.begin()
         if self._autocast is None:
-            answer = self._loss(self.wrapped, batch)
+            answer = self._call_loss(self.wrapped, batch)
         else:
             with self._autocast():
-                answer = self._loss(self.wrapped, batch)
+                answer = self._call_loss(self.wrapped, batch)
         if timer is not None:
             timer.end()
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:

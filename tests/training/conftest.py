@@ -20,9 +20,9 @@ from slurmgpu.training import files
 from slurmgpu.training.formats.settings import TRAIN_SCHEMA
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.run import train
 from slurmgpu.training.saving.pieces import Pieces
 from slurmgpu.training.settings import load
+from slurmgpu.training.trainer import train
 from tests import ready
 from tests.ready import free_port
 

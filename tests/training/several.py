@@ -14,8 +14,8 @@ import torch.distributed as dist
 from slurmgpu.training.processes import group as groups
 from slurmgpu.training.processes.meeting import connect
 from slurmgpu.training.processes.ranks import from_environment
-from slurmgpu.training.run import train
 from slurmgpu.training.settings import load
+from slurmgpu.training.trainer import train
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from slurmgpu.training import files, run
+from slurmgpu.training import files, trainer
 from slurmgpu.training.processes.group import Channel
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
@@ -141,7 +141,7 @@ class Unsaved(Line):
     """No checkpoint can be written, and the last one is not tried for long."""
 
     def model(self, cfg):
-        files._sync, run._PATIENCE = self.full, (0.0,)
+        files._sync, trainer._PATIENCE = self.full, (0.0,)
         return super().model(cfg)
 
     @staticmethod

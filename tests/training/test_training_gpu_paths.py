@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from slurmgpu.training.build import Training
 from slurmgpu.training.evaluation import Evaluation
-from slurmgpu.training.loop import Loop
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import randomness
@@ -19,6 +19,7 @@ from slurmgpu.training.session import Session
 from slurmgpu.training.settings import Config, Settings
 from slurmgpu.training.setup import make_model, spread
 from slurmgpu.training.task import Task
+from slurmgpu.training.trainer import Trainer
 from slurmgpu.training.watching.pace import Pace
 
 from .conftest import RunFolder
@@ -74,7 +75,7 @@ def test_replicas_in_threads_compute_in_the_precision_asked_for() -> None:
 
 def test_late_lines_of_a_gpu_come_before_a_save(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resume from it does not write them again."""
-    monkeypatch.setattr(Loop, "writes_late", True)
+    monkeypatch.setattr(Trainer, "_writes_late", True)
     found: dict[int, list[int]] = {}
     save = Session.save
 
@@ -91,7 +92,7 @@ def test_late_lines_of_a_gpu_come_before_a_save(run: RunFolder, monkeypatch: pyt
 
 def test_a_late_line_of_a_gpu_is_of_its_own_interval(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line, too; and what the GPU does in an evaluation is none of it."""
-    monkeypatch.setattr(Loop, "writes_late", True)
+    monkeypatch.setattr(Trainer, "_writes_late", True)
     monkeypatch.setattr(Pace, "values", lambda self, _seconds: {"slowest_rank": self._watch.step})
     evaluating: list[bool] = []
 
@@ -99,9 +100,9 @@ def test_a_late_line_of_a_gpu_is_of_its_own_interval(run: RunFolder, monkeypatch
         evaluating.append(loops[0].gauges.paused)
         return evaluate(self, model)
 
-    loops: list[Loop] = []
-    connect, evaluate = Loop.connect, Evaluation.run
-    monkeypatch.setattr(Loop, "connect", lambda self: (loops.append(self), connect(self)))
+    loops: list[Training] = []
+    connect, evaluate = Training.connect, Evaluation.run
+    monkeypatch.setattr(Training, "connect", lambda self: (loops.append(self), connect(self)))
     monkeypatch.setattr(Evaluation, "run", look)
     run.write("Counted", **{**SETTINGS, "log_every": 3})
     run.here()

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from slurmgpu.training.formats.metrics import MetricsRow, metrics_line
-from slurmgpu.training.run import _Run
+from slurmgpu.training.trainer import Trainer
 from slurmgpu.training.watching import gauges, meter
 from slurmgpu.training.watching.gauges import PEAKS, Utilisation, peak_flops, peak_memory
 from slurmgpu.training.watching.lost import account
@@ -83,13 +83,13 @@ def test_the_parts_of_a_step_add_up(run: RunFolder) -> None:
 def test_what_precedes_the_first_step_is_not_in_one(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that meet, trackers that log in: half an hour by this clock, at both starts."""
     ahead = [0.0]
-    announce = _Run._announce
+    announce = Trainer._announce
 
-    def slowly(self: _Run) -> None:
+    def slowly(self: Trainer) -> None:
         ahead[0] += 1800
         announce(self)
 
-    monkeypatch.setattr(_Run, "_announce", slowly)
+    monkeypatch.setattr(Trainer, "_announce", slowly)
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + ahead[0])
     monkeypatch.setattr(meter, "time", clock)
     run.write(epochs=2, batch_size=20, log_every=2)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import run as run_module
+from slurmgpu.training import trainer
 from slurmgpu.training.errors import NotFinite, TrainingError
 from slurmgpu.training.saving import replicas
 from slurmgpu.training.saving.replicas import neighbour
@@ -100,7 +100,7 @@ def newest_of(run: RunFolder, node: Path) -> int:
     before = {path: path.read_bytes() for path in [*kept(node), run.path / "checkpoints" / "replicas.json"]}
     with contextlib.suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
         patch.setattr(replicas.Replicas, "begin", lambda *_given: None)
-        patch.setattr(run_module._Run, "train", _interrupt)
+        patch.setattr(trainer.Trainer, "train", _interrupt)
         run.here(NODE=str(node))
     for path, data in before.items():
         path.write_bytes(data)

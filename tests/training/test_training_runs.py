@@ -510,7 +510,7 @@ def test_a_full_disk_costs_checkpoints_and_not_the_training(
 def test_the_last_save_is_tried_four_times(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("slurmgpu.training.run._PATIENCE", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("slurmgpu.training.trainer._PATIENCE", (0.0, 0.0, 0.0))
     run.write("Line", batch_size=20, sanity=False)
     run.here()
     assert capsys.readouterr().out.count("warning: checkpoint of step 5 failed") == 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed.fsdp
 
-from slurmgpu.training import run
+from slurmgpu.training import trainer
 from slurmgpu.training.errors import SettingsError
 from slurmgpu.training.formats.settings import NOT_INTERLEAVED, TRAIN_SCHEMA
 from slurmgpu.training.settings import Config, Settings, load, micro_batch, parse
@@ -259,7 +259,7 @@ def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
     values: dict[str, Any], world_size: int, message: str
 ) -> None:
     with pytest.raises(SettingsError):
-        run.check_strategy(Settings("task.py:T", **values), world_size)
+        trainer.check_strategy(Settings("task.py:T", **values), world_size)
     with pytest.raises(PlanError, match=message) as planned:
         TrainSettings(task="task.py:T", **values).require_processes(world_size)
     assert planned.value.hint
@@ -270,7 +270,7 @@ def test_what_the_entrypoint_would_refuse_is_refused_before_the_job_waits(
 def test_what_the_entrypoint_takes_is_planned(values: dict[str, Any], world_size: int) -> None:
     TrainSettings(task="task.py:T", **values).require_processes(world_size)
     if values["strategy"] != "fsdp2" or hasattr(torch.distributed.fsdp, "fully_shard"):
-        run.check_strategy(Settings("task.py:T", **values), world_size)
+        trainer.check_strategy(Settings("task.py:T", **values), world_size)
 
 
 @twin

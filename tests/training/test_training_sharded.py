@@ -23,13 +23,13 @@ from slurmgpu.training.fitting.memory import Budget
 from slurmgpu.training.fitting.trial import Trial
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.run import check_strategy
 from slurmgpu.training.saving import pieces
 from slurmgpu.training.saving.pieces import Pieces, own_region
 from slurmgpu.training.settings import Settings
 from slurmgpu.training.sharding import fully, layers, pipeline
 from slurmgpu.training.sharding.local import local
 from slurmgpu.training.task import load as load_task
+from slurmgpu.training.trainer import check_strategy
 from slurmgpu.training.weights.reading import read_state
 
 from . import small
@@ -201,7 +201,7 @@ def test_a_try_of_one_process_has_as_much_of_a_model_as_one_of_many(tmp_path: Pa
     trial = Trial(settings, torch.device("cpu"), Budget("CPU", 1 << 40, 1 << 40), 4, tmp_path)
     try:
         assert trial.step(2, 1) > 0
-        assert local(next(trial.loop.model.parameters())).shape == (2, 3)
+        assert local(next(trial.training.model.parameters())).shape == (2, 3)
         states = trial.loop.optimizer.state.values()  # type: ignore[union-attr]
         assert local(next(iter(states))["exp_avg"]).shape == (2, 3)
     finally:

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
-from ..loop import Loop
+from ..build import Training
 from ..processes.group import Group
 from ..processes.ranks import Ranks
 from ..saving.saver import Saving
@@ -28,7 +28,6 @@ from ..session import Limits, Session
 from ..settings import Settings
 from ..task import load
 from ..watching.console import Console
-from ..watching.metrics import Metrics
 from .memory import Budget, memory_of, ran_out
 
 __all__ = ["Trial", "main"]
@@ -62,43 +61,45 @@ class Trial:
             folder, self.group, {}, Console(speaks=False), Saving(), Limits(hang_timeout=None)
         )
         task = load(settings.task)
-        self.loop = Loop(task, self.settings, self.session, Metrics(None, 0), None)
+        self.training = Training(task, self.settings, self.session)
         self._kept: list[torch.Tensor] = []
         self._begun = False
 
     def step(self, size: int, rounds: int) -> int:
         """Take steps of so many samples at a time, ``rounds`` times each, until the peak stays; the bytes at the peak."""
-        loop = self.loop
-        loop.settings = replace(self.settings, batch_size=size * rounds, accumulate=rounds, micro_batch=size)
-        loop.micro = size
+        training = self.training
+        training.settings = replace(
+            self.settings, batch_size=size * rounds, accumulate=rounds, micro_batch=size
+        )
+        training.micro = size
         self.memory.begin()
         try:
-            loop.connect()
-            loop.wrapped.train()
+            training.connect()
+            training.wrapped.train()
             if not self._begun:
                 self._begin(size * rounds)
-            loop.step.take(size * rounds)
+            training.step.take(size * rounds)
             peak = self.memory.peak()
             for _ in range(_AGAIN if self.group.device.type == "cpu" else 0):
-                loop.step.take(size * rounds)
+                training.step.take(size * rounds)
                 before, peak = peak, self.memory.peak()
                 if peak == before:
                     break
             return peak
         finally:
-            loop.optimizer.zero_grad(set_to_none=True)
-            loop.step.batches = iter(())
-            loop.meter.start()
+            training.optimizer.zero_grad(set_to_none=True)
+            training.step.batches = iter(())
+            training.meter.start()
 
     def _begin(self, samples: int) -> None:
         """The first steps, with which the optimizer gets its state, and what a training keeps beside it."""
-        loop = self.loop
-        for _ in range(_SCALED if loop.precision.scaler is not None else 1):
-            loop.step.take(samples)
+        training = self.training
+        for _ in range(_SCALED if training.precision.scaler is not None else 1):
+            training.step.take(samples)
         self._begun = True
         if self.group.device.type == "cpu":  # a save copies what it writes, beside the steps
-            average = {} if loop.average is None else loop.average.state_dict()
-            states = loop.model.state_dict(), loop.optimizer.state_dict(), average
+            average = {} if training.average is None else training.average.state_dict()
+            states = training.model.state_dict(), training.optimizer.state_dict(), average
             copies = [each.clone() for each in _tensors(states)]
             self._kept += copies
             _saver()
@@ -106,7 +107,7 @@ class Trial:
     def evaluate(self, size: int) -> int:
         """Evaluate the first batch of so many samples; the bytes at the peak."""
         self.memory.begin()
-        self.loop.evaluation.try_out(self.loop.model, size)
+        self.training.evaluation.try_out(self.training.model, size)
         return self.memory.peak()
 
 
@@ -147,7 +148,7 @@ def _answer(trial: Trial, request: dict[str, Any]) -> dict[str, object]:
     try:
         peak = trial.step(size, rounds) if rounds else trial.evaluate(size)
     except Exception as error:
-        trial.loop.optimizer.zero_grad(set_to_none=True)
+        trial.training.optimizer.zero_grad(set_to_none=True)
         if ran_out(error):
             return {"fits": False, "peak": None}
         traceback.print_exc()
@@ -179,7 +180,7 @@ def main(answers: TextIO) -> None:
     try:
         settings, budget = Settings(**first["settings"]), Budget(*first["budget"])
         trial = Trial(settings, device, budget, first["world_size"], Path(first["folder"]))
-        about: dict[str, object] = {"tests": bool(trial.loop.evaluation), "budget": trial.memory.bytes}
+        about: dict[str, object] = {"tests": bool(trial.training.evaluation), "budget": trial.memory.bytes}
     except Exception as error:
         traceback.print_exc()
         about = {"fits": False} if ran_out(error) else {"error": f"{type(error).__name__}: {error}"}

@@ -52,8 +52,7 @@ class Metrics:
         self._rest = b""  # of a line that a full disk cut off
         self._lock = threading.Lock()
         self._lines: list[tuple[float, str, int, Values]] = []
-        self.holds = False
-        """Whether lines of steps wait for ``release``: until a kill can no longer cost the step."""
+        self._holds = False
         self._waiting: list[tuple[float, str, int, Values]] = []
         self._written = 0.0
         self._file: Optional[int] = None
@@ -68,7 +67,7 @@ class Metrics:
         """Append one line; a number that is not finite becomes null, because JSON has none."""
         if self._file is None:
             return
-        if kind == "train" and self.holds:
+        if kind == "train" and self._holds:
             self._waiting.append((time.time(), kind, step, values))
             return
         with self._lock:
@@ -77,6 +76,10 @@ class Metrics:
             self.flush()
         else:
             self.flush_held()
+
+    def hold(self) -> None:
+        """Let lines of steps wait for ``release``: until a kill can no longer cost the step."""
+        self._holds = True
 
     def waiting(self) -> list[str]:
         """Return the lines that wait, as they will be written."""

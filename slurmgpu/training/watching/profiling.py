@@ -41,7 +41,9 @@ _ALLOCATIONS = 200_000  # of a memory snapshot, the newest
 _MOST_TEXT = 1 << 28  # characters of a trace that a training reads itself: some seconds
 
 
-def begin(step: Step, session: Session, last_step: int, phases: Phases) -> Optional[Profile]:
+def begin(
+    step: Step, take: Callable[[int], None], session: Session, last_step: int, phases: Phases
+) -> Optional[Profile]:
     """A profile for the steps of this start; None when none is asked for, an earlier one is there, or steps are too few."""
     folder, settings = session.run_dir / "profile", step.settings
     if not settings.profile:
@@ -52,7 +54,7 @@ def begin(step: Step, session: Session, last_step: int, phases: Phases) -> Optio
         return None
     if settings.profile_snapshot and session.group.device.type != "cuda":
         session.console.say("note: profile_snapshot does nothing on CPUs")
-    found, left = Profile(step, session, phases), last_step - session.watch.step
+    found, left = Profile(step, take, session, phases), last_step - session.watch.step
     if found.needs > left:
         session.console.say(
             f"note: no profile: it takes {found.needs} steps (profile_after {settings.profile_after} + 2 x "
@@ -63,10 +65,10 @@ def begin(step: Step, session: Session, last_step: int, phases: Phases) -> Optio
 
 
 class Profile:
-    """One rank's profile; ``take`` stands in for the step's until it is ``through``, and ``on_end`` is called then."""
+    """One rank's profile; its ``take`` stands in for the one that it is given until it is ``through``."""
 
-    def __init__(self, step: Step, session: Session, phases: Phases) -> None:
-        self._step, self._session, self._folder = step, session, session.run_dir / "profile"
+    def __init__(self, step: Step, take: Callable[[int], None], session: Session, phases: Phases) -> None:
+        self._step, self._take, self._session, self._folder = step, take, session, session.run_dir / "profile"
         self._phases = phases
         self._device, self._rank = session.group.device, session.group.ranks.rank
         self._on_gpu = self._device.type == "cuda"
@@ -77,7 +79,6 @@ class Profile:
         self._queued: list[Waited] = []  # before and after the timed steps, and the recorded ones
         self._first = session.watch.step + 1
         self._profiler: Optional[profile] = None
-        self.on_end: Callable[[], None] = lambda: None
 
     @property
     def needs(self) -> int:
@@ -98,7 +99,7 @@ class Profile:
             self._queued.append(waited())
         if self._taken == self._after + self._steps:
             self._start()
-        self._step.take(size)
+        self._take(size)
         self._taken += 1
         if self._profiler is not None:
             _quietly(self._profiler.step)
@@ -141,7 +142,6 @@ class Profile:
                 f"profile of steps {last - self._steps + 1} to {last} written to {self._folder.name}/"
             )
         self._profiler = None
-        self.on_end()
         self._session.watch.beats += 1
         self._tell(self._session.group.gather(measured))  # all ranks are here, after the same step
         self._step.meter.pause(time.perf_counter() - began)
@@ -223,7 +223,6 @@ class Profile:
             if self._snapshot:
                 torch.cuda.memory._record_memory_history(enabled=None)
         if not self.through:
-            self.on_end()
             self._session.console.say(
                 "note: stopped before the profile was complete; the next start makes it"
             )

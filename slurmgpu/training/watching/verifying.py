@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from ..build import Training
 from ..errors import Mismatch, TrainingError
 from ..generators import put_back as put_generators_back
 from ..generators import states_of
@@ -20,6 +21,7 @@ from ..optimizers import by_name
 from ..saving import randomness
 from ..saving.snapshot import plain_state
 from ..sharding.local import is_sharded, local
+from .metrics import Metrics
 
 __all__ = ["Verifier", "first_wrong"]
 
@@ -93,10 +95,10 @@ class _State:
     It is put back in place, and not by ``load_state_dict``: an optimizer's would give a state the precision of its parameter.
     """
 
-    def __init__(self, loop: Any) -> None:
-        self._loop = loop
-        self._random = randomness.capture(loop.group.device)
-        self._generators = loop.generators()
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._random = randomness.capture(training.group.device)
+        self._generators = training.generators()
         self._states = states_of(self._generators)
         self._tensors = [(each, _kept(each)) for each in self._of_model()]
         self._optimizers = [
@@ -108,24 +110,24 @@ class _State:
                     for group in each.param_groups
                 ],
             )
-            for each in by_name(loop.optimizer).values()
+            for each in by_name(training.optimizer).values()
         ]
         self._others = [
             (part, _kept(plain_state(part)))
-            for part in (loop.schedule, loop.precision.scaler, loop.average)
+            for part in (training.schedule, training.precision.scaler, training.average)
             if part is not None
         ]
-        self._task = None if loop.task.own is None else _kept(loop.task.state())
-        self._meter = loop.meter.mark()
+        self._task = None if training.task.own is None else _kept(training.task.state())
+        self._meter = training.meter.mark()
 
     def _of_model(self) -> Iterator[torch.Tensor]:
-        model = self._loop.model
+        model = self._training.model
         yield from (each for each in (*model.parameters(), *model.buffers()) if not each.is_meta)
 
     @torch.no_grad()
     def put_back(self) -> None:
         """Let everything be as it was."""
-        loop = self._loop
+        training = self._training
         for tensor, piece in self._tensors:
             now = local(tensor).detach()
             was = piece.kept.to(now.device)
@@ -146,10 +148,10 @@ class _State:
         for part, kept in self._others:
             part.load_state_dict(_again(kept))
         if self._task is not None:
-            loop.task.own.load_state_dict(_again(self._task))
-        loop.meter.go_back(self._meter)
+            training.task.own.load_state_dict(_again(self._task))
+        training.meter.go_back(self._meter)
         put_generators_back(self._generators, self._states)
-        randomness.restore(self._random, loop.group.device)  # last: what comes before may draw
+        randomness.restore(self._random, training.group.device)  # last: what comes before may draw
 
 
 class Verifier:
@@ -158,8 +160,8 @@ class Verifier:
     ``mismatch`` is the error to stop with, after a step that was wrong.
     """
 
-    def __init__(self, loop: Any, record: Callable[[int], dict[str, Any]]) -> None:
-        self._loop, self._record = loop, record
+    def __init__(self, training: Training, metrics: Metrics, record: Callable[[int], dict[str, Any]]) -> None:
+        self._training, self._metrics, self._record = training, metrics, record
         self._through = False
         self.mismatch: Optional[Mismatch] = None
 
@@ -167,8 +169,8 @@ class Verifier:
         """Return a step, verified; its checksums."""
         if self._through:
             return self._record(size)
-        loop, step = self._loop, self._loop.step
-        state, batches = _State(loop), step.batches
+        training, step = self._training, self._training.step
+        state, batches = _State(training), step.batches
         copies: list[object] = []
         try:
             step.batches = _copied(batches, copies)
@@ -178,26 +180,26 @@ class Verifier:
                 state.put_back()
                 step.batches = iter(copy.deepcopy(copies))
                 found.append(self._record(size))
-                if len(found) == 2 and not any(loop.group.gather(_marks(found[0]) != _marks(found[1]))):
+                if len(found) == 2 and not any(training.group.gather(_marks(found[0]) != _marks(found[1]))):
                     break
         finally:
             step.batches = batches
         if len(found) > 2:
-            self._judge(loop.position.step + 1, found)
+            self._judge(training.position.step + 1, found)
         seconds = time.perf_counter() - began
-        loop.meter.pause(seconds)
-        loop.watch.paused += seconds
+        training.meter.pause(seconds)
+        training.watch.paused += seconds
         return found[-1]
 
     def _judge(self, step: int, found: list[dict[str, Any]]) -> None:
         """Say which of three was wrong, or that they say nothing."""
-        loop = self._loop
-        everyone = loop.group.gather((loop.group.ranks.host, [_marks(each) for each in found]))
+        training = self._training
+        everyone = training.group.gather((training.group.ranks.host, [_marks(each) for each in found]))
         first, second, third = zip(*(marks for _, marks in everyone))
-        strategy = loop.settings.strategy
+        strategy = training.settings.strategy
         if second != third and first != third:
             self._through = True
-            loop.console.say(
+            training.console.say(
                 f"warning: step {step} was taken three times from the same state, and is another one each time: the training "
                 "does not repeat itself bit for bit, or a device computes at random; no more steps are verified. On a GPU "
                 "set deterministic: true; what the task keeps beside the model belongs into its state_dict()"
@@ -210,13 +212,15 @@ class Verifier:
         if ranks is not None:
             who = "on " + ", ".join(f"rank {rank} ({everyone[rank][0]})" for rank in ranks)
         text = f"step {step} was computed wrong {who}: of three times, once its {what} were others"
-        loop.metrics.write("mismatch", step, {"what": what, "ranks": ranks})
-        on_gpu = loop.group.device.type == "cuda"
-        if loop.settings.mismatch == "stop" and (loop.settings.deterministic or not on_gpu):
+        self._metrics.write("mismatch", step, {"what": what, "ranks": ranks})
+        on_gpu = training.group.device.type == "cuda"
+        if training.settings.mismatch == "stop" and (training.settings.deterministic or not on_gpu):
             self.mismatch = Mismatch(text, step)
             return
         noise = " (without deterministic: true, a GPU may do so and be sound)" if on_gpu else ""
-        loop.console.say(f"warning: {text}{noise}; the training goes on with what two of the three agree on")
+        training.console.say(
+            f"warning: {text}{noise}; the training goes on with what two of the three agree on"
+        )
 
 
 def _marks(values: Mapping[str, Any]) -> dict[str, str]:
