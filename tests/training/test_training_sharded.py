@@ -202,7 +202,7 @@ def test_a_try_of_one_process_has_as_much_of_a_model_as_one_of_many(tmp_path: Pa
     try:
         assert trial.step(2, 1) > 0
         assert local(next(trial.training.model.parameters())).shape == (2, 3)
-        states = trial.loop.optimizer.state.values()  # type: ignore[union-attr]
+        states = trial.training.optimizer.state.values()  # type: ignore[union-attr]
         assert local(next(iter(states))["exp_avg"]).shape == (2, 3)
     finally:
         trial.session.close()
