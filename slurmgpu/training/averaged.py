@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from .export import AVERAGE
+from .formats.checkpoint import AVERAGE
 from .sharding.local import is_sharded, local, settle
 
 __all__ = ["Average"]

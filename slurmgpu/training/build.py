@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 
@@ -29,27 +29,28 @@ from .optimizers import (
 )
 from .order import Order, Share, mix, shares
 from .orders import make_order
-from .own_step import OwnStep
-from .pipeline_step import PipelineStep
 from .precision import Precision
 from .processes.ranks import cpu_model
 from .saving.randomness import seed_all
 from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
-from .setup import make_model, set_backends, spread
-from .sharding import fully, layers, pipeline
+from .setup import has_pieces, has_stages, make_model, set_backends, spread
 from .sharding.local import settle
-from .sharding.meta_init import MetaInit
 from .step import Step, Trained, means, put_back
-from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
 from .watching.gauges import Gauges
 from .watching.meter import Meter
 from .watching.pace import Pace, forward_timer
-from .weights.loading import load_pretrained, load_pretrained_cut
+
+if TYPE_CHECKING:
+    from .sharding.meta_init import MetaInit
+    from .sharding.pipeline import Staged
+    from .streams import Stream
 
 __all__ = ["Position", "Training"]
+
+_ENDLESS = 1 << 62  # samples of an epoch that never ends: a stream's
 
 _FIRST_SAMPLES = 8  # of each rank, in the metrics of a start
 
@@ -85,7 +86,7 @@ class Training:
         cfg = Config(settings)
         set_backends(settings)
         seed_all(settings.seed)
-        self.staged: Optional[pipeline.Staged] = None
+        self.staged: Optional[Staged] = None
         self.model = self._make_model(cfg)
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
@@ -116,25 +117,37 @@ class Training:
     def _make_model(self, cfg: Config) -> torch.nn.Module:
         """Return the task's model with its first weights, whole on the device, or cut."""
         task, settings, session, group = self.task, self.settings, self.session, self.group
-        staged = pipeline.is_asked_for(settings, group)
-        self.sharded = session.sharded = staged or fully.is_asked_for(settings, group)
+        staged = has_stages(settings, group)
+        self.sharded = session.sharded = staged or has_pieces(settings, group)
         # A model that is sharded goes to the device piece by piece.
         layered = settings.strategy == "model_parallel"
         device = torch.device("cpu") if self.sharded or layered else group.device
         if settings.meta_device and self.sharded:
+            from .sharding.meta_init import MetaInit
+
             return self._cut_from_meta(cfg, MetaInit(task, settings, group))
         model = make_model(task, cfg, settings, device)
-        if session.found is None:  # a checkpoint has all weights
+        if session.found is None and settings.pretrained is not None:  # a checkpoint has all weights
+            from .weights.loading import load_pretrained
+
             load_pretrained(model, settings, group, self.console)
         if self.sharded:
             return self._cut(model)
-        return layers.laid_out(model, task, layers.devices_of(group.device)) if layered else model
+        if not layered:
+            return model
+        from .sharding import layers
+
+        return layers.laid_out(model, task, layers.devices_of(group.device))
 
     def _cut(self, model: torch.nn.Module, meta: Optional[MetaInit] = None) -> torch.nn.Module:
         """Keep this process's stage of the model, or its pieces."""
-        if pipeline.is_asked_for(self.settings, self.group):
+        if has_stages(self.settings, self.group):
+            from .sharding import pipeline
+
             self.staged = pipeline.staged(model, self.task, self.group, meta)
             return model
+        from .sharding import fully
+
         return fully.fully_sharded(model, self.task, self.settings, self.group, meta)
 
     def _cut_from_meta(self, cfg: Config, meta: MetaInit) -> torch.nn.Module:
@@ -143,6 +156,8 @@ class Training:
             model = make_model(self.task, cfg, self.settings, None)
         model = self._cut(model, meta)
         if self.session.found is None:
+            from .weights.loading import load_pretrained_cut
+
             meta.require_values(load_pretrained_cut(model, self.settings, self.group, self.console))
         else:
             meta.require_values(model.state_dict())  # all that the checkpoint puts back
@@ -174,7 +189,7 @@ class Training:
                     f"warning: nothing calls {self.task.ordered_by} of the task: the training data are a stream "
                     f"({type(train).__name__}), whose order is its own"
                 )
-            self.samples = ENDLESS
+            self.samples = _ENDLESS
         else:
             self.order = make_order(self.task, train, cfg, self.settings, self.group)
             self.samples = self.order.samples
@@ -210,8 +225,12 @@ class Training:
 
     def _kind_of_step(self) -> type[Step]:
         if self.task.has("step"):
+            from .own_step import OwnStep
+
             return OwnStep
         if self.staged is not None:
+            from .pipeline_step import PipelineStep
+
             return PipelineStep
         return Step
 
@@ -221,6 +240,8 @@ class Training:
                 f"max_steps is null, and the training data are a stream ({type(dataset).__name__}), whose length nobody "
                 "knows: set max_steps; the stream is read again where it ends before"
             )
+        from .streams import Stream
+
         return Stream(
             dataset,
             self.group,

@@ -6,6 +6,7 @@ from typing import Optional
 
 __all__ = [
     "EvaluationFailed",
+    "Handed",
     "Mismatch",
     "NotFinite",
     "Paused",
@@ -71,3 +72,7 @@ class Paused(Exception):
     """The training has stopped before its end, and everything is saved (exit code 75: try again later)."""
 
     exit_code = 75
+
+
+class Handed(Exception):
+    """The answer of the model is the next stage's (pipeline): nothing is left to do for this one."""

@@ -10,13 +10,13 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, cast
 
 import torch
 
 from .batches import to_device
 from .data import count_workers, eval_batches, same_length
-from .errors import EvaluationFailed
+from .errors import EvaluationFailed, Handed
 from .order import mix
 from .outputs import Outputs, Rows, in_order
 from .precision import Precision
@@ -26,9 +26,11 @@ from .saving import randomness
 from .session import Session
 from .settings import Config, Settings
 from .sharding.local import local, settle
-from .sharding.pipeline import Handed, Staged
 from .task import Data, Scalar, Task
 from .watching.watch import Watch
+
+if TYPE_CHECKING:
+    from .sharding.pipeline import Staged
 
 __all__ = ["Evaluation", "Results", "trained_sums"]
 
@@ -239,8 +241,8 @@ class Evaluation:
                 except Handed:
                     continue  # the last stage has the answer
                 finally:
-                    if isinstance(model, Staged):
-                        model.finish()
+                    if self._group.apart:
+                        cast("Staged", model).finish()
                 self._watch.beats += 1
                 if not size:
                     continue

@@ -17,12 +17,12 @@ from typing import IO, Any, cast
 
 from .errors import TrainingError
 from .files import read_json, sync_folder, write_whole
+from .formats.checkpoint import AVERAGE
 from .names import plain_names
 from .versions import with_versions
 
-__all__ = ["AVERAGE", "export", "export_like"]
+__all__ = ["export", "export_like"]
 
-AVERAGE = "average.pt"
 """The part of a checkpoint with the average of the weights, where there is one."""
 
 

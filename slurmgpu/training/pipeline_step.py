@@ -8,8 +8,9 @@ from typing import Any, Optional
 
 import torch
 
+from .errors import Handed
 from .sharding.local import norm, scale_down
-from .sharding.pipeline import Handed, Staged, turns
+from .sharding.pipeline import Staged, turns
 from .step import Step
 
 __all__ = ["PipelineStep"]

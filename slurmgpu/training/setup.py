@@ -17,7 +17,6 @@ from .errors import SettingsError
 from .precision import Precision
 from .processes.group import Group
 from .settings import Config, Settings
-from .sharding import fully
 from .task import Task
 
 __all__ = ["built", "make_model", "set_backends", "spread"]
@@ -33,6 +32,16 @@ def set_backends(settings: Settings) -> None:
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks (its manual, 2.1.4)
         torch.use_deterministic_algorithms(True)
+
+
+def has_pieces(settings: Settings, group: Group) -> bool:
+    """Return True if each process keeps a piece of the model (fsdp2); by one process alone there is nothing to share out."""
+    return settings.strategy == "fsdp2" and group.pieces > 1
+
+
+def has_stages(settings: Settings, group: Group) -> bool:
+    """Return True if each process has a stage of the model (pipeline)."""
+    return settings.strategy == "pipeline" and group.together
 
 
 def make_model(
@@ -95,7 +104,7 @@ def spread(
     """Return the model as the training calls it; all ranks get rank 0's parameters, and share gradients from now on."""
     device = group.device
     wrapped = model
-    if fully.is_asked_for(settings, group):
+    if has_pieces(settings, group):
         return model
     if own_step:
         if settings.strategy == "dp":

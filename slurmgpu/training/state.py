@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from .build import Training
 from .errors import TrainingError
 from .evaluation import Results
-from .export import AVERAGE
-from .formats.checkpoint import step_folder
+from .formats.checkpoint import AVERAGE, step_folder
 from .formats.settings import CHANGE_NO_BIT, CHANGE_ONLY_ROUNDING
 from .generators import put_back as put_generators_back
 from .generators import states_of
@@ -29,10 +28,12 @@ from .saving.late import LATE, with_late
 from .saving.pieces import Owned, fit_model, fit_optimizer, refuse_uneven
 from .saving.snapshot import plain_state
 from .settings import Settings
-from .sharding.pipeline import Staged
 from .step import put_back
-from .streams import Stream
 from .versions import with_versions
+
+if TYPE_CHECKING:
+    from .sharding.pipeline import Staged
+    from .streams import Stream
 
 __all__ = ["common_state", "facts_of", "own_state", "restore", "restore_rank"]
 

@@ -116,6 +116,10 @@ class Step:
             self.batches = self.batches.inner
         self._call_loss, self._call_update = self._loss, self._update
 
+    def remark(self) -> Optional[str]:
+        """Return what is worth a word about the steps so far."""
+        return None
+
     def forget_gradients(self) -> None:
         """Drop what an evaluation or a callback has left: no checkpoint has it, and the next step would add to it."""
         for parameter in self._trained:

@@ -31,9 +31,8 @@ from .saving.snapshot import Trial
 from .task import Collate
 from .watching.console import Console, duration
 
-__all__ = ["ENDLESS", "Stream"]
+__all__ = ["Stream"]
 
-ENDLESS = 1 << 62  # samples of an epoch that never ends
 
 # A state of more bytes than this is not sent with every batch, but with every second, fourth ... 64th.
 _LARGE, _SELDOM = 1 << 16, 64

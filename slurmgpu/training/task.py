@@ -22,7 +22,6 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import IterableDataset
 
-from . import tasks
 from .beside import Beside
 from .errors import TrainingError
 from .generators import reach
@@ -64,7 +63,9 @@ def load(reference: str) -> Task:
     Raises:
         TrainingError: no such file, class or name, or a method that is missing or takes other arguments.
     """
-    if reference.startswith(tasks.PREFIX):
+    if reference.startswith("slurmgpu:"):
+        from . import tasks
+
         return Task(*tasks.find(reference))
     file, _, name = reference.rpartition(":")
     path = Path(file).resolve()

@@ -12,13 +12,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import torch
 
 from .build import Training
 from .errors import EvaluationFailed, Mismatch, NotFinite, Paused, SettingsError, TrainingError
-from .fitting.finder import find, found_before
 from .formats.checkpoint import is_finished, is_spent, is_used_up
 from .formats.combinations import clashes
 from .formats.metrics import METRICS_FILE
@@ -29,7 +28,6 @@ from .optimizers import (
     left_out,
     unknown_options,
 )
-from .own_step import OwnStep
 from .processes.group import Group
 from .saving.checkpoint import Generation
 from .saving.checkpoint import require as require_facts
@@ -38,22 +36,22 @@ from .saving.snapshot import reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
-from .sharding import fully, pipeline
+from .setup import has_pieces, has_stages
 from .state import common_state, facts_of, own_state, restore, restore_rank
 from .step import put_back
 from .task import Task, load
-from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, lone_samples, memory_advice, tensor_core_multiple
 from .watching.bar import Bar
-from .watching.checksums import Checksums, Sums
 from .watching.console import Console, describe, describe_bytes, duration
 from .watching.lost import account
 from .watching.meter import Reading
 from .watching.metrics import Line, Metrics, Tracking, require
 from .watching.phases import Phases, phases_for
-from .watching.profiling import Profile
 from .watching.signals import Signals
-from .watching.verifying import Verifier
+
+if TYPE_CHECKING:
+    from .watching.profiling import Profile
+    from .watching.verifying import Verifier
 
 __all__ = ["Trainer", "check_strategy", "train"]
 
@@ -75,6 +73,8 @@ def check_strategy(settings: Settings, world_size: int) -> None:
     for reason, remedy in clashes(settings, world_size):
         raise SettingsError(f"{reason}; {remedy}")
     if settings.strategy == "fsdp2" and world_size > 1:
+        from .sharding import fully
+
         fully.require_torch()
 
 
@@ -181,10 +181,14 @@ class Trainer:
     def _build(self) -> Training:
         """Load the task, and build all that it trains."""
         task = load(self.settings.task)
-        if fully.is_asked_for(self.settings, self.group):
+        if has_pieces(self.settings, self.group):
+            from .sharding import fully
+
             fully.require_torch_of(self.group.device)
             fully.refuse(task)
-        if pipeline.is_asked_for(self.settings, self.group):
+        if has_stages(self.settings, self.group):
+            from .sharding import pipeline
+
             stages = self.settings.pipeline_stages or self.group.ranks.world_size
             pipeline.refuse(task)
             self.group.form_pipeline(stages)
@@ -199,7 +203,11 @@ class Trainer:
     def _divided(self, task: Task) -> Settings:
         """Return the settings with the micro-batch as a number: as the checkpoint says, or found now, where it is auto."""
         settings = self.settings
-        if settings.micro_batch == "auto" and self.found is not None:
+        if settings.micro_batch != "auto":
+            return divided(settings, self.group.data.world_size)
+        from .fitting.finder import find, found_before
+
+        if self.found is not None:
             settings = found_before(settings, self.found.manifest) or settings
         if settings.micro_batch == "auto":
             return find(settings, task, self.session)
@@ -228,7 +236,11 @@ class Trainer:
             self.metrics.hold()
         take = self._looked_at(training.step.take)
         phases = phases_for(self.settings, self.group.device, self.console)
-        profile = profiling.begin(training.step, take, self.session, training.last_step(), phases)
+        profile = None
+        if self.settings.profile:
+            from .watching.profiling import begin
+
+            profile = begin(training.step, take, self.session, training.last_step(), phases)
         if profile is not None or phases.ranges:
             training.step.mark(phases)
         try:
@@ -343,6 +355,9 @@ class Trainer:
         written, verified = self.settings.checksum_steps, self.settings.verify_steps
         if not (written or verified):
             return take
+        from .watching.checksums import Checksums, Sums
+        from .watching.verifying import Verifier
+
         sums = Sums(training.model, by_name(training.optimizer).values(), lambda: self.meter.losses)
         file = None
         if written:
@@ -704,7 +719,7 @@ class Trainer:
         if not (self.meter.steps or self.meter.open):  # a resume may have nothing left to do but this line
             return
         epoch = max(0, self.position.samples - 1) // self.training.samples + 1
-        remark = self.training.step.remark() if isinstance(self.training.step, OwnStep) else None
+        remark = self.training.step.remark()
         if remark is not None:
             self.console.say(remark)
         reading = self.meter.read(

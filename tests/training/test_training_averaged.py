@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.export import AVERAGE, export
+from slurmgpu.training.export import export
+from slurmgpu.training.formats.checkpoint import AVERAGE
 
 from .conftest import RunFolder, new_run
 from .test_training_schedules import needs_fp16

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 __all__ = [
+    "AVERAGE",
     "CHECKPOINTS",
     "CHECKPOINT_SCHEMA",
     "MANIFEST",
@@ -32,6 +33,8 @@ __all__ = [
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
+AVERAGE = "average.pt"
+"""The part with the average of the weights (ema)."""
 CHECKPOINT_SCHEMA = "slurmgpu.checkpoint/2"
 _UNSEALED_SCHEMA = "slurmgpu.checkpoint/1"
 """Of earlier versions: without a checksum of the manifest."""

@@ -12,14 +12,16 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
 
 from ..errors import TrainingError
 from ..sharding.local import is_sharded
 from ..versions import with_versions
-from ..weights.safetensors import Lazy
+
+if TYPE_CHECKING:
+    from ..weights.safetensors import Lazy
 
 __all__ = [
     "Owned",
@@ -254,6 +256,8 @@ class Pieces:
 
     def tensors(self, state: Mapping[Any, Any]) -> list[Lazy]:
         """Return the tensors of a state by name, each put together when it is asked for."""
+        from ..weights.safetensors import Lazy
+
         found = []
         for name, value in state.items():
             noted = is_note(value)

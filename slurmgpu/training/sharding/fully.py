@@ -22,18 +22,12 @@ from .meta_init import MetaInit
 __all__ = [
     "blocks_of",
     "fully_sharded",
-    "is_asked_for",
     "refuse",
     "require_torch",
     "require_torch_of",
 ]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def is_asked_for(settings: Settings, group: Group) -> bool:
-    """Return True if a model is sharded; by one process alone there is nothing to share out."""
-    return settings.strategy == "fsdp2" and group.pieces > 1
 
 
 def require_torch() -> None:

@@ -18,25 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import SettingsError, TrainingError
+from ..errors import Handed, SettingsError, TrainingError
 from ..processes.group import Group
-from ..settings import Settings
 from ..task import Task
 from .meta_init import MetaInit
 
-__all__ = ["Handed", "Staged", "Turn", "is_asked_for", "refuse", "staged", "turns"]
+__all__ = ["Staged", "Turn", "refuse", "staged", "turns"]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32)
 _MOST_DIMS = 8
-
-
-class Handed(Exception):
-    """The answer of the model is the next stage's: nothing is left to do for this one."""
-
-
-def is_asked_for(settings: Settings, group: Group) -> bool:
-    """Return True if each process has a stage."""
-    return settings.strategy == "pipeline" and group.together
 
 
 def refuse(task: Task) -> None:
