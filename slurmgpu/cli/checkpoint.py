@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,7 +250,14 @@ def checkpoint_replay(
     from slurmgpu.cli.replay import OnNodes
     from slurmgpu.runs.checkpoints import require_one
     from slurmgpu.runs.directory import chosen_python
-    from slurmgpu.runs.replay_verdict import CODES, Here, find_interval, judge_replay, replay_in_words
+    from slurmgpu.runs.replay_verdict import (
+        CODES,
+        compare_here,
+        find_interval,
+        judge_replay,
+        replay_in_words,
+        train_here,
+    )
 
     run_dir, tasks = _checkpoints_of(ctx, run)
     require_one(run_dir, tasks)
@@ -264,12 +272,14 @@ def checkpoint_replay(
             )
         slurm = own_slurm(ctx)
         trainer = OnNodes(slurm, interval.run_dir, run, nodes)
-        found = judge_replay(interval, trainer)
+        found = judge_replay(interval, trainer.train, trainer.compare)
         trainer.settle(well=CODES[found["verdict"]] == 0)
         found["jobs"] = trainer.jobs
     else:
         with tempfile.TemporaryDirectory(prefix="slurmgpu-replay-") as temporary:
-            found = judge_replay(interval, Here(chosen_python(python, os.environ), Path(temporary)))
+            interpreter = chosen_python(python, os.environ)
+            train = partial(train_here, interpreter, Path(temporary))
+            found = judge_replay(interval, train, partial(compare_here, interpreter))
     document = {
         "schema": "slurmgpu.replay/1",
         "run_dir": str(folder.absolute()),

@@ -26,25 +26,10 @@ from slurmgpu.training.formats.checkpoint import (
 )
 
 __all__ = [
-    "Best",
-    "Checkpoint",
-    "EarlyStop",
-    "Manifest",
-    "State",
-    "TaskCheckpoints",
-    "best_of",
-    "best_step",
-    "checkpoints",
-    "checkpoints_of_run",
-    "damage",
-    "find_intact",
-    "is_done",
-    "newest_complete",
-    "newest_of_tasks",
-    "read_through",
-    "require_one",
-    "require_step",
-]
+    "Best", "Checkpoint", "EarlyStop", "Manifest", "State", "TaskCheckpoints", "best_of", "best_step", "checkpoints",
+    "checkpoints_of_run", "damage", "find_intact", "is_done", "newest_complete", "newest_of_tasks", "read_through",
+    "require_one", "require_step",
+]  # fmt: skip
 
 State = Literal["complete", "damaged", "torn", "set aside"]
 """complete: the manifest and every part are there, in full length; torn: a save without its manifest."""

@@ -30,20 +30,9 @@ from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
 __all__ = [
-    "NOTIFY_FILE",
-    "SCRIPT",
-    "EarlierDirectory",
-    "RunDirectory",
-    "ask_entrypoint",
-    "chosen_python",
-    "contents",
-    "estimate_here",
-    "new_run_directory",
-    "notify_text",
-    "prepare_here",
-    "prepare_plan",
-    "read_plan",
-]
+    "NOTIFY_FILE", "SCRIPT", "EarlierDirectory", "RunDirectory", "ask_entrypoint", "chosen_python", "contents",
+    "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan",
+]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 SCRIPT = "script.sbatch"

@@ -22,14 +22,8 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.runs.command_checks.command import near_file
 
 __all__ = [
-    "Making",
-    "image_folder",
-    "image_format",
-    "image_to_make",
-    "made_once",
-    "make_image",
-    "with_pulled_image",
-]
+    "Making", "image_folder", "image_format", "image_to_make", "made_once", "make_image", "with_pulled_image",
+]  # fmt: skip
 
 
 # Where each mark stands: apptainer's pkg/image (sif.go, squashfs.go, ext3.go) looks for the same ones.

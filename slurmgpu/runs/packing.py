@@ -27,18 +27,9 @@ from slurmgpu.runs.command_checks.environment import environment_here
 from slurmgpu.runs.images import made_once
 
 __all__ = [
-    "BASE",
-    "ENV",
-    "LIB",
-    "Contents",
-    "Entry",
-    "Packing",
-    "Place",
-    "contents_of",
-    "pack_environment",
-    "place_of",
+    "BASE", "ENV", "LIB", "Contents", "Entry", "Packing", "Place", "contents_of", "pack_environment", "place_of",
     "with_packed_environment",
-]
+]  # fmt: skip
 
 
 ENV, BASE, LIB = "env", "base", "lib"

@@ -28,16 +28,8 @@ from slurmgpu.runs.bench.verdict import FULL, judge, ratios
 from slurmgpu.training.formats.rows import Row, positive, whole
 
 __all__ = [
-    "PUBLISHED",
-    "SOURCE",
-    "Figure",
-    "facts",
-    "figures",
-    "page",
-    "page_of_parts",
-    "tables",
-    "write_files",
-]
+    "PUBLISHED", "SOURCE", "Figure", "facts", "figures", "page", "page_of_parts", "tables", "write_files",
+]  # fmt: skip
 
 SOURCE = "Shi et al. (2016), arXiv 1608.07249, Torch"
 _PUBLISHED_PLACES = ("published: CPU", "published: GTX 1080")
