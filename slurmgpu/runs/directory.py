@@ -31,7 +31,7 @@ from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
 __all__ = [
     "NOTIFY_FILE", "SCRIPT", "EarlierDirectory", "RunDirectory", "ask_entrypoint", "chosen_python", "contents",
-    "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan",
+    "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan", "with_code",
 ]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -267,6 +267,12 @@ def chosen_python(named: str | None, environment: Mapping[str, str]) -> str:
     return str(Path(found).absolute())
 
 
+def with_code(environment: Mapping[str, str], code: Path) -> dict[str, str]:
+    """Return the environment of a process that imports the entrypoint from the folder ``code``."""
+    path = os.pathsep.join(filter(None, [str(code), environment.get("PYTHONPATH")]))
+    return {**environment, "PYTHONPATH": path}
+
+
 def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Run a module of the entrypoint to its end; what it printed.
 
@@ -279,9 +285,8 @@ def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environme
     """
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as folder:
         copy_entrypoint(Path(folder))
-        path = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
         command = [python, "-m", f"slurmgpu_training.{module}", *arguments]
-        given = {**environment, "PYTHONPATH": path}
+        given = with_code(environment, Path(folder))
         try:
             done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
         except OSError as error:

@@ -31,13 +31,18 @@ __all__ = [
     "with_packed_environment",
 ]  # fmt: skip
 
-
 ENV, BASE, LIB = "env", "base", "lib"
 """Folders in the archive: the environment, the interpreter that it was made from, and that one's own library."""
-
+_STAGE = "environment.python.stage: node"
 _FORMAT = "1"  # another one makes another archive of the same files
 _AT_ONCE = 16  # a call to a parallel file system takes milliseconds, which mostly pass in waiting
 _BLOCK = 4096
+_LONG = rb"#!/bin/sh\n'''exec' [\"']?(?P<path>/[^\n]+?)[\"']? \"\$0\" \"\$@\"\n' '''\n"
+"""What pip writes where a path is too long for a first line, or has blanks."""
+_FOUND = b"""#!/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")/%s" "$0" "$@"
+' '''
+"""
 
 
 class Place(NamedTuple):
@@ -245,11 +250,6 @@ def _elsewhere(place: Place, entries: Iterable[Entry]) -> Iterator[str]:
                     yield f"{last} ({added})"
 
 
-Told = Callable[[str], None]
-
-_STAGE = "environment.python.stage: node"
-
-
 class Packing(NamedTuple):
     """An environment that the job unpacks, and that is packed before it."""
 
@@ -332,7 +332,7 @@ def _cannot(what: str, hint: str) -> PlanError:
     return PlanError(f"{_STAGE}: the environment cannot be packed: {what}", hint=hint)
 
 
-def pack_environment(packing: Packing, told: Told) -> None:
+def pack_environment(packing: Packing, told: Callable[[str], None]) -> None:
     """Pack it, if no other submission has; PlanError where that does not work."""
     archive, place = packing.archive, packing.contents.place
     changed = _cannot(
@@ -413,14 +413,6 @@ def _old_prefixes(contents: Contents) -> Iterator[str]:
         found = re.search(r"^(?:#!|VIRTUAL_ENV=)[\"']?(/[^\"'\n]+)", text, re.MULTILINE)
         if found:
             yield found[1].removesuffix(f"/bin/{Path(found[1]).name}")
-
-
-_LONG = rb"#!/bin/sh\n'''exec' [\"']?(?P<path>/[^\n]+?)[\"']? \"\$0\" \"\$@\"\n' '''\n"
-"""What pip writes where a path is too long for a first line, or has blanks."""
-_FOUND = b"""#!/bin/sh
-'''exec' "$(dirname -- "$(realpath -- "$0")")/%s" "$0" "$@"
-' '''
-"""
 
 
 def _relocated(entry: Entry, source: IO[bytes], old: list[bytes]) -> bytes | None:

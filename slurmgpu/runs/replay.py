@@ -17,7 +17,7 @@ from typing import IO, Any
 from slurmgpu.errors import RunFailed
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import Run
-from slurmgpu.runs.directory import copy_entrypoint, new_run_directory
+from slurmgpu.runs.directory import copy_entrypoint, new_run_directory, with_code
 from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import Slurm
@@ -143,8 +143,7 @@ def train_again(
         key: value for key, value in environ.items() if not key.startswith(_LAUNCHERS) and key not in _RANKS
     }
     given = {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(scratch / "code"), environ.get("PYTHONPATH")])),
+        **with_code(kept, scratch / "code"),
         "SLURMGPU_RUN_DIR": str(scratch),
         # Its task may lie in the run directory.
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -15,7 +15,7 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.runs.bench.results import ASKED, ROWS, Results, read_results
-from slurmgpu.runs.directory import copy_entrypoint
+from slurmgpu.runs.directory import copy_entrypoint, with_code
 
 __all__ = ["measure_here", "new_bench_folder"]
 
@@ -47,12 +47,11 @@ def measure_here(asked: Mapping[str, object], python: str, folder: Path, nice: i
     if nice:
         command = ["nice", "-n", str(nice), *command]
     code = folder / "code"
-    path = os.pathsep.join(filter(None, [str(code), os.environ.get("PYTHONPATH")]))
     try:
         (folder / ASKED).write_text(json.dumps(asked), encoding="utf-8")
         copy_entrypoint(code)
         try:
-            started = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": path})
+            started = subprocess.Popen(command, cwd=folder, env=with_code(os.environ, code))
         except OSError as error:
             raise RunFailed(f"{python} cannot be started: {error.strerror}") from None
         ended = _wait_for_end(started)

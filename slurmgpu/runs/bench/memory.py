@@ -19,7 +19,7 @@ from slurmgpu.files.trust import open_regular
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.runs.bench.results import Results, processors
+from slurmgpu.runs.bench.results import Results
 from slurmgpu.runs.bench.verdict import judge, runs
 from slurmgpu.runs.prepare import Prepared
 
@@ -105,7 +105,7 @@ def remember_verdict(key: str | None, results: Results, folder: Path) -> None:
         return
     machine = results.machine
     found = Measured(
-        device=next(iter(processors(results)), str(machine.get("cpu") or "CPU")),
+        device=next((str(one.get("name")) for one in results.gpus), str(machine.get("cpu") or "CPU")),
         when=str(machine.get("when"))[:10],
         proposals=tuple(f"{one.key}: {one.value}" for one in judge(results).proposals),
         folder=str(folder.absolute()),

@@ -16,7 +16,7 @@ from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
 __all__ = [
     "ASKED", "JOBS", "KINDS", "ROWS", "BenchJob", "Part", "Results", "Table", "asked_in", "digits", "is_busy",
-    "jobs_in", "jobs_text", "machine_line", "median", "missing", "part_of", "processors", "read_results", "slow",
+    "jobs_in", "jobs_text", "machine_line", "median", "missing", "part_of", "read_results", "slow",
     "sum_in_words",
 ]  # fmt: skip
 
@@ -58,6 +58,12 @@ class Results(NamedTuple):
         """Return the rows of one part."""
         return [row for row in self.rows if row.get("what") == what]
 
+    @property
+    def gpus(self) -> list[Row]:
+        """Return the machine's GPUs."""
+        gpus = self.machine.get("gpus")
+        return [one for one in gpus if isinstance(one, Mapping)] if isinstance(gpus, list) else []
+
 
 def read_results(path: Path) -> Results:
     """Return the rows of a file; none of one that is not there yet."""
@@ -87,17 +93,9 @@ def digits(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
-def processors(results: Results) -> list[str]:
-    """Return the names of the machine's GPUs."""
-    gpus = results.machine.get("gpus")
-    return (
-        [str(one.get("name")) for one in gpus if isinstance(one, Mapping)] if isinstance(gpus, list) else []
-    )
-
-
 def machine_line(results: Results) -> str:
     """Return the node, its processors and the software, in a line."""
-    machine, names = results.machine, processors(results)
+    machine, names = results.machine, [str(one.get("name")) for one in results.gpus]
     if not machine:
         return "nothing was measured"
     cpus = f"{count(whole(machine.get('cpus')) or 0, 'CPU')} ({machine.get('cpu') or 'of an unknown model'})"

@@ -199,12 +199,7 @@ def judge(results: Results) -> Verdict:
             "nothing was tried" if failed is None else f"the training does not run here: {failed.get('why')}"
         )
         return Verdict([why], [])
-    gpus = results.machine.get("gpus")
-    sizes = (
-        [positive(one.get("bytes")) for one in gpus if isinstance(one, dict)]
-        if isinstance(gpus, list)
-        else []
-    )
+    sizes = [positive(one.get("bytes")) for one in results.gpus]
     memory = min((one for one in sizes if one is not None), default=None)
     peak = positive(base.row.get("peak_bytes"))
     step, waits = positive(base.row.get("step_seconds")), positive(base.row.get("waits_for_data"))
