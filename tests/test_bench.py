@@ -10,16 +10,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from slurmgpu.cli import bench_jobs
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.files.run_record import write_run
+from slurmgpu.jobs.wait import Ended
 from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.run import Run
+from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.runs.bench.memory import Measured, key_of, measured_of_run, recall, remember, remember_verdict
 from slurmgpu.runs.bench.page import figures, page, page_of_parts, tables
@@ -36,6 +40,7 @@ from slurmgpu.runs.bench.results import (
 )
 from slurmgpu.runs.bench.verdict import judge, kinds_of, ratios, would_do
 from slurmgpu.runs.nodes import nodes_that_take_jobs
+from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 from tests.present import Recorded
 from tests.tables import TABLES
@@ -632,3 +637,46 @@ def test_data_parallel_is_told_apart_from_processes_and_is_not_what_is_proposed(
         "processes 2, batch_size 64",
         "dp, gpus 2, batch_size 64",
     ]
+
+
+def test_a_wait_for_several_jobs_names_each_end_and_gives_up_only_what_slurm_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = []
+    for number in (1, 2, 3):
+        folder = tmp_path / f"run-{number}"
+        folder.mkdir()
+        run = Run(
+            name="bench", token="x", submitted_at=datetime.now(timezone.utc), argv=[], script_sha256="", run_dir=str(folder),
+            state="submitted", job_id=number, slurmgpu_version="0",
+        )  # fmt: skip
+        write_run(folder, run)
+        jobs.append(BenchJob(f"node{number}", str(folder)))
+
+    def shown(*states: JobState) -> list[JobStatus]:
+        return [
+            JobStatus(job_id=str(number), name="bench", state=state, source="squeue")
+            for number, state in enumerate(states, start=1)
+        ]
+
+    runs, done, lost = JobState.RUNNING, JobState.COMPLETED, JobState.UNKNOWN
+    looks = [shown(done, runs, lost), shown(done, runs, lost), shown(done, done, lost)]
+    waits = [shown(done, runs, lost)[1:], shown(done, done)[1:]]
+    asked = []
+
+    def wait_for(_: object, selections: list[Any], onlooker: Any) -> Ended:
+        asked.append([one.run.job_id for one in selections])
+        found = waits.pop(0)
+        onlooker.see(found)
+        return Ended(found)
+
+    monkeypatch.setattr(bench_jobs, "status", lambda *_, **__: SimpleNamespace(jobs=looks.pop(0)))
+    monkeypatch.setattr(bench_jobs, "wait_for", wait_for)
+    parts = bench_jobs._wait_for_jobs(jobs, Slurm())
+    assert asked == [[2, 3], [2]]
+    assert capsys.readouterr().err.splitlines() == [
+        "slurmgpu: node1: job 1: COMPLETED (1 of 3 jobs)",
+        "slurmgpu: node3: job 3: UNKNOWN (2 of 3 jobs)",
+        "slurmgpu: node2: job 2: COMPLETED (3 of 3 jobs)",
+    ]
+    assert [part.ended for part in parts] == [True, True, False]
