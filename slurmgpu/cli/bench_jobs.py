@@ -150,7 +150,7 @@ def submit_bench(
         folder.rmdir()
         raise SlurmGpuError("Slurm refused every job of the bench", hint="its words stand above")
     if wait:
-        _show_jobs(folder, wait=True, as_json=as_json, file=None)
+        show_bench(folder, wait=True, apply_to=None, as_json=as_json)
         return
     click.echo(jobs_text(kind, sent) if as_json else f"{folder}\n", nl=False)
     note(f"slurmgpu bench show {folder} shows what is measured by then")
@@ -222,12 +222,18 @@ def _prepare_place(
 
 
 def show_bench(folder: Path, *, wait: bool, apply_to: str | None, as_json: bool) -> None:
-    """Show what the jobs of a bench, or this machine, have measured; write what follows into a job file."""
+    """Show what the jobs of a bench have measured, with ``wait`` once all have ended, or what this machine has.
+
+    What follows is written into a job file. Exit code 1 where something is missing.
+    """
     file = file_to_change(apply_to) if apply_to is not None else None
-    if (folder / ROWS).is_file() and not (folder / JOBS).exists():
-        _show_machine(folder, file, as_json=as_json)
-        return
-    kind, jobs = jobs_in(folder)
+    # On this machine, the command may have been killed before it could show anything.
+    here = (folder / ROWS).is_file() and not (folder / JOBS).exists()
+    kind, jobs = (asked_in(folder).get("kind"), [BenchJob("", str(folder))]) if here else jobs_in(folder)
+    if kind not in KINDS:
+        raise InvalidInput(f"{folder / ASKED} does not say what was measured", hint="measure again")
+    if file is not None and here and kind != "task":
+        raise InvalidInput(f"--apply: {folder} is a bench of {kind}, from which no job file follows")
     if file is not None and (kind != "task" or len(jobs) != 1):
         raise InvalidInput(
             f"--apply: {folder} is a bench of {kind} in {count(len(jobs), 'job')}, and what is applied follows from one training",
@@ -235,41 +241,25 @@ def show_bench(folder: Path, *, wait: bool, apply_to: str | None, as_json: bool)
         )
     if file is not None:
         _check_same(file, Path(jobs[0].run_dir))
-    _show_jobs(folder, wait=wait, as_json=as_json, file=file)
-
-
-def _show_machine(folder: Path, file: Path | None, *, as_json: bool) -> None:
-    """The same of what one machine measured: its command may have been killed before it could show anything."""
-    kind, results = asked_in(folder).get("kind"), read_results(folder / ROWS)
-    if kind not in KINDS:
-        raise InvalidInput(f"{folder / ASKED} does not say what was measured", hint="measure again")
-    if file is not None:
-        if kind != "task":
-            raise InvalidInput(f"--apply: {folder} is a bench of {kind}, from which no job file follows")
-        _check_same(file, folder)
-    print_results(kind, folder, results, as_json=as_json)
-    if not results.whole or (kind == "task" and not runs(results)):
-        note("nothing follows from it" if results.whole else _CUT_SHORT)
-        click.get_current_context().exit(1)
-    if file is not None:
-        apply_verdict(file, judge(results), beside=as_json)
-
-
-def _show_jobs(folder: Path, *, wait: bool, as_json: bool, file: Path | None) -> None:
-    """Show what the jobs have measured; with ``wait``, once all have ended. Exit code 1 where something is missing."""
-    kind, jobs = jobs_in(folder)
-    slurm = shared()
-    parts = _wait_for_jobs(jobs, slurm) if wait else _look_at_jobs(jobs, slurm)
-    _print_parts(kind, folder, parts, as_json=as_json)
-    for part in parts if kind == "task" else ():
-        key = asked_in(Path(part.job.run_dir)).get("key")
-        remember_verdict(key if isinstance(key, str) else None, part.results, folder)
-    if not all(part.results.whole and (kind != "task" or runs(part.results)) for part in parts):
-        if file is not None:
+    if here:
+        found = [read_results(folder / ROWS)]
+        print_results(kind, folder, found[0], as_json=as_json)
+    else:
+        slurm = shared()
+        parts = _wait_for_jobs(jobs, slurm) if wait else _look_at_jobs(jobs, slurm)
+        found = [part.results for part in parts]
+        _print_parts(kind, folder, parts, as_json=as_json)
+        for part in parts if kind == "task" else ():
+            key = asked_in(Path(part.job.run_dir)).get("key")
+            remember_verdict(key if isinstance(key, str) else None, part.results, folder)
+    if not all(one.whole and (kind != "task" or runs(one)) for one in found):
+        if here:
+            note("nothing follows from it" if found[0].whole else _CUT_SHORT)
+        elif file is not None:
             note(f"{file} is not changed: something is missing")
         click.get_current_context().exit(1)
     if file is not None:
-        apply_verdict(file, judge(parts[0].results), beside=as_json)
+        apply_verdict(file, judge(found[0]), beside=as_json)
 
 
 def _check_same(file: Path, run_dir: Path) -> None:

@@ -51,10 +51,7 @@ def image_format(path: Path) -> str | None:
     return next((name for name, at, mark in _MARKS for body in bodies if body.startswith(mark, at)), "")
 
 
-Told = Callable[[str], None]
-
-
-def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -> bool:
+def made_once(file: Path, make: Callable[[Path], bool], told: Callable[[str], None], what: str) -> bool:
     """Return True if the file is there in the end: made beside it, then renamed; who comes second waits, and finds it.
 
     ``make`` writes the file whose path it is given, and says whether that worked; ``what`` is made, in words. Raises
@@ -82,7 +79,7 @@ def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -
 
 
 @contextmanager
-def _alone(lock: Path, told: Told, what: str) -> Iterator[None]:
+def _alone(lock: Path, told: Callable[[str], None], what: str) -> Iterator[None]:
     """Hold a lock file, which is gone afterwards; on a file system without locks, go on without."""
     waits = False
     while True:
@@ -162,7 +159,9 @@ def with_pulled_image(plan: Plan, images: Path) -> Plan:
     )
 
 
-def image_to_make(plan: Plan, images: Path, folder: Path | None, told: Told) -> Making | None:
+def image_to_make(
+    plan: Plan, images: Path, folder: Path | None, told: Callable[[str], None]
+) -> Making | None:
     """Return what has to be made before the job; None where the image is there, or the job finds it by itself.
 
     ``folder`` is the work folder, if this machine knows it. ``told`` hears of an image that is older than its
@@ -202,7 +201,7 @@ def image_to_make(plan: Plan, images: Path, folder: Path | None, told: Told) -> 
     return None
 
 
-def make_image(making: Making, told: Told) -> None:
+def make_image(making: Making, told: Callable[[str], None]) -> None:
     """Pull or build the image; PlanError where that does not work.
 
     Where the runtime is not on this machine, an address is left to the nodes, and ``told`` says so.

@@ -88,23 +88,14 @@ def tables(kind: str, results: Results, *, long: bool = False) -> list[Table]:
         ]
         return [Table("table", title, ("Network", "Where", "Seconds"), lines, 2)]
     every = list(dict.fromkeys(_place_of(row) for row in results.rows))
-    return [
-        Table(
-            "table",
-            title,
-            ("Network", "Mini-batch", *every, *_PUBLISHED_PLACES),
-            [
-                [
-                    name,
-                    str(whole(list(places.values())[-1].get("batch"))),
-                    *(_time_or_why(places.get(place, {})) for place in every),
-                    *map(_three_digits, PUBLISHED.get(name, (None, None))),
-                ]
-                for name, places in times.items()
-            ],
-            1,
-        )
-    ]
+    rows = []
+    for name, places in times.items():
+        here = [places.get(place, {}) for place in every]
+        cells = [str(row["why"]) if row.get("why") else _seconds(row, "step") for row in here]
+        *_, last = places.values()
+        published = map(_three_digits, PUBLISHED.get(name, (None, None)))
+        rows.append([name, str(whole(last.get("batch"))), *cells, *published])
+    return [Table("table", title, ("Network", "Mini-batch", *every, *_PUBLISHED_PLACES), rows, 1)]
 
 
 def _place_of(row: Row) -> str:
@@ -113,10 +104,6 @@ def _place_of(row: Row) -> str:
     if threads is not None:
         return f"{threads} thread{'' if threads == 1 else 's'}"
     return f"GPU {row.get('gpu')} {row.get('precision')}"
-
-
-def _time_or_why(row: Row) -> str:
-    return str(row["why"]) if row.get("why") else _seconds(row, "step")
 
 
 def _seconds(row: Row, key: str) -> str:
