@@ -44,9 +44,9 @@ def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
     else:
         click.echo(plan_text(plan, terminal_columns(sys.stdout)))
         if plan.train is not None:
-            from slurmgpu.runs.bench.memory import told_by_benches
+            from slurmgpu.runs.bench.memory import measured_before
 
-            for sentence in told_by_benches(prepared):
+            for sentence in measured_before(prepared):
                 click.echo(printable(f"  {sentence}"))
         if when:
             click.echo(_starts_text(starts["when"]))

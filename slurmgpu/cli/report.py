@@ -203,10 +203,12 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> N
     bars = sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     blocks: list[list[str]] = []
     if found.since is None and not each:
-        from slurmgpu.runs.bench.memory import told_of_run
+        from slurmgpu.runs.bench.memory import measured_of_run
 
         for one in found.jobs:
-            told = [printable(f"  {line}") for line in told_of_run(one.run)] if one.run is not None else []
+            told = (
+                [printable(f"  {line}") for line in measured_of_run(one.run)] if one.run is not None else []
+            )
             blocks.append([*text.job_lines(one, carbon, bars=bars), *(["", *told] if told else [])])
     else:
         if found.since is not None:

@@ -38,7 +38,7 @@ def wait_at_terminal(
 
     try:
         with as_interrupts(), written() as write:
-            return wait_for(slurm, selection, Onlooker(current_user(), say, write, logs, growing))
+            return wait_for(slurm, [selection], Onlooker(current_user(), say, write, logs, growing))
     except KeyboardInterrupt:
         note(f"job {name} goes on; `slurmgpu cancel {name}` ends it")
         raise
@@ -118,7 +118,7 @@ class Wait:
                 note("Ctrl-C cancels it")
                 onlooker = Onlooker(current_user(), self._say, see=self._see)
                 selection = Selection(text=run.run_dir, run=run)
-                ended = wait_for(asked, selection, onlooker, pause=self._pause)
+                ended = wait_for(asked, [selection], onlooker, pause=self._pause)
             self._line.clear()
         except _TooLong:
             self._cancel()

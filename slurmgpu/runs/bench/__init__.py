@@ -1,3 +1,3 @@
-"""What `slurmgpu bench` found: read, and shown as tables, CSV and pages."""
+"""Benches: measured here or in jobs, what was found and what follows, as tables, pages and sentences."""
 
 from __future__ import annotations
