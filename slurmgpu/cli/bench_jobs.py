@@ -17,10 +17,9 @@ from slurmgpu.amounts import count
 from slurmgpu.cli.bench_options import BenchJobOptions
 from slurmgpu.cli.bench_results import print_parts, print_results
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-from slurmgpu.cli.job_options import parameter
-from slurmgpu.cli.preparing import load, prepare
-from slurmgpu.cli.shared_answers import shared
-from slurmgpu.cli.submitting import submit, with_image
+from slurmgpu.cli.job_options import load_given, parameter
+from slurmgpu.cli.options import shared
+from slurmgpu.cli.preparing import prepare, submit, with_image
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
@@ -232,7 +231,7 @@ def _prepare_place(
     place: _PlannedPlace, asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
 ) -> tuple[Prepared, Mapping[str, object]]:
     described: list[Job] = []
-    loaded = load(place.given)
+    loaded = load_given(place.given, note)[0]
     # As the training itself would be planned: it says how many processes a node has.
     tasks = (
         prepare_job(loaded, place.given.get("job__cluster"), None).plan.tasks_per_node

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import live_jobs
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
 from slurmgpu.printable import printable

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.cli.job_options import JobCommand, job_options, load_given
 from slurmgpu.cli.terminal import note
 from slurmgpu.doctor.lines import Level, Line, counts
 from slurmgpu.printable import printable
@@ -39,9 +39,7 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
-    from slurmgpu.cli.preparing import load
-
-    loaded, cluster_name = load(given), given.get("job__cluster")
+    loaded, cluster_name = load_given(given, note)[0], given.get("job__cluster")
     if on_gpu:
         from slurmgpu.doctor.on_nodes import probe_nodes
 

@@ -24,8 +24,8 @@ from slurmgpu.cli.init_questions import (
     found_lines,
     say,
 )
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.preparing import prepare
-from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.clusters.discover import can_be_made, last_discovered, save, write
 from slurmgpu.clusters.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.clusters.refreshing import add, completed, environment_data, overlay

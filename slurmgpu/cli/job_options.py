@@ -1,11 +1,13 @@
-"""The options that describe a job, shared by render, plan, submit and run: sbatch's names where it has one."""
+"""The options, job file or batch script that describe a job, and the job they make; sbatch's names where it has one."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,13 +17,15 @@ from slurmgpu.cli.usage import ARGUMENTS, COMMAND
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.options import ROWS, Row
 
-__all__ = ["JobCommand", "change_options", "job_options", "parameter"]
+if TYPE_CHECKING:
+    from slurmgpu.files.jobs import LoadedJob
+    from slurmgpu.files.layered import Layered
 
-F = TypeVar("F", bound=Callable[..., Any])
+JOB_FILE = "job.yaml"
+"""The job file that is meant where none is named."""
+_JOB_SUFFIXES, _SCRIPT_SUFFIXES = {".yaml", ".yml"}, {".slurm", ".sbatch"}
 _PYTHON = r"(\A|/)python[\d.]*\Z|\.py\Z"
-
-
-_TYPES: dict[str, object] = {"count": click.INT}
+_VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
 
 
 class JobCommand(click.Command):
@@ -39,9 +43,8 @@ class JobCommand(click.Command):
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
                 )
         ctx.meta[ARGUMENTS] = tuple(args)
-        has_script = any(
-            "py" in word and re.search(_PYTHON, word) for word in args
-        )  # asked now: parsing consumes them
+        # Looked for now, because parsing consumes the words.
+        has_script = any("py" in word and re.search(_PYTHON, word) for word in args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -71,7 +74,7 @@ def _option(row: Row) -> Decorator:
     return click.option(
         *row.flags,
         parameter(row),
-        type=_TYPES.get(row.kind),
+        type=click.INT if row.kind == "count" else None,
         metavar=row.metavar,
         help=row.help,
         shell_complete=BY_FIELD.get(row.key),
@@ -86,39 +89,25 @@ _FILE = click.argument(
 _OPTIONS: tuple[Decorator, ...] = (
     *(_option(row) for row in ROWS if row.flags),
     click.option(
-        "--cluster",
-        "job__cluster",
-        metavar="NAME",
-        help="The cluster profile: its name, or a file.",
+        "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file.",
         shell_complete=clusters,
     ),
+    click.option("--requeue/--no-requeue", "job__requeue", default=None, help="Whether Slurm may start it again."),
     click.option(
-        "--requeue/--no-requeue", "job__requeue", default=None, help="Whether Slurm may start it again."
-    ),
-    click.option(
-        "--set",
-        "job__set",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Any part of the job file: train.epochs=3.",
+        "--set", "job__set", multiple=True, metavar="KEY=VALUE", help="Any part of the job file: train.epochs=3."
     ),
     click.option(
         "--sbatch", "job__sbatch", multiple=True, metavar="NAME[=VALUE]", help="Any other sbatch option."
     ),
     click.option(
-        "--force",
-        "job__force",
-        is_flag=True,
+        "--force", "job__force", is_flag=True,
         help="Go on against a refusal: a request that does not fit, a command that is not there.",
     ),
     click.option(
-        "--template",
-        "job__template",
-        metavar="PATH",
-        type=click.Path(readable=False),
+        "--template", "job__template", metavar="PATH", type=click.Path(readable=False),
         help="Your own template: a file, or a folder.",
     ),
-)
+)  # fmt: skip
 
 device_option = click.option(
     "--gpu/--cpu",
@@ -136,3 +125,243 @@ job_options = gathered("given", _given, _FILE, *_OPTIONS)
 """Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
 change_options = gathered("given", _given, *_OPTIONS)
 """Add every option that describes a job, for a command whose job file is known; they arrive as ``given``."""
+
+
+class Source(NamedTuple):
+    """The origin of a job: a job file, a batch script, or (neither) the options alone."""
+
+    path: Path | None = None
+    batch: tuple[str, str] | None = None
+    """The batch script's path, as it was given, and its text."""
+    script: Layered | None = None
+    """The batch script as the bottom layer of a job."""
+    notes: tuple[str, ...] = ()
+    """Remarks on a file that nobody named, and on how a script was taken."""
+
+
+def load_given(given: Mapping[str, Any], say: Callable[[str], None]) -> tuple[LoadedJob, Source]:
+    """Return the job that file and options describe, as it stands there, and its origin: nothing is planned or judged."""
+    from slurmgpu.files.jobs import load_job
+    from slurmgpu.files.trust import is_confined
+    from slurmgpu.files.yaml import read_file
+
+    cwd, named = Path.cwd(), given.get("job__file")
+    source = find_source(given, cwd, os.environ)
+    for remark in source.notes:
+        say(remark)
+    if source.script is not None:
+        if not named:  # it was found after --
+            given = {**given, "command": None}
+        options = _layer_of(given, exact=True)
+        if "work_dir" in options.data:
+            # As sbatch does with -D: the script itself changes into no folder.
+            options.put(("sbatch", "chdir"), options.data.pop("work_dir"), options.origins.pop(("work_dir",)))
+        return load_job(None, options, cwd=cwd, environ=os.environ, script=source.script), source
+    path = source.path
+    exact = path is not None and given.get("job__resources__gres") and read_file(path).data.get("exact")
+    loaded = load_job(
+        path,
+        _layer_of(given, exact=exact is True),
+        cwd=cwd,
+        environ=os.environ,
+        # A shipped job is found by its name, and works here, not where it is installed.
+        home=cwd if named and path != Path(named) else None,
+        unnamed=path is not None and (not named or is_confined()),
+    )
+    return loaded, source
+
+
+def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str]) -> Source:
+    """Return the job file or batch script of a request: as named, after ``--``, or job.yaml where nothing is named."""
+    from slurmgpu.files.jobs import find_job_file
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.files.trust import Trust
+
+    named, command = given.get("job__file"), given.get("command") or ()
+    for word in (named, *command[:1]):
+        refuse_notebook(word or "")
+    if named and not _is_batch(named):
+        return Source(find_job_file(named))
+    if named and command:
+        raise InvalidInput(
+            f"{named}: a batch script has commands of its own, and {shlex.join(command)!r} stands behind --",
+            hint=f"to hand it to the script: slurmgpu submit -- {shlex.join([named, *command])}; to run it in the script's "
+            f"place, make a job file of the script's options first: slurmgpu import {shlex.quote(named)}",
+        )
+    if named:
+        return _read_batch(named, (), environ)
+    if command and _is_batch(command[0]):
+        return _read_batch(command[0], command[1:], environ)
+    path = cwd / JOB_FILE
+    keys = {str(one).partition("=")[0] for one in given.get("job__set") or ()}
+    if command or keys & {"command", "script", "train", "train.task"} or not path.is_file():
+        return Source()
+    if Trust().foreign(path) and (foreign := load_settings(cwd, environ).trust.foreign(path)):
+        raise InvalidInput(
+            f"{JOB_FILE}: it {foreign.why}, and you did not name it on the command line; what is in it would run as you",
+            hint=f"read it, then name it: slurmgpu ... {JOB_FILE}; or trust the folder: slurmgpu config trust .",
+        )
+    return Source(path, notes=(f"using {JOB_FILE}",))
+
+
+def refuse_notebook(name: str) -> None:
+    """Raise InvalidInput for a notebook, which is neither a job nor a script."""
+    if name.endswith(".ipynb"):
+        script = Path(name).with_suffix(".py").name
+        raise InvalidInput(
+            f"{name}: a notebook, and a job runs without a person at it",
+            hint=f"make a script of it: jupyter nbconvert --to script {shlex.quote(name)}, then slurmgpu submit --gpus 1 "
+            f"-- python {shlex.quote(script)}; or work in it on a GPU node: slurmgpu shell --jupyter --gpus 1",
+        )
+
+
+def _is_batch(name: str) -> bool:
+    """Return whether a file is a batch script: by its ending, or by lines that sbatch reads."""
+    path = Path(name)
+    if path.suffix in _JOB_SUFFIXES or not path.is_file():
+        return False
+    if path.suffix in _SCRIPT_SUFFIXES:
+        return True
+    from slurmgpu.files.trust import open_regular
+    from slurmgpu.files.yaml import LARGEST_SCRIPT
+
+    try:
+        with open_regular(path) as file:
+            text = file.read(LARGEST_SCRIPT).decode("utf-8", errors="replace")
+    except OSError:  # a program that may be run and not read
+        return False
+    if "#SBATCH" not in text or (path.suffix != ".sh" and not text.startswith("#!")):
+        return False
+    from slurmgpu.script.batch_script import parse_batch_script
+
+    parsed = parse_batch_script(text)
+    return bool(parsed.directives or (path.suffix == ".sh" and parsed.ignored))
+
+
+def _read_batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> Source:
+    """Return a batch script as the bottom layer of a job; ``arguments`` are those that sbatch would hand to it."""
+    from slurmgpu.files.layered import Layered, Origin
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.files.trust import is_confined
+    from slurmgpu.files.yaml import read_batch_script
+    from slurmgpu.script.batch_script import SHELLS
+    from slurmgpu.script.importing import import_script
+
+    path = Path(name)
+    # A request of somebody else names no file on the user's behalf.
+    text = read_batch_script(path, trust=load_settings(Path.cwd(), environ).trust if is_confined() else None)
+    imported = import_script(text, name, verbatim=True)
+    data = dict(imported.data)
+    if "job-name" not in data.get("sbatch", {}):
+        data.setdefault("name", path.name)  # as sbatch calls it
+    if arguments:
+        shebang = imported.job.shebang
+        if not any(word.rsplit("/", 1)[-1] in SHELLS for word in (shebang or "/bin/bash").split()[:2]):
+            raise InvalidInput(
+                f"{name}: arguments ({shlex.join(arguments)}) are handed to scripts of a shell only, and this is one of "
+                f"{shebang}",
+                hint="write them into the script",
+            )
+        data["script"] = f"set -- {shlex.join(arguments)}\n{data['script']}"
+    origins = {key: Origin(name, line) for key, line in imported.lines.items()}
+    count = len(imported.lines)
+    off = "; its ##SBATCH lines are switched off" if not count and "\n##SBATCH" in text else ""
+    notes = [
+        f"{name}: a batch script, taken as sbatch takes it: {count} option{'s' * (count != 1)}, its lines unchanged{off}"
+    ]
+    notes += imported.notes
+    if ambient := sorted(key for key in environ if key.startswith("SBATCH_")):
+        notes.append(
+            f"{', '.join(ambient)}: set here and not used, as in every submission of slurmgpu; give the options"
+        )
+    return Source(None, (name, text), Layered(data, {(): Origin(name), **origins}), tuple(notes))
+
+
+def _layer_of(given: Mapping[str, Any], *, exact: bool) -> Layered:
+    """Return the options as the topmost layer; an exact job has its GPUs in gres where they are asked for so."""
+    from slurmgpu.files.jobs import words_as_spelled
+    from slurmgpu.files.layered import Layered, Origin
+
+    layer = Layered({}, {})
+
+    def put(key: str, value: object, origin: str) -> None:
+        layer.put(tuple(key.split(".")), value, Origin(origin))
+
+    for row in ROWS:
+        value = given.get(parameter(row))
+        if value is None:
+            continue
+        if row.key == "resources.gres":
+            if exact:
+                put(row.key, value.split(","), "option --gres")
+            else:
+                for key, one in _gres(value, given.get("job__resources__gpus_per_node")).items():
+                    put(key, one, "option --gres")
+            continue
+        if row.key == "error" and re.match(r"[A-Z][A-Z0-9_]*=", value):
+            raise InvalidInput(
+                f"option -e/--error {value!r} looks like a variable, and this is the log of standard error",
+                hint=f"write --set {shlex.quote(f'variables.{value}')}",
+            )
+        if row.key == "work_dir" and value[:1] not in "$~":
+            value = str(Path(value).absolute())
+        elif row.kind == "list":
+            value = value.upper().split(",")
+        put(row.key, value, f"option {row.flags[-1].partition('/')[0]}")
+    requeue = given.get("job__requeue")
+    if requeue is not None:
+        put("restart.on", ["preemption", "node_failure"] if requeue else [], "option --requeue/--no-requeue")
+    for text in given.get("job__sbatch") or ():
+        name, has_value, value = text.lstrip("-").partition("=")
+        if " " in name.strip():
+            name, _, value = name.strip().partition(" ")
+            raise InvalidInput(
+                f"option --sbatch: {text!r} has a blank where = belongs",
+                hint=f"write --sbatch {name}={value.strip()}",
+            )
+        put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
+    for text in given.get("job__set") or ():
+        put_any(layer, text)
+        if text.startswith("command="):
+            words_as_spelled(layer, f"value: {text.partition('=')[2]}", in_text="value")
+    if given.get("command"):
+        put("command", list(given["command"]), "the command after --")
+    return layer
+
+
+def _gres(text: str, per_node: str | None) -> dict[str, object]:
+    """Return the keys that --gres stands for where the planner works the GPUs out."""
+    from slurmgpu.models.units import parse_gres_list
+
+    try:
+        gpu, others = parse_gres_list(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"option --gres: {error}", hint="write it as in --gres gpu:a100:2,lscratch:100"
+        ) from None
+    if gpu is not None and per_node is not None and per_node != str(gpu):
+        raise InvalidInput(
+            f"options --gres and --gpus-per-node: {gpu} and {per_node} GPUs on each node are asked for",
+            hint=f"leave one out: --gpus-per-node {per_node}, or --gpus-per-node {gpu}",
+        )
+    found: dict[str, object] = {"resources.gpus_per_node": str(gpu)} if gpu is not None else {}
+    return {**found, "resources.gres": [str(gres) for gres in others]} if others else found
+
+
+def put_any(
+    layer: Layered, text: str, option: str = "--set", example: str = "train.epochs=3", above: str = ""
+) -> None:
+    """Put KEY=VALUE of an option into a layer, the value read as YAML; ``above`` is the key that holds KEY."""
+    from slurmgpu.files.layered import Origin
+    from slurmgpu.files.yaml import read_yaml
+
+    key, has_value, value = text.partition("=")
+    if not key or not has_value:
+        raise InvalidInput(
+            f"option {option}: {text!r} is not KEY=VALUE", hint=f"write it as in {option} {example}"
+        )
+    origin, parsed = f"option {option} {key}", value
+    # A variable's value is text: the shell has taken its quotes away.
+    if not re.search(_VARIABLE, above + key) or value.startswith(("'", '"')):
+        parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", origin).data["value"]  # type: ignore[assignment]
+    layer.put(tuple((above + key).split(".")), parsed, Origin(origin))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.shared_answers import own_slurm, shared_slurm
+from slurmgpu.cli.options import own_slurm, shared_slurm
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.live import Source

@@ -64,8 +64,8 @@ def command(
     3 when its end is not known.
     """
     from slurmgpu.cli.job_file_changes import write_request
+    from slurmgpu.cli.preparing import show_submission, with_image
     from slurmgpu.cli.probing import find_micro_batch, plan_probe, run_probe, tell_beforehand
-    from slurmgpu.cli.submitting import show_submission, with_image
     from slurmgpu.jobs.causes import cause_lines
     from slurmgpu.jobs.report.text import job_lines
     from slurmgpu.slurm import Slurm

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurmgpu.amounts import count, percent
-from slurmgpu.cli.preparing import prepare
-from slurmgpu.cli.submitting import submit, with_image
+from slurmgpu.cli.preparing import prepare, submit, with_image
 from slurmgpu.cli.terminal import note
 from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import SlurmUnreachable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import runs
-from slurmgpu.cli.shared_answers import shared_slurm
+from slurmgpu.cli.options import shared_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.printable import printable
 

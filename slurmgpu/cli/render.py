@@ -25,10 +25,10 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
     The script is plain text that sbatch takes as it is.
     """
-    from slurmgpu.cli.preparing import prepare, tell_of_image
+    from slurmgpu.cli.preparing import mention_image, prepare
 
     prepared = prepare(given)
-    tell_of_image(prepared)
+    mention_image(prepared)
     script = prepared.render(to.name if to else None)
     if to is None:
         click.echo(script, nl=False)

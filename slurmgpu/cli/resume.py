@@ -11,7 +11,7 @@ import click
 
 from slurmgpu.cli.completing import runs
 from slurmgpu.cli.job_options import JobCommand, change_options
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.trust import read_regular

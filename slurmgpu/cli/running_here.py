@@ -7,13 +7,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
-from slurmgpu.cli.preparing import check_whose, prepare, put_any
+from slurmgpu.cli.job_options import put_any
+from slurmgpu.cli.preparing import check_whose
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.jobs import find_job_file, load_job
@@ -31,89 +29,111 @@ _LOGIN_PROCESSES = 2
 LOGIN_NICE = 15
 
 
+def looks_like_a_login_node() -> bool:
+    """Return whether a cluster answers here, and this is not a node of a job."""
+    return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
+
+
 def on_login_node(here: bool) -> bool:
-    """Return whether others share this machine; PlanError if the user has not said that it may be used."""
+    """Return whether others share this machine; PlanError if the user has not said (``here``) that it may be used."""
     login_node = looks_like_a_login_node()
-    if login_node and not here:
-        job_id = os.environ.get("SLURM_JOB_ID")
-        if job_id is not None:
-            raise PlanError(
-                f"this shell is not on a node of job {job_id}: it looks like a login node, which others share",
-                hint=f"go there first: srun --jobid={job_id} --overlap --pty bash; or --here runs it on this machine "
-                f"all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority",
-            )
+    if not login_node or here:
+        return login_node
+    most = f"with at most {_LOGIN_PROCESSES} processes and at a low priority"
+    if (job_id := os.environ.get("SLURM_JOB_ID")) is not None:
         raise PlanError(
-            "this looks like a login node (Slurm's commands are here, and no job around), which others share",
-            hint=f"--here runs it all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority; or use "
-            "slurmgpu submit",
+            f"this shell is not on a node of job {job_id}: it looks like a login node, which others share",
+            hint=f"go there first: srun --jobid={job_id} --overlap --pty bash; or --here runs it on this machine "
+            f"all the same, {most}",
         )
-    return login_node
+    raise PlanError(
+        "this looks like a login node (Slurm's commands are here, and no job around), which others share",
+        hint=f"--here runs it all the same, {most}; or use slurmgpu submit",
+    )
 
 
-@dataclass(frozen=True)
-class LocalRun:
-    """A job's run on this machine; None: the default."""
+def run_prepared(
+    prepared: Prepared,
+    *,
+    login_node: bool,
+    processes: int | None = None,
+    nodes: int = 1,
+    steps: int | None = None,
+    on_gpus: bool | None = None,
+    python: Path | None = None,
+    run_dir: Path | None = None,
+) -> int:
+    """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code.
 
-    login_node: bool
-    """True if others share this machine."""
-    processes: int | None = None
-    """Processes in all."""
-    nodes: int = 1
-    """Nodes to pretend."""
-    steps: int | None = None
-    """The most optimizer steps of a training."""
-    on_gpus: bool | None = None
-    python: Path | None = None
-    """The interpreter, in place of the job's."""
-    run_dir: Path | None = None
-    """An earlier run directory to go on in."""
-
-
-def act_run(
-    given: dict[str, object],
-    processes: int | None,
-    pretend_nodes: int,
-    steps: int | None,
-    here: bool,
-    on_gpus: bool | None,
-    run_dir: Path | None,
-) -> None:
-    prepared = prepare(given, starts="run")
-    login_node = on_login_node(here)
-    local = LocalRun(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
-    click.get_current_context().exit(run_prepared(prepared, local))
-
-
-def run_prepared(prepared: Prepared, here: LocalRun) -> int:
-    """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
-    gpus = choose_gpus(prepared.plan, here.on_gpus)
-    each = _processes_per_node(prepared, here, gpus)
-    gpus = share_out(prepared.plan, gpus, each, here.nodes)
-    _check_local(prepared, here.steps)
-    script = prepared.render()
-    if here.run_dir is None:
-        made = new_run_directory(prepared.runs, prepared.plan, prepared.loaded.job, script)
-        path = made.path
+    ``processes`` in all, on ``nodes`` that are pretended, for at most so many optimizer ``steps``; ``python`` in place of
+    the job's interpreter. ``login_node``: others share this machine.
+    """
+    plan, folder = prepared.plan, prepared.folder
+    gpus = _choose_gpus(plan, on_gpus)
+    each = _processes_per_node(prepared, gpus, processes, nodes, login_node)
+    there = len(gpus.devices) if gpus is not None else 0
+    if gpus is not None:
+        if nodes > there or (plan.train is not None and nodes * each > there):  # ranks would share one
+            alone = ", without --pretend-nodes" if nodes > 1 else ""
+            raise InvalidInput(
+                f"{nodes * each} processes on {nodes} node(s) need as many GPUs, and {gpus.owner} has {there}",
+                hint=f"use --processes {there}{alone}; or --cpu",
+            )
+        gpus = gpus.share(nodes, min(max(plan.gpus_per_node, each), there // nodes))
+    if steps is not None and plan.train is None:
+        raise InvalidInput(
+            "--steps bounds a training task (train:), and this job runs a command",
+            hint="bound the command by its own options",
+        )
+    shell = (plan.shebang or "/bin/bash").split()
+    if plan.script is not None and Path(shell[-1 if "env" in shell[0] else 0]).name not in {"bash", "sh"}:
+        raise InvalidInput(
+            f"shebang: {plan.shebang!r}: only scripts of bash and sh are run here, where its own words stand in "
+            "for Slurm's",
+            hint="try it on the cluster, or in a sandbox: slurmgpu sandbox up",
+        )
+    folder = folder if folder is not None and is_folder(folder) else None
+    if folder is not None:
+        check_task(plan, folder)
+    script, made = prepared.render(), None
+    if run_dir is None:
+        made = new_run_directory(prepared.runs, plan, prepared.loaded.job, script)
+        run_dir = made.path
     else:
-        _check_earlier(here.run_dir, script)
-        made, path = None, here.run_dir
-    request = _request(prepared, here, script=script, run_dir=path, each=each, gpus=gpus)
+        _check_earlier(run_dir, script)
+    request = LocalRequest(
+        script=script,
+        run_dir=run_dir,
+        submit_dir=folder or Path.cwd(),
+        job_name=plan.name,
+        nodes=nodes,
+        processes_per_node=1 if plan.spawned_per_node else each,
+        spawned_per_node=each if plan.spawned_per_node else 0,
+        gpus_per_node=plan.gpus_per_node,
+        gpus=gpus,
+        cpus_per_task=max(1, _cpus() // (each * nodes)),
+        partition=plan.partition,
+        account=plan.option("account"),
+        max_steps=steps,
+        nice=LOGIN_NICE if login_node else 0,
+        python=python,
+    )
     try:
         replaced = stand_ins(request)
     except BaseException:
         if made is not None:
             made.remove()
         raise
-    for said in gpus_in_words(prepared.plan, gpus, here.on_gpus, each * here.nodes):
+    for said in _gpus_in_words(plan, gpus, on_gpus, each * nodes):
         note(said)
     for line in replaced:
         note(f"stand-in: {line}")
-    note(f"run directory {path}")
+    note(f"run directory {run_dir}")
     code = run_here(request)
     if code:
         note(f"the script ended with exit code {code}")
-    if code and any(path.glob("checkpoints/step-*/manifest.json")):
-        note(f"to go on here, the same command with --run-dir {shlex.quote(str(path))}")
+    if code and any(run_dir.glob("checkpoints/step-*/manifest.json")):
+        note(f"to go on here, the same command with --run-dir {shlex.quote(str(run_dir))}")
     return code
 
 
@@ -134,13 +154,10 @@ def _check_earlier(run_dir: Path, script: str) -> None:
         )
 
 
-def looks_like_a_login_node() -> bool:
-    """Return whether a cluster answers here, and this is not a node of a job."""
-    return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
-
-
-def _processes_per_node(prepared: Prepared, here: LocalRun, gpus: UsableGpus | None) -> int:
-    plan, processes, nodes = prepared.plan, here.processes, here.nodes
+def _processes_per_node(
+    prepared: Prepared, gpus: UsableGpus | None, processes: int | None, nodes: int, login_node: bool
+) -> int:
+    plan = prepared.plan
     if processes is not None and processes % nodes:
         raise InvalidInput(
             f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}",
@@ -168,7 +185,7 @@ def _processes_per_node(prepared: Prepared, here: LocalRun, gpus: UsableGpus | N
         )
     room = len(gpus.devices) if gpus else _cpus()
     wanted = processes // nodes if processes else max(1, min(size, room, most or room) // nodes)
-    return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if here.login_node else wanted
+    return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if login_node else wanted
 
 
 def _cpus() -> int:
@@ -178,148 +195,35 @@ def _cpus() -> int:
         return os.cpu_count() or 1
 
 
-def _check_local(prepared: Prepared, steps: int | None) -> None:
-    if steps is not None and prepared.plan.train is None:
-        raise InvalidInput(
-            "--steps bounds a training task (train:), and this job runs a command",
-            hint="bound the command by its own options",
-        )
-    shell = (prepared.plan.shebang or "/bin/bash").split()
-    if prepared.plan.script is not None and Path(shell[-1 if "env" in shell[0] else 0]).name not in {
-        "bash",
-        "sh",
-    }:
-        raise InvalidInput(
-            f"shebang: {prepared.plan.shebang!r}: only scripts of bash and sh are run here, where its own words stand in "
-            "for Slurm's",
-            hint="try it on the cluster, or in a sandbox: slurmgpu sandbox up",
-        )
-    folder = prepared.folder
-    if folder is not None and is_folder(folder):
-        check_task(prepared.plan, folder)
-
-
-def _request(
-    prepared: Prepared, here: LocalRun, *, script: str, run_dir: Path, each: int, gpus: UsableGpus | None
-) -> LocalRequest:
-    plan, folder = prepared.plan, prepared.folder
-    return LocalRequest(
-        script=script,
-        run_dir=run_dir,
-        submit_dir=folder if folder is not None and is_folder(folder) else Path.cwd(),
-        job_name=plan.name,
-        nodes=here.nodes,
-        processes_per_node=1 if plan.spawned_per_node else each,
-        spawned_per_node=each if plan.spawned_per_node else 0,
-        gpus_per_node=plan.gpus_per_node,
-        gpus=gpus,
-        cpus_per_task=max(1, _cpus() // (each * here.nodes)),
-        partition=plan.partition,
-        account=plan.option("account"),
-        max_steps=here.steps,
-        nice=LOGIN_NICE if here.login_node else 0,
-        python=here.python,
-    )
-
-
-def plan_training_here(
-    layer: Layered,
-    what: str,
-    *,
-    config: Sequence[str],
-    sets: Sequence[str],
-    cluster: str | None,
-    gpus: int,
-) -> Prepared:
-    """Return the training, in its environment on the cluster; what else the cluster wants does not matter here.
-
-    ``what`` is a task or a job file, over which ``layer`` lies, and ``config`` and ``sets`` over that.
-    """
-    is_task = _is_task(what)
-
-    def put(key: str, value: object, origin: str) -> None:
-        layer.put(tuple(key.split(".")), value, Origin(origin))
-
-    for text in sets:
-        put_any(text, put)
-    for text in config:
-        put_any(text, put, "--config", "channels=16", "train.config.")
-    if is_task:
-        put("train.task", what, "the argument")
-        put("resources.nodes", 1, "slurmgpu train")
-        put("resources.gpus", gpus, "option --processes")
-    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
-    if loaded.job.train is None:
-        raise InvalidInput(
-            f"{what}: has no train:, and there is nothing to train",
-            hint="slurmgpu run runs a job's command on this machine",
-        )
-    return plan_here(loaded, cluster)
-
-
-def training_as_options(
-    what: str, config: Sequence[str], sets: Sequence[str], cluster: str | None
-) -> dict[str, Any]:
-    """Return the same training as `prepare` takes it: a job for the cluster."""
-    every = (*sets, *(f"train.config.{text}" for text in config))
-    given: dict[str, Any] = {"job__cluster": cluster}
-    if _is_task(what):
-        return {**given, "job__set": (f"train.task={json.dumps(what)}", *every)}
-    return {**given, "job__file": what, "job__set": every}
-
-
-def _is_task(what: str) -> bool:
-    """Return whether the word names a task, and no job file."""
-    return re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None
-
-
 def count_of_the_job() -> int:
     """Return how many GPUs Slurm gave the job that this runs in, on this node; 0 outside of any."""
     found = gpus_of_the_job(os.environ)
     return len(found.devices) if found else 0
 
 
-def choose_gpus(plan: Plan, on_gpus: bool | None) -> UsableGpus | None:
+def _choose_gpus(plan: Plan, on_gpus: bool | None) -> UsableGpus | None:
     """Return the GPUs that may be used here; None: the CPU stands in for them, or the job asks for none."""
-    if on_gpus is False:
+    if on_gpus is False or (not plan.gpus_per_node and not on_gpus):
         return None
     if not plan.gpus_per_node:
-        if on_gpus:
-            raise InvalidInput(
-                "--gpu: no GPU is asked for, so there is none to use",
-                hint=f"--gpus {count_of_the_job() or 1} asks for GPUs; leave --gpu out, and it runs on the CPU",
-            )
-        return None
+        raise InvalidInput(
+            "--gpu: no GPU is asked for, so there is none to use",
+            hint=f"--gpus {count_of_the_job() or 1} asks for GPUs; leave --gpu out, and it runs on the CPU",
+        )
     found = gpus_of_the_job(os.environ)
     if found is None and on_gpus:
         found = gpus_of_this_machine(os.environ)
-    if found is not None and found.devices:
-        return found
-    if on_gpus:
-        of = found.owner if found else "this machine"
+    if on_gpus and not (found and found.devices):
         raise InvalidInput(
-            f"--gpu: {of} shows no GPU",
+            f"--gpu: {found.owner if found else 'this machine'} shows no GPU",
             hint="leave --gpu out, and it runs on the CPU; CUDA_VISIBLE_DEVICES and nvidia-smi -L show what is there",
         )
-    return None
+    return found if found and found.devices else None
 
 
-def share_out(plan: Plan, gpus: UsableGpus | None, each: int, nodes: int) -> UsableGpus | None:
-    """Return as many GPUs as the job wants for ``each`` processes on so many nodes; InvalidInput where ranks would share one."""
-    if gpus is None:
-        return None
-    there = len(gpus.devices)
-    if nodes > there or (plan.train is not None and nodes * each > there):
-        raise InvalidInput(
-            f"{nodes * each} processes on {nodes} node(s) need as many GPUs, and {gpus.owner} has {there}",
-            hint=f"use --processes {there}"
-            + (", without --pretend-nodes" if nodes > 1 else "")
-            + "; or --cpu",
-        )
-    return gpus.share(nodes, min(max(plan.gpus_per_node, each), there // nodes))
-
-
-def gpus_in_words(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
+def _gpus_in_words(
+    plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int
+) -> Iterator[str]:
     """Yield a sentence for the GPUs that are used, and for those of the job that are not."""
     of_job = gpus_of_the_job(os.environ)
     if gpus is not None:
@@ -337,3 +241,43 @@ def gpus_in_words(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, pro
             f"the other nodes of {os.environ.get('SLURM_JOB_NODELIST', 'the job')} are not used: this runs on "
             f"{os.environ['SLURMD_NODENAME']} alone; slurmgpu submit runs on several"
         )
+
+
+def plan_training_here(
+    layer: Layered, what: str, *, config: Sequence[str], sets: Sequence[str], cluster: str | None, gpus: int
+) -> Prepared:
+    """Return the training, in its environment on the cluster; what else the cluster wants does not matter here.
+
+    ``what`` is a task or a job file, over which ``layer`` lies, and ``config`` and ``sets`` over that.
+    """
+    is_task = _is_task(what)
+    for text in sets:
+        put_any(layer, text)
+    for text in config:
+        put_any(layer, text, "--config", "channels=16", "train.config.")
+    if is_task:
+        layer.put(("train", "task"), what, Origin("the argument"))
+        layer.put(("resources", "nodes"), 1, Origin("slurmgpu train"))
+        layer.put(("resources", "gpus"), gpus, Origin("option --processes"))
+    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
+    if loaded.job.train is None:
+        raise InvalidInput(
+            f"{what}: has no train:, and there is nothing to train",
+            hint="slurmgpu run runs a job's command on this machine",
+        )
+    return plan_here(loaded, cluster)
+
+
+def training_as_options(
+    what: str, config: Sequence[str], sets: Sequence[str], cluster: str | None
+) -> dict[str, Any]:
+    """Return the same training as `prepare` takes it: a job for the cluster."""
+    every = (*sets, *(f"train.config.{text}" for text in config))
+    if _is_task(what):
+        return {"job__cluster": cluster, "job__set": (f"train.task={json.dumps(what)}", *every)}
+    return {"job__cluster": cluster, "job__file": what, "job__set": every}
+
+
+def _is_task(what: str) -> bool:
+    """Return whether the word names a task, and no job file."""
+    return re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.printable import printable
 

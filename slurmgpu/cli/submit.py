@@ -53,8 +53,7 @@ def command(
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.preparing import prepare
-    from slurmgpu.cli.submitting import show_submission, submit, with_image
+    from slurmgpu.cli.preparing import prepare, show_submission, submit, with_image
     from slurmgpu.slurm import Slurm
 
     if as_json and dry_run:

@@ -12,14 +12,32 @@ from typing import TextIO
 
 import click
 
-from slurmgpu.printable import Harmless
+from slurmgpu.printable import Harmless, printable_lines
+
+Say = Callable[[str], None]
+"""Takes a remark for the person, a line or more."""
 
 
 def note(text: str) -> None:
     """Say something to the person, beside the result."""
-    from slurmgpu.printable import printable_lines
+    click.echo(noted(text), err=True)
 
-    click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
+
+def noted(text: str) -> str:
+    """Return a remark as it is printed."""
+    return click.style("slurmgpu: ", fg="yellow") + printable_lines(text)
+
+
+def echo_error(text: str) -> None:
+    """Print a line beside the result."""
+    click.echo(text, err=True)
+
+
+def echo_json(document: object, *, ensure_ascii: bool = False) -> None:
+    """Print a JSON document."""
+    import json
+
+    click.echo(json.dumps(document, indent=2, ensure_ascii=ensure_ascii))
 
 
 def terminal_columns(stream: TextIO) -> int | None:

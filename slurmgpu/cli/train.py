@@ -7,7 +7,7 @@ import os
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
@@ -172,14 +172,13 @@ def command(
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
     from slurmgpu.cli.running_here import (
-        LocalRun,
         count_of_the_job,
         looks_like_a_login_node,
         on_login_node,
         plan_training_here,
         run_prepared,
     )
-    from slurmgpu.runs.directory import chosen_python
+    from slurmgpu.runs.directory import chosen_python, prepare_here
     from slurmgpu.runs.preflight import check_task
 
     if as_json and not estimate:
@@ -197,13 +196,25 @@ def command(
     )
     if estimate:
         _estimate(prepared, interpreter, processes, cluster, as_json=as_json)
-        ctx.exit(0)
+        return
     if only_prepare:
-        ctx.exit(_prepare_task(prepared, interpreter))
+        plan, script, folder, nice = _entrypoint_alone(prepared, interpreter)
+        code = prepare_here(plan, script, folder, nice=nice)
+        if code:
+            instead = "; it ran in the job's environment, and --python PATH takes another Python"
+            note(f"preparing ended with exit code {code}{'' if python else instead}")
+        ctx.exit(code)
     if looks_like_a_login_node() and not here:
         check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
-    local = LocalRun(on_login_node(here), processes, on_gpus=on_gpus, python=interpreter, run_dir=run_dir)
-    ctx.exit(run_prepared(prepared, local))
+    code = run_prepared(
+        prepared,
+        login_node=on_login_node(here),
+        processes=processes,
+        on_gpus=on_gpus,
+        python=interpreter,
+        run_dir=run_dir,
+    )
+    ctx.exit(code)
 
 
 ESTIMATED = (1, 8, 16, 64)
@@ -324,20 +335,6 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.2f}"
 
 
-def _prepare_task(prepared: Prepared, python: Path | None) -> int:
-    """Run the script that the job would run, on one process, to prepare alone; its exit code."""
-    from slurmgpu.runs.directory import prepare_here
-
-    ready = _ready(prepared, python)
-    code = prepare_here(ready.plan, ready.script, ready.folder, nice=ready.nice)
-    if code:
-        instead = (
-            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
-        )
-        note(f"preparing ended with exit code {code}{instead}")
-    return code
-
-
 def _estimate(
     prepared: Prepared, python: Path | None, processes: int | None, named: str | None, *, as_json: bool
 ) -> None:
@@ -345,9 +342,9 @@ def _estimate(
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.runs.directory import estimate_here
 
-    ready = _ready(prepared, python)
-    counts = [*ESTIMATED, processes or max(1, prepared.plan.nodes * prepared.plan.processes_per_node)]
-    found = estimate_here(ready.plan, ready.script, ready.folder, nice=ready.nice, gpus=sorted(set(counts)))
+    plan, script, folder, nice = _entrypoint_alone(prepared, python)
+    counts = {*ESTIMATED, processes or max(1, prepared.plan.nodes * prepared.plan.processes_per_node)}
+    found = estimate_here(plan, script, folder, nice=nice, gpus=sorted(counts))
     if found is None:
         instead = "" if python else ": --python PATH takes another Python than the job's"
         raise RunFailed(f"nothing was worked out{instead}")
@@ -355,16 +352,8 @@ def _estimate(
     print_estimate(found, cluster, as_json=as_json)
 
 
-class _Ready(NamedTuple):
-    """A script of the entrypoint alone, and where it runs."""
-
-    plan: Plan
-    script: str
-    folder: Path
-    nice: int
-
-
-def _ready(prepared: Prepared, python: Path | None) -> _Ready:
+def _entrypoint_alone(prepared: Prepared, python: Path | None) -> tuple[Plan, str, Path, int]:
+    """Return the plan and the script of the entrypoint alone, the folder where it runs, and how nice it is to others."""
     from slurmgpu.cli.running_here import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.runs.directory import prepare_plan
     from slurmgpu.runs.preflight import check_task, is_folder
@@ -384,4 +373,4 @@ def _ready(prepared: Prepared, python: Path | None) -> _Ready:
             "--python PATH takes another Python"
         )
     script = prepared._replace(plan=plan).render()
-    return _Ready(plan, script, folder, LOGIN_NICE if looks_like_a_login_node() else 0)
+    return plan, script, folder, LOGIN_NICE if looks_like_a_login_node() else 0

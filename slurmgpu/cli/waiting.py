@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import click
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.shared_answers import shared
+from slurmgpu.cli.options import shared
 from slurmgpu.cli.terminal import note, written
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
