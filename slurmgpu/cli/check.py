@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import clusters
+from slurmgpu.cli.terminal import echo_json
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.planning.checklist import CHECKS
 from slurmgpu.planning.python_script import ScriptFacts
@@ -112,7 +112,7 @@ def command(
     if checked and as_json:
         several = {"schema": "slurmgpu.checks/1", "counts": _counts(everything), "scripts": documents}
         data = {"schema": "slurmgpu.check/1", **documents[0]} if one else several
-        click.echo(json.dumps(data, indent=2))
+        echo_json(data, ensure_ascii=True)
     elif checked:
         for shown, found in checked:
             for line in finding_lines(shown, found):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options, load_given
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.doctor.lines import Level, Line, counts
 from slurmgpu.printable import printable
 
@@ -72,7 +71,7 @@ def _print_lines(lines: Sequence[Line], more: dict[str, object], as_json: bool) 
             "lines": [line._asdict() for line in lines],
             **more,
         }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        echo_json(document)
     else:
         for text in _text(lines):
             click.echo(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note, terminal_columns
+from slurmgpu.cli.terminal import echo_json, note, terminal_columns
 from slurmgpu.errors import PlanError
 from slurmgpu.printable import printable
 
@@ -35,7 +34,7 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     if as_json:
         plan = prepared.plan.model_dump(mode="json", by_alias=True)
         data = {"schema": "slurmgpu.plan/1", **plan, **starts}
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        echo_json(data)
     else:
         for line in plan_lines(prepared, terminal_columns(sys.stdout)):
             click.echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput
 from slurmgpu.printable import printable
 
@@ -86,7 +85,7 @@ def command(
     )
     planned = found.probe.prepared
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        echo_json(_document(found), ensure_ascii=True)
     else:
         click.echo("\n".join(job_lines(found.report, planned.cluster.carbon, bars=False)))
         for line in cause_lines(found.cause) if found.cause is not None else ():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import clusters
+from slurmgpu.cli.terminal import echo_json
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.processes import tail_of_logs
 from slurmgpu.sandbox.programs import SandboxFailed, require_programs, slurm_release, slurm_version
@@ -117,7 +118,7 @@ def sandbox_status(as_json: bool) -> None:
     found = [(name, folder, read_state(folder)) for name, folder in known_sandboxes().items()]
     if as_json:
         entries = [status_entry(*one) for one in found]
-        click.echo(json.dumps({"schema": "slurmgpu.sandboxes/1", "sandboxes": entries}, indent=2))
+        echo_json({"schema": "slurmgpu.sandboxes/1", "sandboxes": entries}, ensure_ascii=True)
         return
     if not found:
         click.echo("there is no sandbox: `slurmgpu sandbox up` starts one", err=True)

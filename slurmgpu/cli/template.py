@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from slurmgpu.cli.completing import templates as named_templates
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput
 from slurmgpu.version import __version__
 
@@ -41,7 +40,7 @@ def list_(as_json: bool) -> None:
     found = listed_templates(_in_force())
     if as_json:
         rows = [{**one._asdict(), "file": str(one.file)} for one in found]
-        click.echo(json.dumps({"schema": "slurmgpu.templates/1", "templates": rows}, indent=2))
+        echo_json({"schema": "slurmgpu.templates/1", "templates": rows}, ensure_ascii=True)
         return
     width = max(len(one.name) for one in found)
     for one in found:

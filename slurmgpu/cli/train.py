@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import types
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ import click
 from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.job_options import device_option, run_dir_option
 from slurmgpu.cli.options import Decorator, gathered
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
@@ -259,7 +258,7 @@ def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool)
             name: {"memory": kind and int(kind.bytes), "guess": kind and kind.doubt} for name, kind in kinds
         }
         document = {**found, "rows": rows, "cluster": cluster.name, "gpu_types": types}
-        click.echo(json.dumps(document, indent=2))
+        echo_json(document, ensure_ascii=True)
         return
     for line in _lines(found, rows, cluster, kinds):
         click.echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.options import ago, named_or_newest, shared_slurm
-from slurmgpu.cli.terminal import Say, echo_error
+from slurmgpu.cli.terminal import Say, echo_error, echo_json
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.interrupts import as_interrupts
@@ -66,7 +65,7 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
     user = None if all_users else current_user()
     report, answers = explain_jobs(slurm, selections, user=user, shapes=shapes)
     if as_json:
-        click.echo(json.dumps(_document(report, answers, slurm.oldest()), indent=2))
+        echo_json(_document(report, answers, slurm.oldest()), ensure_ascii=True)
     else:
         on_terminal = sys.stdout.isatty()
         width = max(get_terminal_size().columns, 40) if on_terminal else 10_000
