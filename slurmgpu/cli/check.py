@@ -28,11 +28,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
 @click.command(short_help="Find what is wrong with batch scripts.")
 @click.argument(
-    "scripts",
-    metavar="SCRIPT...",
-    nargs=-1,
-    required=True,
-    type=click.Path(readable=False, allow_dash=True),
+    "scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(readable=False, allow_dash=True)
 )
 @click.option(
     "--cluster",

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     help="How long it runs, 1 to 60; the time in the queue does not count.",
 )
 @click.option(
-    "--wait-at-most",
-    type=int,
-    metavar="MINUTES",
-    help="Cancel it when it has waited so long in the queue.",
+    "--wait-at-most", type=int, metavar="MINUTES", help="Cancel it when it has waited so long in the queue."
 )
 @click.option(
     "--micro-batch",

@@ -134,9 +134,7 @@ train_options = gathered(
     help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
 )
 @click.option(
-    "--here",
-    is_flag=True,
-    help="Train on this machine although it looks like a login node; stays small.",
+    "--here", is_flag=True, help="Train on this machine although it looks like a login node; stays small."
 )
 @click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
 @device_option

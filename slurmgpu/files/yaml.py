@@ -92,8 +92,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False, trust: Trust | N
         )
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{shown}: is not UTF-8 (byte {error.start + 1})",
-            hint=to_utf8(data, script),
+            f"{shown}: is not UTF-8 (byte {error.start + 1})", hint=to_utf8(data, script)
         ) from None
 
 
@@ -377,6 +376,5 @@ def utf8(data: bytes, path: Path) -> str:
         return text
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",
-            hint=to_utf8(data, path),
+            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8", hint=to_utf8(data, path)
         ) from None
