@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,26 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from slurmgpu.cli.bench_jobs import nodes_that_take_jobs
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.files.settings import Measured, key_of, recall, remember
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.runs.bench.memory import remember_verdict, told_of_run
-from slurmgpu.runs.bench.page import TRY_HEAD, figures, page, page_of_parts, svg, write_png
-from slurmgpu.runs.bench.page import try_lines as tries
+from slurmgpu.runs.bench.memory import Measured, key_of, measured_of_run, recall, remember, remember_verdict
+from slurmgpu.runs.bench.page import figures, page, page_of_parts, tables, write_png
 from slurmgpu.runs.bench.results import (
     BenchJob,
     Part,
+    Results,
     jobs_in,
     jobs_text,
     missing,
-    node_lines,
     part_of,
-    read,
+    read_results,
     slow,
-    times,
 )
 from slurmgpu.runs.bench.verdict import judge, kinds_of, ratios, would_do
+from slurmgpu.runs.nodes import nodes_that_take_jobs
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 from tests.present import Recorded
 from tests.tables import TABLES
@@ -72,28 +69,27 @@ def rows(path: Path, *found: object) -> Path:
 
 
 def test_the_table_has_a_column_for_each_place_and_says_why_a_time_is_missing(tmp_path: Path) -> None:
-    table = times(read(rows(tmp_path, MACHINE, *NETWORKS, {"kind": "end"})))
-    assert table.places == ["1 thread", "2 threads", "GPU 0 fp32"]
-    assert table.seconds == {"FCN-S": {"1 thread": 1.25, "2 threads": 0.65, "GPU 0 fp32": None}}
-    assert table.why == {("FCN-S", "GPU 0 fp32"): "out of memory"}
+    (table,) = tables("networks", read_results(rows(tmp_path, MACHINE, *NETWORKS, {"kind": "end"})))
+    assert list(table.head)[2:5] == ["1 thread", "2 threads", "GPU 0 fp32"]
+    assert table.lines == [["FCN-S", "64", "1.250", "0.650", "out of memory", "0.382", "0.0310"]]
 
 
 def test_a_bench_that_was_cut_short_keeps_its_rows_and_says_so(tmp_path: Path) -> None:
     file = rows(tmp_path, MACHINE, *NETWORKS)
     with file.open("a") as more:
         more.write('{"schema": "slurmgpu.bench/1", "kind": "netw')
-    found = read(file)
+    found = read_results(file)
     assert (len(found.rows), found.whole) == (3, False)
     assert "cut short" in page("networks", found)
 
 
 def test_a_file_longer_than_any_bench_writes_is_read_in_part_and_says_so(tmp_path: Path) -> None:
-    found = read(rows(tmp_path, MACHINE, *[tried("batch", 100)] * 20_000, {"kind": "end"}))
+    found = read_results(rows(tmp_path, MACHINE, *[tried("batch", 100)] * 20_000, {"kind": "end"}))
     assert (0 < len(found.rows) < 20_000, found.whole) == (True, False)
 
 
 def test_what_a_node_reaches_of_the_published_peak_is_measured_over_published(tmp_path: Path) -> None:
-    found = list(node_lines(read(rows(tmp_path, MACHINE, *NODE))))
+    found = tables("node", read_results(rows(tmp_path, MACHINE, *NODE)))[0].lines
     assert found[0] == ("matrix product, bf16", "cuda:0", "234 TFLOP/s", "312 TFLOP/s", "75 %")
     assert found[1][3:] == ("-", "-")
     assert found[2][2] == "not measured: No space left on device"
@@ -102,7 +98,7 @@ def test_what_a_node_reaches_of_the_published_peak_is_measured_over_published(tm
 def test_a_sum_over_processes_is_told_with_its_size_and_where_it_ran(tmp_path: Path) -> None:
     one = {"kind": "node", "what": "reduction", "processes": 8, "nodes": 2, "backend": "nccl"}
     ran, failed = {**one, "bytes": 25 << 20, "gb_per_s": step(41.0)}, {**one, "nodes": 1, "why": "no route"}
-    told, not_told = node_lines(read(rows(tmp_path, MACHINE, ran, failed)))
+    told, not_told = tables("node", read_results(rows(tmp_path, MACHINE, ran, failed)))[0].lines
     assert told == ("all-reduce over 8 processes on 2 nodes, 25M", "nccl", "41 GB/s", "-", "-")
     assert not_told[:3] == ("all-reduce over 8 processes", "nccl", "not measured: no route")
 
@@ -111,7 +107,7 @@ def test_a_sum_over_processes_is_told_with_its_size_and_where_it_ran(tmp_path: P
 def test_the_page_needs_nothing_else_and_takes_no_name_for_html(
     kind: str, found: list[dict[str, object]], tmp_path: Path
 ) -> None:
-    html = page(kind, read(rows(tmp_path, MACHINE, *found, {"kind": "end"})))
+    html = page(kind, read_results(rows(tmp_path, MACHINE, *found, {"kind": "end"})))
     assert "Abacus &lt;3&gt;" in html
     assert "http" not in html.replace("http-equiv", "")
 
@@ -127,7 +123,7 @@ def test_a_bench_leaves_rows_a_table_and_a_page(tmp_path: Path) -> None:
         env={**os.environ, "OMP_WAIT_POLICY": "passive"},
         capture_output=True,
     )
-    found = read(tmp_path / "bench" / "rows.jsonl")
+    found = read_results(tmp_path / "bench" / "rows.jsonl")
     assert (found.whole, len(found.rows)) == (True, 2)
     with (tmp_path / "bench" / "table.csv").open(newline="") as file:
         head, line = csv.reader(file)
@@ -138,7 +134,7 @@ def test_a_bench_leaves_rows_a_table_and_a_page(tmp_path: Path) -> None:
 
 
 def test_the_plots_are_one_picture_and_none_is_made_of_nothing(tmp_path: Path) -> None:
-    found = read(rows(tmp_path, MACHINE, *NETWORKS, {"kind": "end"}))
+    found = read_results(rows(tmp_path, MACHINE, *NETWORKS, {"kind": "end"}))
     assert write_png(tmp_path / "plots.png", figures("networks", found))
     assert (tmp_path / "plots.png").read_bytes().startswith(b"\x89PNG")
     assert not write_png(tmp_path / "none.png", figures("node", found))
@@ -210,19 +206,18 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_nodes_are_those_that_take_jobs_and_others_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_nodes_are_those_that_take_jobs_and_others_are_named() -> None:
     states = {"n1": "IDLE", "n2": "IDLE+DRAIN", "n3": "DOWN*", "n4": "MIXED", "c1": "IDLE"}
     nodes = "".join(
         f"NodeName={name} State={state} CPUTot=4 Partitions={'cpu' if name == 'c1' else 'gpu,all'}\n"
         for name, state in states.items()
     )
-    present = Recorded("22.05", nodes=nodes).slurm().present()
-    assert nodes_that_take_jobs("gpu", present) == ["n1", "n4"]
-    said = capsys.readouterr().err
-    assert "n2 is left out: it is drained (IDLE+DRAIN)" in said
-    assert "n3 is left out: it is down" in said
+    present, said = Recorded("22.05", nodes=nodes).slurm().present(), list[str]()
+    assert nodes_that_take_jobs("gpu", present, said.append) == ["n1", "n4"]
+    assert said[0] == "n2 is left out: it is drained (IDLE+DRAIN)"
+    assert said[1].startswith("n3 is left out: it is down")
     with pytest.raises(InvalidInput, match="--all-nodes --partition gpus: Slurm shows no node of it"):
-        nodes_that_take_jobs("gpus", present)
+        nodes_that_take_jobs("gpus", present, said.append)
 
 
 def test_a_bench_that_slurm_refuses_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +230,7 @@ def test_a_bench_that_slurm_refuses_leaves_no_folder(tmp_path: Path, monkeypatch
 
 def test_of_a_job_that_was_started_again_the_last_start_counts(tmp_path: Path) -> None:
     one, other = tried("base", 100), tried("base", 90)
-    found = read(rows(tmp_path, MACHINE, one, {"kind": "end"}, MACHINE, other))
+    found = read_results(rows(tmp_path, MACHINE, one, {"kind": "end"}, MACHINE, other))
     assert ([row["samples_per_second"] for row in found.rows], found.whole) == ([90], False)
 
 
@@ -290,16 +285,20 @@ def test_a_run_is_told_what_was_measured_if_anything(tmp_path: Path, monkeypatch
         Measured("A100", "2026-01-01", ("train.workers: 2",), "/b"),
         os.environ,
     )
-    assert list(told_of_run(run)) == []
+    assert list(measured_of_run(run)) == []
     (folder / "plan.json").write_text('{"cluster": "mine"}')
     job = f"resources: {{gpus: 1}}\nwork_dir: {tmp_path}\ntrain: {{task: 'task.py:Digits', config: {{width: 8}}, epochs: 2}}\n"
     (folder / "job.yaml").write_text(job)
-    assert list(told_of_run(run)) == ["measured on A100 (2026-01-01): train.workers: 2 (/b)"]
+    assert list(measured_of_run(run)) == ["measured on A100 (2026-01-01): train.workers: 2 (/b)"]
     (folder / "job.yaml").write_text(job.replace("width: 8", "width: 9"))
-    assert list(told_of_run(run)) == []
+    assert list(measured_of_run(run)) == []
 
 
 # What follows from a training's tries
+
+
+def tries(found: Results) -> Sequence[Sequence[str]]:
+    return tables("task", found)[0].lines
 
 
 def tried(what: str, rate: float, **more: object) -> dict[str, object]:
@@ -313,7 +312,7 @@ ON_GPUS = {**MACHINE, "gpus": [{"name": "Abacus 3", "bytes": 1 << 34}] * 4}
 
 
 def verdict(tmp_path: Path, *found: dict[str, object]) -> tuple[str, dict[str, object]]:
-    judged = judge(read(rows(tmp_path, ON_GPUS, *found, {"kind": "end"})))
+    judged = judge(read_results(rows(tmp_path, ON_GPUS, *found, {"kind": "end"})))
     return "; ".join(judged.sentences), {one.key: one.value for one in judged.proposals}
 
 
@@ -344,7 +343,7 @@ def test_an_epoch_is_said_in_time_and_on_gpus_in_hours_of_them(tmp_path: Path) -
         tried("scaling", 180, how="each", processes=2),
     ]
     gpu = {**MACHINE, "gpus": [{"name": "A100", "bytes": 80 << 30}] * 2}
-    said = judge(read(rows(tmp_path, gpu, *found, {"kind": "end"}))).sentences
+    said = judge(read_results(rows(tmp_path, gpu, *found, {"kind": "end"}))).sentences
     assert said[0].endswith("; 1G of the 80G of memory at the peak")
     assert (
         said[-1]
@@ -398,12 +397,14 @@ def test_a_verdict_names_the_clusters_smaller_gpu_only_after_gpus_were_measured(
     }  # fmt: skip
     for device, named in (("cuda", True), ("cpu", False)):
         base = tried("base", 100, device=device, precision="fp32", peak_bytes=11 * GIB)
-        said = judge(read(rows(tmp_path, machine, base, {"kind": "end"}))).sentences
+        said = judge(read_results(rows(tmp_path, machine, base, {"kind": "end"}))).sentences
         assert ("memory 11G of 80G: a smaller GPU would do, as a30 (24G)" in said) is named
 
 
 def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
-    found = read(rows(tmp_path, MACHINE, tried("base", 12_044.4), tried("batch", 20.66), {"kind": "end"}))
+    found = read_results(
+        rows(tmp_path, MACHINE, tried("base", 12_044.4), tried("batch", 20.66), {"kind": "end"})
+    )
     assert [line[2] for line in tries(found)] == ["12,044", "20.7"]
 
 
@@ -416,12 +417,12 @@ def test_the_share_of_communication_is_in_table_and_verdict_or_unknown(tmp_path:
     said, _ = verdict(tmp_path, *found)
     assert "with 64 samples a step in all (25 % of a step is communication)" in said
     assert "with 128 samples a step in all (how much of a step is communication is unknown)" in said
-    shown = tries(read(rows(tmp_path, ON_GPUS, *found)))
-    assert [line[TRY_HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
+    shown = tries(read_results(rows(tmp_path, ON_GPUS, *found)))
+    assert [line[5] for line in shown] == ["-", "25 %", "unknown"]
 
 
 def test_processes_and_data_parallel_stand_beside_published_figures_marked_so(tmp_path: Path) -> None:
-    found = read(
+    found = read_results(
         rows(
             tmp_path,
             ON_GPUS,
@@ -459,7 +460,7 @@ def test_fsdp2_is_told_apart_from_ddp_with_the_memory_of_both(tmp_path: Path) ->
     assert "memory 5G at the peak, with DDP 8G" in said
     assert "FSDP2 in 4 processes does not run with 128 samples a step: error: torch 2.6" in said
     assert proposed == {"resources.gpus": 2}
-    read_again = read(rows(tmp_path, ON_GPUS, *found))
+    read_again = read_results(rows(tmp_path, ON_GPUS, *found))
     assert [line[1] for line in tries(read_again)][1:3] == [
         "processes 2, batch_size 64",
         "fsdp2, processes 2, batch_size 64",
@@ -475,14 +476,14 @@ def test_the_plot_of_processes_has_each_way_and_what_no_loss_would_give(tmp_path
         tried("scaling", 150, how="fsdp2", processes=2),
         tried("scaling", 140, how="dp", gpus=2),
     )
-    (figure,) = figures("task", read(rows(tmp_path, ON_GPUS, *found)))
+    (figure,) = figures("task", read_results(rows(tmp_path, ON_GPUS, *found)))
     assert figure.lines == {
         "DDP": [(1, 100), (2, 190)],
         "FSDP2": [(1, 100), (2, 150)],
         "DataParallel": [(1, 100), (2, 140)],
         "nothing lost": [(1, 100), (2, 200)],
     }
-    assert ">1,000<" in svg(figure._replace(lines={"DDP": [(1, 900), (2, 1800)]}))  # and not 1e+03
+    assert ">1,000<" in figure._replace(lines={"DDP": [(1, 900), (2, 1800)]}).svg()  # and not 1e+03
 
 
 def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_path: Path) -> None:
@@ -493,7 +494,7 @@ def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_pa
         {"what": "precision", "precision": "fp16", "why": "error"},
         tried("precision", 190, compile=True),
     )
-    (table,) = ratios(read(rows(tmp_path, ON_GPUS, *found)))
+    (table,) = ratios(read_results(rows(tmp_path, ON_GPUS, *found)))
     assert table.lines == [("fp32", "1.00"), ("TF32", "1.50"), ("fp16", "failed")]
 
 
@@ -525,7 +526,7 @@ def test_the_reason_for_a_number_of_gpus_is_what_that_number_did(tmp_path: Path)
         tried("scaling", 196, how="each", processes=2),
         tried("scaling", 204, how="each", processes=4),
     )
-    (proposal,) = judge(read(found)).proposals
+    (proposal,) = judge(read_results(found)).proposals
     assert (proposal.value, proposal.why.partition(" times")[0]) == (2, "2 processes do 1.96")
 
 
@@ -536,7 +537,7 @@ def test_what_was_measured_on_cpus_does_not_tell_how_many_gpus_to_ask_for(
     found = rows(
         tmp_path, machine, tried("base", 100, device=device), tried("scaling", 190, how="each", processes=2)
     )
-    judged = judge(read(found))
+    judged = judge(read_results(found))
     assert not judged.proposals
     assert "does not tell how many GPUs" in judged.sentences[-1]
 
@@ -551,8 +552,9 @@ def test_tries_fit_80_columns_whatever_an_error_says_and_name_one_process_once(t
         {"what": "scaling", "how": "each", "processes": 128, "batch_size": 12288, "why": "x" * 300},
         {"what": "batch", "batch_size": 12288, "why": "out of memory"},
     )
-    shown = list(tries(read(found)))
-    widths = [max(len(line[at]) for line in (TRY_HEAD, *shown)) for at in range(len(TRY_HEAD))]
+    table, *_ = tables("task", read_results(found))
+    head, shown = table.head, table.lines
+    widths = [max(len(line[at]) for line in (head, *shown)) for at in range(len(head))]
     assert sum(widths) + 2 * (len(widths) - 1) <= 80
     assert [line[0] for line in shown] == ["base", "scaling", "scaling", "batch"]
 
@@ -614,7 +616,7 @@ def test_what_is_remembered_of_one_part_does_not_replace_what_more_parts_told(tm
 
 def test_a_training_that_fails_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = read(rows(tmp_path, MACHINE, {"what": "base", "why": "error"}, {"kind": "end"}))
+    found = read_results(rows(tmp_path, MACHINE, {"what": "base", "why": "error"}, {"kind": "end"}))
     remember_verdict("x", found, tmp_path)
     assert recall("x", os.environ) == []
 
@@ -632,7 +634,7 @@ def test_data_parallel_is_told_apart_from_processes_and_is_not_what_is_proposed(
         in said
     )
     assert proposed == {"resources.gpus": 1}
-    assert [line[1] for line in tries(read(rows(tmp_path, ON_GPUS, *found)))] == [
+    assert [line[1] for line in tries(read_results(rows(tmp_path, ON_GPUS, *found)))] == [
         "processes 1, batch_size 32",
         "processes 2, batch_size 64",
         "dp, gpus 2, batch_size 64",

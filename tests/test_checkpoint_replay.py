@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.replay import check_nodes, expand_node_lists
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
@@ -24,7 +23,9 @@ from slurmgpu.planning.settled import Surroundings
 from slurmgpu.runs import replay as replaying
 from slurmgpu.runs import replay_verdict
 from slurmgpu.runs.checkpoints import Checkpoint
-from slurmgpu.runs.replay import Told, first_difference
+from slurmgpu.runs.derived_jobs import as_replay
+from slurmgpu.runs.nodes import check_nodes, expand_nodes
+from slurmgpu.runs.replay_verdict import Steps, first_difference
 from slurmgpu.slurm.nodes_now import NodeNow
 from slurmgpu.training.formats.metrics import MetricsRow
 from tests import ready
@@ -34,10 +35,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TASK = ROOT / "tests" / "training" / "flipped.py"
 
 
-def sums(wrong: dict[tuple[int, int], str], steps: int = 4, ranks: int = 2) -> Told:
+def sums(wrong: dict[tuple[int, int], str], steps: int = 4, ranks: int = 2) -> Steps:
     """Checksums of some steps, of which some rank's differs."""
     names = ("losses", "gradients", "weights", "optimizer")
-    return Told(
+    return Steps(
         {},
         {
             step: {
@@ -62,7 +63,7 @@ def test_where_all_ranks_differ_at_once_none_is_blamed() -> None:
 
 
 def test_lines_alone_bound_it_from_above() -> None:
-    run, again = (Told({10: {"loss": 1.0}, 20: {"loss": each}}, {}) for each in (0.5, 0.6))
+    run, again = (Steps({10: {"loss": 1.0}, 20: {"loss": each}}, {}) for each in (0.5, 0.6))
     found = first_difference(run, again, 0, 20, 1, True)
     # A bit too small to show in a loss may have flipped before.
     assert (found.earliest, found.latest, found.ranks) == (1, 20, [0])
@@ -94,19 +95,19 @@ def test_where_processes_share_a_model_only_what_is_a_process_s_own_blames_it() 
 
 def test_lines_over_other_steps_are_not_compared() -> None:
     """A run that ended after step 10 and was given more steps has a line there, and the next one has two steps, not four."""
-    run = Told({4: {"loss": 1.0}, 8: {"loss": 2.0}, 10: {"loss": 3.0}, 12: {"loss": 4.0}}, {})
-    again = Told({4: {"loss": 1.0}, 8: {"loss": 2.0}, 12: {"loss": 5.0}}, {})
+    run = Steps({4: {"loss": 1.0}, 8: {"loss": 2.0}, 10: {"loss": 3.0}, 12: {"loss": 4.0}}, {})
+    again = Steps({4: {"loss": 1.0}, 8: {"loss": 2.0}, 12: {"loss": 5.0}}, {})
     assert first_difference(run, again, 0, 12, 1, False) is None
-    found = first_difference(run, Told({**again.lines, 8: {"loss": 2.5}}, {}), 0, 12, 1, False)
+    found = first_difference(run, Steps({**again.lines, 8: {"loss": 2.5}}, {}), 0, 12, 1, False)
     assert found.latest == 8
 
 
 def by_band(losses: tuple[float, float, float], weights: float | None, between: float | None) -> str:
     """The verdict on a run's loss and those of two replays, and on the distance of its weights and that of theirs."""
-    run, one, other = (Told({10: {"loss": loss}}, {}) for loss in losses)
+    run, one, other = (Steps({10: {"loss": loss}}, {}) for loss in losses)
     parts = {"model.pt": {"count": 1, "distance": weights}}
-    replays = [replay_verdict._Replay(Path(), told, None) for told in (one, other)]
-    verdict: str = replay_verdict._by_band(run, *replays, parts, {"model.pt": between})["verdict"]
+    replays = [replay_verdict.Replay(Path(), told, None) for told in (one, other)]
+    verdict: str = replay_verdict._judge_by_band(run, *replays, parts, {"model.pt": between})["verdict"]
     return verdict
 
 
@@ -127,9 +128,9 @@ def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "step-5").mkdir()
     (tmp_path / "step-5" / "manifest.json").write_bytes(manifest)
     end = Checkpoint(tmp_path / "step-5", 5, "complete")
-    interval = replay_verdict._Interval(tmp_path, None, 5, end)
+    interval = replay_verdict.Interval(tmp_path, None, 5, end)
     with pytest.raises(replay_verdict._Unknown, match="a loop of its own"):
-        replay_verdict._replayed(interval, replay_verdict.Here(sys.executable, tmp_path))
+        replay_verdict._judge(interval, replay_verdict.Here(sys.executable, tmp_path))
 
 
 def manifest(**settings: object) -> dict[str, object]:
@@ -137,7 +138,7 @@ def manifest(**settings: object) -> dict[str, object]:
 
 
 def test_what_changes_no_bit_may_have_changed_within_the_interval() -> None:
-    interval = replay_verdict._Interval(Path(), None, 5, None)
+    interval = replay_verdict.Interval(Path(), None, 5, None)
     free = {
         "nvtx": True, "profile_after": 3, "profile_steps": 2, "profile_stacks": True, "profile_snapshot": True,
         "fit_head_room": 0.2, "workers": 2, "evaluate_every": 3, "early_stop": None,
@@ -207,7 +208,7 @@ def test_a_job_that_trains_again_asks_for_what_the_run_asked_for_and_for_the_nod
         environment={"modules": ("cuda/12.4",)},
         output="logs/%x.out",
     )  # fmt: skip
-    made = replaying.as_replay(run, "node3", 40)
+    made = as_replay(run, "node3", 40)
     for name in ("partition", "account", "time", "gres", "gpus-per-node", "cpus-per-task", "constraint"):
         assert made.option(name) == run.option(name)
     assert (made.option("nodelist"), made.option("job-name")) == ("node3", "digits-replay")
@@ -229,12 +230,13 @@ def test_nodes_are_of_a_partition_that_the_run_s_job_is_for() -> None:
     with pytest.raises(InvalidInput, match="Slurm knows no node node9"):
         check_nodes("node9", ["node9"], "gpu", known)
     with pytest.raises(InvalidInput, match="--on node\\[1-: this is no list of nodes"):
-        expand_node_lists(["node[1-"])
+        expand_nodes("--on", "node[1-")
 
 
-def test_a_drained_node_is_no_reason_to_refuse(capsys: pytest.CaptureFixture[str]) -> None:
-    check_nodes("node1", ["node1"], "gpu", [NodeNow("node1", "IDLE+DRAIN", "drained", ("gpu",))])
-    assert "node1 is drained (IDLE+DRAIN)" in capsys.readouterr().err
+def test_a_drained_node_is_no_reason_to_refuse() -> None:
+    known = [NodeNow("node1", "IDLE+DRAIN", "drained", ("gpu",))]
+    (remark,) = check_nodes("node1", ["node1"], "gpu", known)
+    assert remark.startswith("node1 is drained (IDLE+DRAIN)")
 
 
 def train(run_dir: Path, flip: str = "") -> None:

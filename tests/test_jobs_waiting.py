@@ -52,7 +52,7 @@ def wait(*queues: Answer, accounting: Answer | None = None) -> tuple[Ended, list
     clock, heard = Clock(), list[str]()
     ended = wait_for(
         Slurm(run=replay, env={"SLURM_CONF": "/nowhere"}),
-        select(["1"])[0],
+        select(["1"]),
         Onlooker("root", heard.append),
         pause=clock.pause,
         clock=clock,
@@ -163,7 +163,7 @@ def test_a_wait_ends_with_why_the_job_failed() -> None:
     heard = list[str]()
     replay = Replay(squeue=recorded("squeue"), sacct=recorded("sacct"))
     slurm = Slurm(run=replay, env={"SLURM_CONF": "/nowhere"})
-    ended = wait_for(slurm, select(["7"])[0], Onlooker("root", heard.append), pause=lambda _: None)
+    ended = wait_for(slurm, select(["7"]), Onlooker("root", heard.append), pause=lambda _: None)
     assert (exit_code(ended), heard) == (3, ["FAILED: the command failed (exit code 3)"])
 
 

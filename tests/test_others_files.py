@@ -30,7 +30,7 @@ from slurmgpu.diagnosis.traces import is_noise
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.settings import Measured, recall, remember
 from slurmgpu.planning.python_script import local_imports, parse_python_script, signs_of
-from slurmgpu.runs import checkpoints, replay, samples
+from slurmgpu.runs import checkpoints, replay_verdict, samples
 from slurmgpu.runs.resume import _holder
 from slurmgpu.shell.server import check_installed
 from slurmgpu.training.formats import rows
@@ -215,11 +215,11 @@ def test_a_metrics_file_with_a_hole_is_not_held_in_memory(
 ) -> None:
     row = {"schema": "slurmgpu.metrics/1", "kind": "start", "restart": 0, "step": 0, "values": {}}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    assert len(replay.starts(tmp_path)) == 1
+    assert len(replay_verdict.starts(tmp_path)) == 1
     with (tmp_path / "metrics.jsonl").open("r+b") as file:
         file.truncate(1 << 43)
     began = time.monotonic()
-    assert replay.starts(tmp_path) == []
+    assert replay_verdict.starts(tmp_path) == []
     assert time.monotonic() - began < 5
     assert list(rows.all_rows(tmp_path / "none", "x")) == []
 

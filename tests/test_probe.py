@@ -21,7 +21,7 @@ from slurmgpu.models.job_parts import SamplerPolicy
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, Run
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.runs.resume import as_probe, goes_on, left_out
+from slurmgpu.runs.derived_jobs import as_probe, goes_on, left_out
 from slurmgpu.slurm.commands import Answer
 from tests.test_report import BEGIN, GIB, figures, metrics, row, sacct, steps, trained
 

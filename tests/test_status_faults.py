@@ -187,7 +187,7 @@ def test_a_wait_takes_no_end_of_an_earlier_job_of_the_same_id(monkeypatch: pytes
 
     ended = wait_for(
         world.process(),
-        select(["7"])[0],
+        select(["7"]),
         Onlooker("root", heard.append),
         pause=pause,
         clock=lambda: world.now,

@@ -2,37 +2,89 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.bench_options import (
-    BenchJobOptions,
-    BenchOptions,
-    apply_option,
-    bench_job_options,
-    bench_options,
-    new_bench_job_options,
-    processes_option,
-    seconds_option,
-    training_options,
-)
+from slurmgpu.cli.completing import clusters
+from slurmgpu.cli.options import together
 from slurmgpu.cli.terminal import note
-from slurmgpu.errors import InvalidInput, RunFailed
-from slurmgpu.files.layered import Layered
-from slurmgpu.interrupts import as_interrupts
+from slurmgpu.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slurmgpu.models.job import Job
     from slurmgpu.runs.bench.results import Results
+
+_SHORTEST, _LONGEST = 0.2, 600.0
+_MOST = 1024
+_PARTS = ("batch", "workers", "precision", "scaling")
+
+
+_set = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any other part of the job file, as train.batch_size=64.",
+)
+_cluster = click.option(
+    "--cluster",
+    metavar="NAME",
+    help="The cluster profile whose environments count: its name, or a file.",
+    shell_complete=clusters,
+)
+_bench_options = together(
+    click.option("--python", metavar="PATH", help="A Python that has torch.  [default: the one found here]"),
+    click.option("--here", is_flag=True, help="Measure although this looks like a login node."),
+    click.option(
+        "--to", metavar="FOLDER", help="A new folder for the results.  [default: one under the runs]"
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document."),
+)
+_job_options = together(
+    click.option("--submit", is_flag=True, help="Measure in jobs: one for each of what the next four name."),
+    click.option("-G", "--gpus", multiple=True, metavar="[TYPE:]N", help="GPUs of a job.  [may be repeated]"),
+    click.option(
+        "-N", "--nodes", type=int, multiple=True, metavar="N", help="Nodes of a job.  [may be repeated]"
+    ),
+    click.option(
+        "-w",
+        "--nodelist",
+        "nodelists",
+        multiple=True,
+        metavar="NODES",
+        help="Nodes, as node[1-8]: each in a job of its own.  [may be repeated]",
+    ),
+    click.option(
+        "--all-nodes", is_flag=True, help="All nodes of --partition that take jobs: each in a job of its own."
+    ),
+    click.option("-p", "--partition", metavar="NAME", help="Partition of the jobs."),
+    click.option("-A", "--account", metavar="NAME", help="Account of the jobs."),
+    click.option("-t", "--time", metavar="TIME", help="Time limit of each job.  [default: 1:00:00]"),
+    click.option("--wait", is_flag=True, help="Wait for the jobs, and show what they measured."),
+)
+_training_options = together(
+    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
+    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
+    _set,
+    _cluster,
+)
+_processes_option = click.option(
+    "--processes",
+    metavar="N,N",
+    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
+)
+_seconds_option = click.option(
+    "--seconds",
+    type=float,
+    default=8.0,
+    show_default=True,
+    help="How long each is measured, after its start.",
+)
+_apply_option = click.option("--apply", is_flag=True, help="Write what follows into the job file.")
 
 
 @click.group()
@@ -59,15 +111,12 @@ def command() -> None:
     show_default=True,
     help="How long each is measured: 5 steps at least, 50 at most.",
 )
-@bench_options
-@new_bench_job_options
+@_bench_options
+@_job_options
+@_set
+@_cluster
 def bench_networks(
-    only: Sequence[str],
-    threads: str | None,
-    precisions: Sequence[str],
-    seconds: float,
-    where: BenchOptions,
-    jobs: BenchJobOptions,
+    only: Sequence[str], threads: str | None, precisions: Sequence[str], seconds: float, **options: Any
 ) -> None:
     """Time seven networks on CPU threads and GPUs: forward pass, backward pass and update.
 
@@ -76,7 +125,7 @@ def bench_networks(
 
     The folder gets the rows as they come (rows.jsonl), a table (table.csv) and a page with plots (page.html).
     """
-    from slurmgpu.runs.bench.results import PUBLISHED
+    from slurmgpu.runs.bench.page import PUBLISHED
 
     for name in only:
         if name not in PUBLISHED:
@@ -93,30 +142,32 @@ def bench_networks(
         "precisions": list(precisions) or ["fp32"],
         "seconds": seconds,
     }
-    _measure(asked, where, jobs)
+    _bench_machine(asked, **options)
 
 
 @command.command("node", short_help="Products, copies, sums and folders of this machine.")
 @click.option(
     "--folder", "folders", multiple=True, metavar="FOLDER", help="A folder to measure.  [may be repeated]"
 )
-@bench_options
-@new_bench_job_options
-def bench_node(folders: Sequence[str], where: BenchOptions, jobs: BenchJobOptions) -> None:
+@_bench_options
+@_job_options
+@_set
+@_cluster
+def bench_node(folders: Sequence[str], submit: bool, **options: Any) -> None:
     """Measure matrix products in each precision, copies between memories, sums over processes, and folders.
 
     With --submit --nodes 2, sums over all GPUs of two nodes, too. Of GPUs that are known, the published peak stands beside. A
     folder is measured by a file of 256 MiB and by 500 small ones, which are removed.
     """
     for folder in folders:
-        if not jobs.submit and not Path(folder).is_dir():  # a node may have folders that this machine lacks
+        if not submit and not Path(folder).is_dir():  # a node may have folders that this machine lacks
             raise InvalidInput(f"--folder {folder}: there is no such folder", hint="name one that exists")
-    named = folders if jobs.submit else [str(Path(one).absolute()) for one in folders]
-    _measure({"kind": "node", "folders": list(named)}, where, jobs)
+    named = folders if submit else [str(Path(one).absolute()) for one in folders]
+    _bench_machine({"kind": "node", "folders": list(named)}, submit=submit, **options)
 
 
 @command.command("task", short_help="What a training gains from more of everything.")
-@training_options
+@_training_options
 @click.option(
     "--part",
     "parts",
@@ -124,11 +175,11 @@ def bench_node(folders: Sequence[str], where: BenchOptions, jobs: BenchJobOption
     type=click.Choice(["batch", "workers", "precision", "scaling"]),
     help="Only this part.  [may be repeated; default: all]",
 )
-@processes_option
-@seconds_option
-@apply_option
-@bench_options
-@bench_job_options
+@_processes_option
+@_seconds_option
+@_apply_option
+@_bench_options
+@_job_options
 def bench_task(**options: Any) -> None:
     """Find out what a training gains from larger batches, workers, precisions and processes.
 
@@ -142,34 +193,34 @@ def bench_task(**options: Any) -> None:
 
 
 @command.command("scaling", short_help="What a training gains from more GPUs.")
-@training_options
-@processes_option
-@seconds_option
-@apply_option
-@bench_options
-@bench_job_options
+@_training_options
+@_processes_option
+@_seconds_option
+@_apply_option
+@_bench_options
+@_job_options
 def bench_scaling(**options: Any) -> None:
     """Find out what a training gains from more processes: `bench task --part scaling`."""
     bench_training(parts=["scaling"], **options)
 
 
 @command.command("precision", short_help="What a training gains from bf16, fp16, TF32.")
-@training_options
-@seconds_option
-@apply_option
-@bench_options
-@bench_job_options
+@_training_options
+@_seconds_option
+@_apply_option
+@_bench_options
+@_job_options
 def bench_precision(**options: Any) -> None:
     """Find out what a training gains from other precisions: `bench task --part precision`."""
     bench_training(parts=["precision"], processes=None, **options)
 
 
 @command.command("loader", short_help="How many loader workers a training needs.")
-@training_options
-@seconds_option
-@apply_option
-@bench_options
-@bench_job_options
+@_training_options
+@_seconds_option
+@_apply_option
+@_bench_options
+@_job_options
 def bench_loader(**options: Any) -> None:
     """Find out how many data-loader workers a training needs: `bench task --part workers`."""
     bench_training(parts=["workers"], processes=None, **options)
@@ -191,13 +242,6 @@ def bench_show(folder: str, wait: bool, apply_to: str | None, as_json: bool) -> 
     show_bench(Path(folder), wait=wait, apply_to=apply_to, as_json=as_json)
 
 
-_SHORTEST, _LONGEST = 0.2, 600.0
-_MOST = 1024
-_PATIENCE = 20.0
-"""Seconds that a bench has to end what it measures."""
-_PARTS = ("batch", "workers", "precision", "scaling")
-
-
 def _check_seconds(seconds: float, usual: str) -> None:
     if not _SHORTEST <= seconds <= _LONGEST:
         raise InvalidInput(
@@ -207,7 +251,7 @@ def _check_seconds(seconds: float, usual: str) -> None:
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
-    """Numbers from 1 on, with commas between, each once; None where the option is not given."""
+    """Return numbers from 1 on, with commas between, each once; None where the option is not given."""
     if text is None:
         return None
     found = [int(one) if one.isascii() and one.isdigit() else 0 for one in text.replace(" ", "").split(",")]
@@ -219,7 +263,45 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
     return list(dict.fromkeys(found))
 
 
+def _bench_machine(
+    asked: Mapping[str, object],
+    *,
+    python: str | None,
+    here: bool,
+    to: str | None,
+    as_json: bool,
+    submit: bool,
+    wait: bool,
+    sets: Sequence[str],
+    cluster: str | None,
+    **places: Any,
+) -> None:
+    """Measure what needs no training: here, or in jobs at ``places``."""
+    from slurmgpu.cli.bench_jobs import check_job_options, command_alone, submit_bench
+
+    kind = str(asked["kind"])
+    check_job_options(
+        kind,
+        python=python,
+        submit=submit,
+        for_jobs={"--wait": wait, "--set": sets, "--cluster": cluster},
+        **places,
+    )
+    if submit:
+        submit_bench(
+            command_alone(kind, sets, cluster),
+            lambda _job, nodes: {**asked, "nodes": nodes},
+            to=to,
+            wait=wait,
+            as_json=as_json,
+            **places,
+        )
+    else:
+        _bench_here(asked, python=python, here=here, to=to, as_json=as_json)
+
+
 def bench_training(
+    *,
     what: str,
     config: Sequence[str],
     sets: Sequence[str],
@@ -228,17 +310,24 @@ def bench_training(
     processes: str | None,
     seconds: float,
     apply: bool,
-    where: BenchOptions,
-    jobs: BenchJobOptions,
+    python: str | None,
+    here: bool,
+    to: str | None,
+    as_json: bool,
+    submit: bool,
+    wait: bool,
+    **places: Any,
 ) -> None:
+    """Try a training's settings: here, or in jobs at ``places``."""
     from slurmgpu.cli.bench_jobs import check_job_options, submit_bench
     from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
     from slurmgpu.cli.running_here import plan_training_here, training_as_options
+    from slurmgpu.files.layered import Layered
     from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
     from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
     from slurmgpu.runs.preflight import check_task
 
-    check_job_options("task", jobs, where.python)
+    check_job_options("task", python=python, submit=submit, for_jobs={"--wait": wait}, **places)
     _check_seconds(seconds, "8 seconds")
     settings = {
         "kind": "task",
@@ -247,26 +336,29 @@ def bench_training(
         "seconds": seconds,
     }
     file = file_to_change(what) if apply else None
-    if jobs.submit:
-        if file is not None:
-            raise InvalidInput(
-                "--apply and --submit are both given: what follows is known once the jobs have ended",
-                hint="leave --apply out, and give it then: slurmgpu bench show FOLDER --apply JOB.yaml",
-            )
+    if submit and file is not None:
+        raise InvalidInput(
+            "--apply and --submit are both given: what follows is known once the jobs have ended",
+            hint="leave --apply out, and give it then: slurmgpu bench show FOLDER --apply JOB.yaml",
+        )
+    if submit:
         submit_bench(
             training_as_options(what, config, sets, cluster),
             lambda job, nodes: {**settings, **_of_training(job, "."), "nodes": nodes},
-            jobs,
-            lambda: _new_folder("task", where.to),
-            as_json=where.as_json,
+            to=to,
+            wait=wait,
+            as_json=as_json,
+            **places,
         )
         return
     prepared = plan_training_here(Layered({}, {}), what, config=config, sets=sets, cluster=cluster, gpus=1)
     check_task(prepared.plan, prepared.folder)
-    types = {"gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)]}
-    folder, results = _measure_here(
-        {**settings, **_of_training(prepared.loaded.job, str(prepared.folder)), **types}, where
-    )
+    asked = {
+        **settings,
+        **_of_training(prepared.loaded.job, str(prepared.folder)),
+        "gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)],
+    }
+    folder, results = _bench_here(asked, python=python, here=here, to=to, as_json=as_json)
     if not runs(results):
         click.get_current_context().exit(1)
     remember_verdict(key_of_training(prepared), results, folder)
@@ -275,7 +367,7 @@ def bench_training(
             "the job asks for GPUs, and this machine has none: on a GPU, what is faster may be something else"
         )
     if file is not None:
-        apply_verdict(file, judge(results), beside=where.as_json)
+        apply_verdict(file, judge(results), beside=as_json)
 
 
 def _of_training(job: Job, folder: str) -> dict[str, object]:
@@ -293,117 +385,26 @@ def _of_training(job: Job, folder: str) -> dict[str, object]:
     }
 
 
-def _measure(asked: Mapping[str, object], where: BenchOptions, jobs: BenchJobOptions) -> None:
-    """Measure what needs no training: here, or in jobs of its own."""
-    from slurmgpu.cli.bench_jobs import check_job_options, command_alone, submit_bench
-
-    check_job_options(str(asked["kind"]), jobs, where.python)
-    if not jobs.submit:
-        _measure_here(asked, where)
-        return
-    submit_bench(
-        command_alone(str(asked["kind"]), jobs.sets, jobs.cluster),
-        lambda _job, nodes: {**asked, "nodes": nodes},
-        jobs,
-        lambda: _new_folder(str(asked["kind"]), where.to),
-        as_json=where.as_json,
-    )
-
-
-def _measure_here(asked: Mapping[str, object], where: BenchOptions) -> tuple[Path, Results]:
+def _bench_here(
+    asked: Mapping[str, object], *, python: str | None, here: bool, to: str | None, as_json: bool
+) -> tuple[Path, Results]:
     """Measure, and show it; the folder, and what was found. What was cut short ends the command."""
-    from slurmgpu.cli.bench_jobs import ASKED
-    from slurmgpu.cli.bench_results import print_results
+    from slurmgpu.cli.bench_jobs import print_results
     from slurmgpu.cli.running_here import LOGIN_NICE, on_login_node
-    from slurmgpu.runs.bench.results import ROWS, read
+    from slurmgpu.runs.bench.here import measure_here, new_bench_folder
     from slurmgpu.runs.directory import chosen_python
 
     kind = str(asked["kind"])
-    nice = LOGIN_NICE if on_login_node(where.here) else 0
+    nice = LOGIN_NICE if on_login_node(here) else 0
     if nice:
         note(
             "measured at a low priority, for others use this machine: what is found is less than what it can do"
         )
-    python = chosen_python(where.python, os.environ)
-    folder = _new_folder(kind, where.to)
-    try:
-        (folder / ASKED).write_text(json.dumps(asked), encoding="utf-8")
-        code = _run(python, folder, nice)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise RunFailed(
-            f"{folder} cannot be written: {error.strerror}", hint="name another with --to"
-        ) from None
-    results = read(folder / ROWS)
-    if not results.machine:
-        raise RunFailed(
-            f"nothing was measured: {python} ended with code {code}",
-            hint="its own words stand above; --python PATH takes another Python",
-        )
-    print_results(kind, folder, results, as_json=where.as_json)
+    interpreter = chosen_python(python, os.environ)
+    folder = new_bench_folder(kind, to)
+    results = measure_here(asked, interpreter, folder, nice)
+    print_results(kind, folder, results, as_json=as_json)
     if not results.whole:
         note("it was cut short: what is missing was not measured")
         click.get_current_context().exit(1)
     return folder, results
-
-
-def _new_folder(kind: str, to: str | None) -> Path:
-    from slurmgpu.files.settings import runs_by_settings
-
-    if to is not None:
-        folder = Path(to).absolute()
-    else:
-        now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        folder = (
-            runs_by_settings(Path.cwd(), os.environ)(Path.cwd())
-            / f"bench-{kind}-{now}-{secrets.token_hex(4)}"
-        )
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise InvalidInput(
-            f"--to {to}: it is there already", hint="name a folder that is not there yet"
-        ) from None
-    except OSError as error:
-        raise RunFailed(f"{folder} cannot be made: {error.strerror}", hint="name another with --to") from None
-    return folder
-
-
-def _run(python: str, folder: Path, nice: int) -> int:
-    """Measure in a process of its own, which says on standard error how far it is; its exit code."""
-    from slurmgpu.cli.bench_jobs import ASKED
-    from slurmgpu.runs.bench.results import ROWS
-    from slurmgpu.runs.directory import copy_entrypoint
-
-    command = [python, "-m", "slurmgpu_training.benching", str(folder / ASKED), str(folder / ROWS)]
-    if nice:
-        command = ["nice", "-n", str(nice), *command]
-    code = folder / "code"
-    try:
-        copy_entrypoint(code)
-        path = os.pathsep.join(filter(None, [str(code), os.environ.get("PYTHONPATH")]))
-        try:
-            started = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": path})
-        except OSError as error:
-            raise RunFailed(f"{python} cannot be started: {error.strerror}") from None
-        return _ended(started)
-    finally:
-        shutil.rmtree(code, ignore_errors=True)
-
-
-def _ended(started: subprocess.Popen[bytes]) -> int:
-    """Its exit code. Interrupted, it ends what it has started; in the middle of a long computation it hears of nothing, and is
-    killed in the end: what it has started ends with it."""
-
-    patience = None
-    while True:
-        try:
-            with as_interrupts():
-                return started.wait(patience)
-        except KeyboardInterrupt:  # of Ctrl-C it knows already
-            if patience is not None:
-                started.kill()
-            started.terminate()
-            patience = _PATIENCE
-        except subprocess.TimeoutExpired:
-            started.kill()

@@ -1,21 +1,17 @@
-"""Measure in jobs of their own: `bench ... --submit` and `bench show`."""
+"""A bench in jobs of its own, and what is printed of any: `bench ... --submit` and `bench show`."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.bench_options import BenchJobOptions
-from slurmgpu.cli.bench_results import print_parts, print_results
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.job_options import load_given, parameter
 from slurmgpu.cli.options import shared
@@ -29,90 +25,110 @@ from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import Selection, belongs, current_user
 from slurmgpu.jobs.view import reason
-from slurmgpu.jobs.wait import PATIENCE
+from slurmgpu.jobs.wait import Onlooker, wait_for
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.printable import printable
+from slurmgpu.runs.bench.here import new_bench_folder
 from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
-from slurmgpu.runs.bench.results import JOBS, KINDS, ROWS, BenchJob, Part, jobs_in, jobs_text, part_of, read
+from slurmgpu.runs.bench.page import SOURCE, facts, tables, write_files
+from slurmgpu.runs.bench.results import (
+    ASKED,
+    JOBS,
+    KINDS,
+    ROWS,
+    BenchJob,
+    Part,
+    Results,
+    Table,
+    asked_in,
+    is_busy,
+    jobs_in,
+    jobs_text,
+    machine_line,
+    missing,
+    part_of,
+    read_results,
+    slow,
+)
 from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
+from slurmgpu.runs.derived_jobs import COMMAND, as_bench, with_training_code
+from slurmgpu.runs.nodes import expand_nodes, nodes_that_take_jobs
 from slurmgpu.runs.prepare import Prepared, prepare_job
-from slurmgpu.runs.resume import COMMAND, as_bench, with_training_code
-from slurmgpu.slurm import Slurm, expand
+from slurmgpu.slurm import Slurm
+from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
-if TYPE_CHECKING:
-    from slurmgpu.cli.bench_options import BenchJobOptions
-    from slurmgpu.slurm import Present
-
-
-ASKED = "asked.json"
-_FIRST_LOOK, _SLOWEST_LOOK = 2.0, 30.0
 _MOST_JOBS = 256
-_AWAY = ("down", "drained", "reserved")
-_HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 _PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
+_CUT_SHORT = "it was cut short: what is missing was not measured"
 
 
-class _PlannedPlace(NamedTuple):
-    """One job to be: its options, and what it is called."""
-
-    given: dict[str, Any]
-    on: str
-
-
-def check_job_options(kind: str, jobs: BenchJobOptions, python: str | None) -> None:
-    """InvalidInput for options that would have no effect."""
-    if not jobs.submit:
-        given = {
-            "--gpus": jobs.gpus,
-            "--nodes": jobs.nodes,
-            "--nodelist": jobs.nodelists,
-            "--all-nodes": jobs.all_nodes,
-            "--partition": jobs.partition,
-            "--account": jobs.account,
-            "--time": jobs.time,
-            "--wait": jobs.wait,
-            "--set": jobs.sets,
-            "--cluster": jobs.cluster,
-        }
-        for option, value in given.items():
-            if value:
-                raise InvalidInput(
-                    f"{option} is for jobs, and without --submit this machine is measured",
-                    hint=f"add --submit, or leave {option} out",
-                )
+def check_job_options(
+    kind: str,
+    *,
+    python: str | None,
+    submit: bool,
+    for_jobs: Mapping[str, object],
+    gpus: Sequence[str],
+    nodes: Sequence[int],
+    nodelists: Sequence[str],
+    all_nodes: bool,
+    partition: str | None,
+    account: str | None,
+    time: str | None,
+) -> None:
+    """InvalidInput for options that would have no effect; ``for_jobs`` are further ones that are for jobs alone."""
+    given = {
+        "--gpus": gpus, "--nodes": nodes, "--nodelist": nodelists, "--all-nodes": all_nodes, "--partition": partition,
+        "--account": account, "--time": time, **for_jobs,
+    }  # fmt: skip
+    useless = next((option for option, value in given.items() if value), None)
+    if not submit and useless is not None:
+        raise InvalidInput(
+            f"{useless} is for jobs, and without --submit this machine is measured",
+            hint=f"add --submit, or leave {useless} out",
+        )
+    if not submit:
         return
     if python is not None:
         raise InvalidInput(
             f"--python {python}: a job has the Python of its environment",
             hint="name that: --set environment=NAME",
         )
-    if jobs.all_nodes and (jobs.nodelists or jobs.nodes):
-        other = "--nodelist" if jobs.nodelists else "--nodes"
+    if all_nodes and (nodelists or nodes):
+        other = "--nodelist" if nodelists else "--nodes"
         raise InvalidInput(
             f"--all-nodes and {other} are both given: each node of the partition has a job of its own",
             hint="keep one of the two",
         )
-    if jobs.all_nodes and jobs.partition is None:
+    if all_nodes and partition is None:
         raise InvalidInput(
             "--all-nodes: of which partition?", hint="name it: --all-nodes --partition NAME; sinfo lists them"
         )
-    if jobs.nodes and (kind == "networks" or (kind == "node" and jobs.nodelists)):
+    if nodes and (kind == "networks" or (kind == "node" and nodelists)):
         raise InvalidInput(
-            f"--nodes {jobs.nodes[0]}: {kind} is measured on one node in each job"
+            f"--nodes {nodes[0]}: {kind} is measured on one node in each job"
             + (" where --nodelist names them" if kind == "node" else ""),
             hint="leave one of the two out" if kind == "node" else "name the nodes: --nodelist 'node[1-2]'",
         )
 
 
+def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
+    """Return the options of a job that is there for the measuring alone."""
+    return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
+
+
 def submit_bench(
     given: Mapping[str, Any],
     asked: Callable[[Job, int], Mapping[str, object]],
-    jobs: BenchJobOptions,
-    new_folder: Callable[[], Path],
     *,
+    to: str | None,
+    wait: bool,
     as_json: bool,
+    time: str | None,
+    **places: Any,
 ) -> None:
     """Submit a job for each place, and say where the results are gathered.
 
@@ -120,22 +136,20 @@ def submit_bench(
     are planned before the first is sent.
     """
     prepared = [
-        (place, *_prepare_place(place, asked, timed=jobs.time is not None)) for place in _places(given, jobs)
+        (on, *_prepare_place(options, asked, timed=time is not None))
+        for on, options in _places(given, time=time, **places)
     ]
     kind = str(prepared[0][2]["kind"])
-    folder = new_folder()
+    folder = new_bench_folder(kind, to)
     slurm, sent = Slurm(), list[BenchJob]()
-    for place, one, measured in prepared:
-        on = place.on or one.plan.partition or "the cluster"
+    for words, one, measured in prepared:
+        on = words or one.plan.partition or "the cluster"
         try:
             run = submit(one, slurm, probe=True, files={ASKED: json.dumps(measured).encode()})
-        except SlurmRefused as error:
-            if not sent and len(prepared) == 1:
-                folder.rmdir()
-                raise
-            note(f"{on}: {error.message}")
-            continue
-        except SlurmGpuError:
+        except SlurmGpuError as error:
+            if isinstance(error, SlurmRefused) and len(prepared) > 1:
+                note(f"{on}: {error.message}")
+                continue
             if sent:
                 note(
                     f"{count(len(sent), 'job')} of {len(prepared)} submitted: slurmgpu bench show {folder} shows what is measured"
@@ -148,102 +162,65 @@ def submit_bench(
     if not sent:
         folder.rmdir()
         raise SlurmGpuError("Slurm refused every job of the bench", hint="its words stand above")
-    if jobs.wait:
-        show_measured(folder, wait=True, as_json=as_json)
+    if wait:
+        _show_jobs(folder, wait=True, as_json=as_json, file=None)
         return
-    if as_json:
-        click.echo(jobs_text(kind, sent), nl=False)
-    else:
-        click.echo(str(folder))
+    click.echo(jobs_text(kind, sent) if as_json else f"{folder}\n", nl=False)
     note(f"slurmgpu bench show {folder} shows what is measured by then")
 
 
-def _places(given: Mapping[str, Any], jobs: BenchJobOptions) -> list[_PlannedPlace]:
-    """Return the places, in the order of the options."""
-    hosts = [host for text in jobs.nodelists for host in _hosts(text)]
-    if jobs.all_nodes and jobs.partition is not None:
-        hosts = nodes_that_take_jobs(jobs.partition, Slurm().present())
-    if hosts and jobs.nodes:
+def _places(
+    given: Mapping[str, Any],
+    *,
+    gpus: Sequence[str],
+    nodes: Sequence[int],
+    nodelists: Sequence[str],
+    all_nodes: bool,
+    partition: str | None,
+    account: str | None,
+    time: str | None,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return what each job is to measure, in words, and its options; in the order of the command line."""
+    hosts = [host for text in nodelists for host in expand_nodes("--nodelist", text)]
+    if all_nodes and partition is not None:
+        hosts = nodes_that_take_jobs(partition, Slurm().present(), note)
+    if hosts and nodes:
         raise InvalidInput(
             "--nodelist and --nodes are both given: a node that is named has a job of its own",
             hint="keep one of the two",
         )
-    more = {
-        _PARAMETERS[f"resources.{key}"]: value
-        for key, value in (("partition", jobs.partition), ("account", jobs.account), ("time", jobs.time))
-        if value is not None
-    }
-    places = []
-    for gpus, nodes, host in product(jobs.gpus or (None,), jobs.nodes or (None,), hosts or (None,)):
-        own = {**given, **more}
-        words = []
-        if gpus is not None:
-            own[_PARAMETERS["resources.gpus"]] = gpus
-            words.append(gpus)
-        if nodes is not None:
-            own[_PARAMETERS["resources.nodes"]] = nodes
-            words.append(count(nodes, "node"))
+    found = []
+    for many, number, host in product(gpus or (None,), nodes or (None,), hosts or (None,)):
+        asked = {"partition": partition, "account": account, "time": time, "gpus": many, "nodes": number}
+        own: dict[str, Any] = {
+            _PARAMETERS[f"resources.{key}"]: value for key, value in asked.items() if value is not None
+        }
         if host is not None:
             own["job__sbatch"] = (*(given.get("job__sbatch") or ()), f"nodelist={host}")
-            words.append(host)
-        places.append(_PlannedPlace(own, ", ".join(words)))
-    if len(places) > _MOST_JOBS:
+        words = (many, None if number is None else count(number, "node"), host)
+        found.append((", ".join(filter(None, words)), {**given, **own}))
+    if len(found) > _MOST_JOBS:
         raise InvalidInput(
-            f"--submit: these are {len(places)} jobs, and a bench has at most {_MOST_JOBS}",
+            f"--submit: these are {len(found)} jobs, and a bench has at most {_MOST_JOBS}",
             hint="name fewer GPUs or nodes",
-        )
-    return places
-
-
-def nodes_that_take_jobs(partition: str, present: Present) -> list[str]:
-    """Return the nodes of a partition that take jobs, by name; the others are said. InvalidInput where there is none."""
-    present.config  # noqa: B018 (it says first whether anybody answers)
-    nodes = present.nodes
-    if nodes is None:
-        raise InvalidInput(
-            "--all-nodes: Slurm does not tell which nodes there are", hint="name them: --nodelist 'node[1-8]'"
-        )
-    there = [node for node in nodes if partition in node.partitions]
-    takes = [node.name for node in there if node.away not in _AWAY]
-    if not takes:
-        raise InvalidInput(
-            f"--all-nodes --partition {partition}: "
-            + ("none of its nodes takes jobs" if there else "Slurm shows no node of it"),
-            hint=f"sinfo -p {partition} shows what there is",
-        )
-    for node in there:
-        if node.away in _AWAY:
-            note(f"{node.name} is left out: it is {node.away} ({node.state})")
-    return takes
-
-
-def _hosts(text: str) -> list[str]:
-    """Return the nodes of a list, each once; InvalidInput where it is none."""
-    found = list(dict.fromkeys(expand(text)))
-    if text.count("[") != text.count("]") or not found or not all(map(_HOST.fullmatch, found)):
-        raise InvalidInput(
-            f"--nodelist {text}: this is no list of nodes", hint="as in --nodelist 'node[1-8],node12'"
         )
     return found
 
 
 def _prepare_place(
-    place: _PlannedPlace, asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
+    given: dict[str, Any], asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
 ) -> tuple[Prepared, Mapping[str, object]]:
     described: list[Job] = []
-    loaded = load_given(place.given, note)[0]
+    loaded = load_given(given, note)[0]
     # As the training itself would be planned: it says how many processes a node has.
-    tasks = (
-        prepare_job(loaded, place.given.get("job__cluster"), None).plan.tasks_per_node
-        if loaded.job.train
-        else None
-    )
+    trains = loaded.job.train is not None
+    tasks = prepare_job(loaded, given.get("job__cluster"), None).plan.tasks_per_node if trains else None
 
     def change(job: Job, _: Cluster) -> Job:
         described.append(job)
         return as_bench(job, tasks=tasks, timed=timed)
 
-    prepared = prepare(place.given, starts="submit", change=change)
+    prepared = prepare(given, starts="submit", change=change)
     prepared, _ = with_image(prepared._replace(plan=with_training_code(prepared.plan)), pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
@@ -257,16 +234,11 @@ def _prepare_place(
     return prepared, measured
 
 
-def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
-    """Return the options of a job that is there for the measuring alone."""
-    return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
-
-
 def show_bench(folder: Path, *, wait: bool, apply_to: str | None, as_json: bool) -> None:
     """Show what the jobs of a bench, or this machine, have measured; write what follows into a job file."""
     file = file_to_change(apply_to) if apply_to is not None else None
     if (folder / ROWS).is_file() and not (folder / JOBS).exists():
-        _show_without_jobs(folder, file, as_json=as_json)
+        _show_machine(folder, file, as_json=as_json)
         return
     kind, jobs = jobs_in(folder)
     if file is not None and (kind != "task" or len(jobs) != 1):
@@ -276,12 +248,12 @@ def show_bench(folder: Path, *, wait: bool, apply_to: str | None, as_json: bool)
         )
     if file is not None:
         _check_same(file, Path(jobs[0].run_dir))
-    show_measured(folder, wait=wait, as_json=as_json, apply_to=file)
+    _show_jobs(folder, wait=wait, as_json=as_json, file=file)
 
 
-def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> None:
+def _show_machine(folder: Path, file: Path | None, *, as_json: bool) -> None:
     """The same of what one machine measured: its command may have been killed before it could show anything."""
-    kind, results = _asked_in(folder).get("kind"), read(folder / ROWS)
+    kind, results = asked_in(folder).get("kind"), read_results(folder / ROWS)
     if kind not in KINDS:
         raise InvalidInput(f"{folder / ASKED} does not say what was measured", hint="measure again")
     if file is not None:
@@ -290,82 +262,84 @@ def _show_without_jobs(folder: Path, file: Path | None, *, as_json: bool) -> Non
         _check_same(file, folder)
     print_results(kind, folder, results, as_json=as_json)
     if not results.whole or (kind == "task" and not runs(results)):
-        note(
-            "it was cut short: what is missing was not measured"
-            if not results.whole
-            else "nothing follows from it"
-        )
+        note("nothing follows from it" if results.whole else _CUT_SHORT)
         click.get_current_context().exit(1)
     if file is not None:
         apply_verdict(file, judge(results), beside=as_json)
 
 
-def show_measured(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = None) -> None:
-    """Show what the jobs of a bench have measured; with ``wait``, once all have ended. Exit code 1 where something is missing."""
+def _show_jobs(folder: Path, *, wait: bool, as_json: bool, file: Path | None) -> None:
+    """Show what the jobs have measured; with ``wait``, once all have ended. Exit code 1 where something is missing."""
     kind, jobs = jobs_in(folder)
-    parts = _until_all_have_ended(jobs) if wait else list(_parts(jobs, shared()))
-    print_parts(kind, folder, parts, as_json=as_json)
-    if kind == "task":
-        for part in parts:
-            remember_verdict(_key_in(Path(part.job.run_dir)), part.results, folder)
+    slurm = shared()
+    parts = _wait_for_jobs(jobs, slurm) if wait else _look_at_jobs(jobs, slurm)
+    _print_parts(kind, folder, parts, as_json=as_json)
+    for part in parts if kind == "task" else ():
+        key = asked_in(Path(part.job.run_dir)).get("key")
+        remember_verdict(key if isinstance(key, str) else None, part.results, folder)
     if not all(part.results.whole and (kind != "task" or runs(part.results)) for part in parts):
-        if apply_to is not None:
-            note(f"{apply_to} is not changed: something is missing")
+        if file is not None:
+            note(f"{file} is not changed: something is missing")
         click.get_current_context().exit(1)
-    if apply_to is not None:
-        apply_verdict(apply_to, judge(parts[0].results), beside=as_json)
+    if file is not None:
+        apply_verdict(file, judge(parts[0].results), beside=as_json)
 
 
-def _until_all_have_ended(jobs: Sequence[BenchJob]) -> list[Part]:
-    slurm, pause, told = shared(), _FIRST_LOOK, set[str]()
-    lost_since: dict[str, float] = {}
+def _check_same(file: Path, run_dir: Path) -> None:
+    """InvalidInput where the job file trains something else than the job measured."""
+    measured = asked_in(run_dir).get("train")
+    task = measured.get("task") if isinstance(measured, dict) else None
+    train = load_job(file, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.train
+    if train is None or task not in (None, train.task):
+        trains = "has no train:" if train is None else f"trains {train.task}"
+        raise InvalidInput(
+            f"--apply: {file} {trains}, and what was measured is {task or 'a training'}",
+            hint="name the job file that was measured",
+        )
+
+
+def _wait_for_jobs(jobs: Sequence[BenchJob], slurm: Slurm) -> list[Part]:
+    """Wait until all have ended, and say so of each; one that Slurm does not know is given up."""
+    given_up, told = set[str](), set[str]()
+    waits: dict[BenchJob, Selection] = {}
+
+    def tell(parts: Sequence[Part]) -> None:
+        for part in parts:
+            name = part.job.run_dir
+            if (part.ended or name in given_up) and name not in told:
+                told.add(name)
+                note(f"{part.job.on}: {part.state} ({len(told)} of {len(jobs)} jobs)")
+
+    def see(found: list[JobStatus]) -> None:
+        tell([_part(job, one, found, None) for job, one in waits.items()])
+
     try:
         with as_interrupts():
             while True:
-                parts = list(_parts(jobs, slurm))
-                for part in parts:
-                    name, now = part.job.run_dir, time.monotonic()
-                    since = lost_since.setdefault(name, now) if part.lost else lost_since.pop(name, now)
-                    if (part.ended or now - since > PATIENCE) and name not in told:
-                        told.add(name)
-                        note(f"{part.job.on}: {part.state} ({len(told)} of {len(jobs)} jobs)")
-                if len(told) == len(jobs):
+                tell(parts := _look_at_jobs(jobs, slurm))
+                left = [(job, _selection(job)) for job in jobs if job.run_dir not in told]
+                waits = {job: one for job, one in left if isinstance(one, Selection)}
+                if not waits:
                     return parts
-                time.sleep(pause)
-                pause = min(1.3 * pause, _SLOWEST_LOOK)
+                ended = wait_for(slurm, list(waits.values()), Onlooker(current_user(), see=see))
+                if not ended.known:
+                    given_up |= {job.run_dir for job, one in waits.items() if _is_lost(one, ended.jobs)}
     except KeyboardInterrupt:
         note("the jobs go on; slurmgpu bench show shows what they have measured")
         raise
 
 
-def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
-    """Yield what each job has measured, and what became of it, as far as Slurm tells."""
+def _look_at_jobs(jobs: Sequence[BenchJob], slurm: Slurm) -> list[Part]:
+    """Return what each job has measured, and what became of it, as far as Slurm tells."""
     selections = [_selection(one) for one in jobs]
+    known = [one for one in selections if isinstance(one, Selection)]
     found: list[JobStatus] = []
     silence = None
     try:
-        known = [one for one in selections if isinstance(one, Selection)]
         found = status(slurm, user=current_user(), selections=known).jobs if known else []
     except SlurmUnreachable as error:
         silence = error.message
-    for job, selection in zip(jobs, selections, strict=True):
-        if isinstance(selection, str):
-            yield part_of(job, selection, ended=True)
-            continue
-        run = selection.run
-        assert run is not None
-        of_run = next((one for one in found if belongs(run, one)), None)
-        if of_run is None:
-            lost = silence is None
-            yield part_of(job, f"job {run.job_id}: {silence or 'Slurm does not know it'}", lost=lost)
-            continue
-        why = reason(of_run)
-        yield part_of(
-            job,
-            f"job {of_run.job_id}: {of_run.state.value}{f', {why}' if why else ''}",
-            ended=of_run.state.is_final,
-            lost=of_run.state is JobState.UNKNOWN,
-        )
+    return [_part(job, one, found, silence) for job, one in zip(jobs, selections, strict=True)]
 
 
 def _selection(job: BenchJob) -> Selection | str:
@@ -376,29 +350,106 @@ def _selection(job: BenchJob) -> Selection | str:
         return error.message
 
 
-def _asked_in(run_dir: Path) -> Mapping[str, Any]:
-    """Return what a job was to measure; empty if it is not known."""
+def _part(job: BenchJob, selection: Selection | str, found: Sequence[JobStatus], silence: str | None) -> Part:
+    if isinstance(selection, str):
+        return part_of(job, selection, ended=True)
+    now = _job_of(selection, found)
+    if now is None:
+        assert selection.run is not None
+        return part_of(job, f"job {selection.run.job_id}: {silence or 'Slurm does not know it'}")
+    why = reason(now)
+    state = f"job {now.job_id}: {now.state.value}{f', {why}' if why else ''}"
+    return part_of(job, state, ended=now.state.is_final)
+
+
+def _job_of(selection: Selection, found: Sequence[JobStatus]) -> JobStatus | None:
+    return next((one for one in found if selection.run is not None and belongs(selection.run, one)), None)
+
+
+def _is_lost(selection: Selection, found: Sequence[JobStatus]) -> bool:
+    now = _job_of(selection, found)
+    return now is None or now.state is JobState.UNKNOWN
+
+
+def print_results(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
+    """Write the table and the page of what this machine measured, and print it."""
+    _write(folder, kind, results)
+    _note_if_busy(results)
+    if as_json:
+        click.echo(json.dumps({"schema": BENCH_SCHEMA, "kind": kind, **facts(kind, results)}, indent=2))
+        return
+    _print(kind, results)
+    _print_source(kind)
+    note(f"the page, the table and the rows are in {folder}")
+
+
+def _print_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool) -> None:
+    """The same of a bench in jobs of its own: each job's under its name, and what is missing."""
+    _write(folder, kind, parts)
+    if as_json:
+        jobs = [
+            {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **facts(kind, one.results)}
+            for one in parts
+        ]
+        click.echo(json.dumps({"schema": BENCH_SCHEMA, "kind": kind, "jobs": jobs}, indent=2))
+        return
+    for part in parts:
+        click.echo(click.style(printable(f"{part.job.on}: {part.state}"), bold=True))
+        if part.results.machine:
+            _note_if_busy(part.results)
+            _print(kind, part.results)
+        click.echo()
+    for sentence in (*slow(parts), *missing(parts)):
+        click.echo(printable(f"{sentence}."))
+    _print_source(kind)
+    note(f"the page and the table are in {folder}")
+
+
+def _write(folder: Path, kind: str, measured: Results | Sequence[Part]) -> None:
+    """Write the files; what was measured is shown on the terminal even where they cannot be."""
     try:
-        found = json.loads((run_dir / ASKED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        write_files(folder, kind, measured)
+    except OSError as error:
+        note(f"{folder}: the page and the table could not be written: {error.strerror}")
 
 
-def _key_in(run_dir: Path) -> str | None:
-    """Return the key of the training that a job measured."""
-    found = _asked_in(run_dir).get("key")
-    return found if isinstance(found, str) else None
+def _note_if_busy(results: Results) -> None:
+    if is_busy(results):
+        load = results.machine.get("load")
+        note(f"the machine was busy as this began (load {load}): times may be too long")
 
 
-def _check_same(file: Path, run_dir: Path) -> None:
-    """InvalidInput where the job file trains something else than the job measured."""
-    measured = _asked_in(run_dir).get("train")
-    task = measured.get("task") if isinstance(measured, dict) else None
-    train = load_job(file, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.train
-    if train is None or task not in (None, train.task):
-        trains = "has no train:" if train is None else f"trains {train.task}"
-        raise InvalidInput(
-            f"--apply: {file} {trains}, and what was measured is {task or 'a training'}",
-            hint="name the job file that was measured",
-        )
+def _print_source(kind: str) -> None:
+    if kind == "networks":
+        click.echo(f"seconds per mini-batch, median; published: {SOURCE}")
+
+
+def _print(kind: str, results: Results) -> None:
+    click.echo(printable(machine_line(results)))
+    measured, *others = tables(kind, results)
+    _print_table(measured)
+    for one in others:
+        click.echo(f"\n{one.title}")
+        _print_table(one)
+        if one.note:
+            click.echo(one.note)
+    if kind == "task":
+        verdict = judge(results)
+        click.echo()
+        for sentence in verdict.sentences:
+            click.echo(printable(f"{sentence[:1].upper()}{sentence[1:]}."))
+        for each in verdict.proposals:
+            proposed = click.style(printable(f"{each.key}: {each.value}"), bold=True)
+            click.echo(proposed + printable(f"  ({each.why})"))
+
+
+def _print_table(table: Table) -> None:
+    lines = [table.head, *table.lines]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(table.head))]
+    for at, line in enumerate(lines):
+        cells = [
+            cell.rjust(width) if number >= table.numbers_from else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text = printable("  ".join(cells).rstrip())
+        click.echo(click.style(text, bold=True) if at == 0 else text)

@@ -51,9 +51,9 @@ def plan_lines(prepared: Prepared, columns: int | None = None) -> Iterator[str]:
 
     yield plan_text(prepared.plan, columns)
     if prepared.plan.train is not None:
-        from slurmgpu.runs.bench.memory import told_by_benches
+        from slurmgpu.runs.bench.memory import measured_before
 
-        for sentence in told_by_benches(prepared):
+        for sentence in measured_before(prepared):
             yield printable(f"  {sentence}")
 
 

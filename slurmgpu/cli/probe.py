@@ -165,7 +165,7 @@ def _file_to_change(prepared: Prepared) -> Path:
 
 def _document(found: ProbeResult) -> dict[str, object]:
     from slurmgpu.jobs.report.text import job_document
-    from slurmgpu.runs.resume import left_out
+    from slurmgpu.runs.derived_jobs import left_out
 
     part, run = found.report.part, found.run
     return {

@@ -22,10 +22,10 @@ from slurmgpu.jobs.select import Selection, current_user
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobState, JobStatus, Run
-from slurmgpu.runs.bench.memory import told_by_benches
+from slurmgpu.runs.bench.memory import measured_before
+from slurmgpu.runs.derived_jobs import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.runs.metrics import folder_of
 from slurmgpu.runs.prepare import Prepared
-from slurmgpu.runs.resume import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.slurm import History, Slurm, Start
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def tell_beforehand(probe: Probe, minutes: int) -> None:
     )
     for one in left_out(probe.asked):
         note(f"without the rest of the job: {one}")
-    for sentence in told_by_benches(probe.prepared):
+    for sentence in measured_before(probe.prepared):
         note(sentence)
     if plan.train is None:
         note("the command runs as it is: what it writes outside its run directory, it writes there now, too")

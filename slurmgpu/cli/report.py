@@ -227,10 +227,12 @@ def report_lines(
     yield f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}{since}\n"
     blocks: list[list[str]] = []
     if found.since is None and not each:
-        from slurmgpu.runs.bench.memory import told_of_run
+        from slurmgpu.runs.bench.memory import measured_of_run
 
         for one in found.jobs:
-            told = [printable(f"  {line}") for line in told_of_run(one.run)] if one.run is not None else []
+            told = (
+                [printable(f"  {line}") for line in measured_of_run(one.run)] if one.run is not None else []
+            )
             lines = text.job_lines(one, cluster.carbon if cluster else None, bars=bars)
             blocks.append([*lines, *(["", *told] if told else [])])
     else:

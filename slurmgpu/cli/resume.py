@@ -53,27 +53,18 @@ def command(
     does not answer; with --wait or --follow the job's own.
     """
     from slurmgpu.cli.waiting import wait_for_job
-    from slurmgpu.slurm import Slurm
-
-    slurm = own_slurm(ctx)
-    record = _resume(slurm, run, given, hold)
-    click.echo(record.to_json() if as_json else f"{record.job_id}\n", nl=False)
-    if wait or follow:
-        ctx.exit(wait_for_job(record, follow, ctx.obj if isinstance(ctx.obj, Slurm) else None))
-
-
-def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
     from slurmgpu.jobs.runs import check_at_rest
     from slurmgpu.jobs.settle import settle
     from slurmgpu.runs.directory import read_plan
-    from slurmgpu.runs.resume import claimed, resubmit
+    from slurmgpu.runs.resume import claimed, resubmit, where_it_goes_on
+    from slurmgpu.slurm import Slurm
 
-    run_dir, task = _find(slurm, word)
+    slurm = own_slurm(ctx)
+    run_dir, task = _find(slurm, run)
     with claimed(run_dir):
         now = datetime.now(timezone.utc)
         settled = settle(slurm, run_dir, now)
-        run = settled.run
-        check_at_rest(slurm, run, now)
+        check_at_rest(slurm, settled.run, now)
         if settled.outcome == "unknown" and settled.silent:
             raise OutcomeUnknown(
                 f"cannot tell whether the last submission of {run_dir} became a job: {settled.why}",
@@ -82,18 +73,19 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
         before = read_plan(run_dir)
         named = given.pop("job__array", None) or task
         submission, job = _submission(run_dir, before, given, hold)
-        tasks = _unfinished(slurm, run_dir, run, before, submission.plan, named)
+        tasks = _unfinished(slurm, run_dir, settled.run, before, submission.plan, named)
+        anew = (before, job) if job else None
         with as_interrupts():
-            made, said = resubmit(
-                run_dir, run, submission, slurm, os.environ, anew=(before, job) if job else None, tasks=tasks
-            )
+            made, said = resubmit(run_dir, settled.run, submission, slurm, os.environ, anew=anew, tasks=tasks)
     if said:
         note(said)
-    note(_where_it_goes_on(run_dir, submission.plan, tasks))
+    note(where_it_goes_on(run_dir, submission.plan, tasks))
     note(f"job {made.job_id} on cluster {made.cluster or 'unknown'}")
     if hold:
         note(f"it is held; `scontrol release {made.job_id}` lets it start")
-    return made
+    click.echo(made.to_json() if as_json else f"{made.job_id}\n", nl=False)
+    if wait or follow:
+        ctx.exit(wait_for_job(made, follow, ctx.obj if isinstance(ctx.obj, Slurm) else None))
 
 
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
@@ -104,8 +96,7 @@ def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     from slurmgpu.jobs.select import current_user
     from slurmgpu.models.run import RUN_FILE
 
-    runs_of = runs_by_settings(Path.cwd(), os.environ)
-    found = find_run(slurm, word, runs_of, current_user()).absolute()
+    found = find_run(slurm, word, runs_by_settings(Path.cwd(), os.environ), current_user()).absolute()
     if (found / RUN_FILE).is_file():
         check_whose(found, word)
         return found, None
@@ -122,7 +113,7 @@ def _submission(
     run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
     """Return what to submit: the same script, or with options a newly planned one and its job."""
-    from slurmgpu.cli.preparing import prepare
+    from slurmgpu.cli.preparing import prepare, with_image
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.models.run import SUBMITIT_FOLDER
     from slurmgpu.runs.command_checks.judge import each_slip
@@ -144,8 +135,7 @@ def _submission(
             note(doubt)
         for of, slip in each_slip(command_of(before, before.work_dir, cwd, os.environ, in_file=True)):
             note(f"warning: {of}{slip.message}; {slip.hint}")
-        made = Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note)
-        return made, None
+        return Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note), None
     prepared = prepare({**given, "job__file": str(run_dir / "job.yaml")})
     train = prepared.loaded.job.train
     if train is not None and before.train is not None:
@@ -157,16 +147,11 @@ def _submission(
             f"{run_dir}: its job is {'no' if before.option('array') is None else 'an'} array, and stays so",
             hint="leave array as it was, or submit a job of its own",
         )
-    making = prepared.image_to_make(note)
-    if making is not None:
-        with as_interrupts():
-            prepared = prepared.with_image(making, note)
+    prepared, _ = with_image(prepared, pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
-    folder = folder_here(prepared.loaded.work_dir, cwd)
-    made = Submission(
-        plan=prepared.plan, script=prepared.render(), folder=folder, cwd=cwd, hold=hold, told=note
-    )
+    plan, script, folder = prepared.plan, prepared.render(), prepared.folder
+    made = Submission(plan=plan, script=script, folder=folder, cwd=cwd, hold=hold, told=note)
     return made, prepared.loaded.job
 
 
@@ -179,19 +164,17 @@ def _unfinished(
     """
     from pydantic import ValidationError
 
+    from slurmgpu.jobs.runs import completed_tasks
     from slurmgpu.models.job import Array
+    from slurmgpu.runs.resume import nothing_left, trained_tasks
 
     text = plan.option("array")
-    if text is None:
-        if named is not None:
+    array = None if text is None else Array.model_validate(text)
+    if named is not None:
+        if array is None:
             raise InvalidInput(
                 f"--array {named}: {run_dir} is the run of one job, which has no tasks", hint="leave it out"
             )
-        if _done(slurm, run_dir, run, before, plan, [""]):
-            raise _nothing_left(run_dir, plan)
-        return None
-    array = Array.model_validate(text)
-    if named is not None:
         try:
             wanted = Array.model_validate(named)
         except ValidationError as error:
@@ -203,59 +186,10 @@ def _unfinished(
                 hint="name tasks that it has, or submit an array of its own",
             )
         return wanted
-    done = _done(slurm, run_dir, run, before, plan, [str(number) for number in array.numbers])
-    left = [number for number in array.numbers if str(number) not in done]
+    tasks = [""] if array is None else [str(number) for number in array.numbers]
+    trains = plan.train is not None
+    done = trained_tasks(run_dir, tasks, before, plan) if trains else completed_tasks(slurm, run)
+    left = [task for task in tasks if task not in done]
     if not left:
-        raise _nothing_left(run_dir, plan)
-    return None if not done else array.only(left)
-
-
-def _done(slurm: Slurm, run_dir: Path, run: Run, before: Plan, plan: Plan, tasks: list[str]) -> set[str]:
-    """Those of an array's tasks ('' of a job without) that have nothing left to do, as far as is known."""
-    from slurmgpu.jobs.runs import completed_tasks
-    from slurmgpu.runs.checkpoints import is_done, newest_of_tasks
-    from slurmgpu.runs.resume import train_settings
-
-    if plan.train is None:
-        return completed_tasks(slurm, run) & set(tasks)
-    newest = newest_of_tasks(run_dir)
-    return {
-        task
-        for task in tasks
-        if is_done(newest.get(task), train_settings(run_dir, task, before, plan) or plan.train)
-    }
-
-
-def _nothing_left(run_dir: Path, plan: Plan) -> SlurmGpuError:
-    whose = "all tasks of " if plan.option("array") is not None else ""
-    if plan.train is not None:
-        epochs, steps = plan.train["epochs"], plan.train["max_steps"]
-        name, was = ("max_steps", steps) if epochs is None and steps is not None else ("epochs", epochs or 1)
-        longer, early = f"--set train.{name}=N (it was {was})", plan.train.get("early_stop")
-        if early:
-            longer += f", or train.early_stop.patience=N (it was {early['patience']}) after an early stop"
-        return SlurmGpuError(
-            f"nothing is left to do: the training of {whose}{run_dir} is done",
-            hint=f"to train on: slurmgpu resume {run_dir} {longer}",
-        )
-    return SlurmGpuError(
-        f"nothing is left to do: {whose}{run_dir} has completed",
-        hint=f"to run it once more, in a run of its own: slurmgpu submit {run_dir / 'job.yaml'}",
-    )
-
-
-def _where_it_goes_on(run_dir: Path, plan: Plan, tasks: Array | None) -> str:
-    from slurmgpu.runs.checkpoints import newest_of_tasks
-
-    newest = newest_of_tasks(run_dir)
-    if tasks is not None:
-        which = f"starts {'task' if tasks.tasks == 1 else 'tasks'} {tasks.indices} again"
-        return f"{which}, from the newest checkpoint where there is one" if newest else which
-    if newest:
-        steps = sorted({one.step for one in newest.values()})
-        return f"continues from step {' to '.join(map(str, sorted({steps[0], steps[-1]})))}"
-    if plan.train is not None:
-        return "there is no checkpoint yet: the training starts at its first step"
-    return (
-        "the command starts again in the same run directory; it continues only if the command itself resumes"
-    )
+        raise nothing_left(run_dir, plan)
+    return None if array is None or len(left) == len(tasks) else array.only([int(task) for task in left])

@@ -38,7 +38,7 @@ def wait_at_terminal(
 
     try:
         with as_interrupts(), written() as write:
-            return wait_for(slurm, selection, Onlooker(current_user(), say, write, logs, growing))
+            return wait_for(slurm, [selection], Onlooker(current_user(), say, write, logs, growing))
     except KeyboardInterrupt:
         note(f"job {name} goes on; `slurmgpu cancel {name}` ends it")
         raise
@@ -99,7 +99,7 @@ class Wait:
                 asked = _shared_from_now()
                 note("Ctrl-C cancels it")
                 onlooker = Onlooker(current_user(), self._say, see=self._see)
-                ended = wait_for(asked, _of_run(run), onlooker, pause=self._pause)
+                ended = wait_for(asked, [_of_run(run)], onlooker, pause=self._pause)
             self._clear()
         except _TooLong:
             self._cancel()

@@ -315,7 +315,7 @@ def _wait(
             if notice:
                 say(notice)
             say(f"job {run.job_id} on cluster {run.cluster or 'unknown'} probes the nodes; Ctrl-C cancels it")
-            ended = wait_for(slurm, Selection(text=run.run_dir, run=run), onlooker, pause=pause)
+            ended = wait_for(slurm, [Selection(text=run.run_dir, run=run)], onlooker, pause=pause)
     except _TooLong:
         slurm.cancel([str(run.job_id)])
         return None, states[-1]

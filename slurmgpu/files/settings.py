@@ -1,15 +1,12 @@
-"""Settings in layers (site, lab, user, project), and the user's own state: the results of benches."""
+"""Settings in layers (site, lab, user, project), and the folder of the user's own state."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import io
-import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -19,27 +16,22 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import TemplateSource, read_extensions
 from slurmgpu.files.layered import Key, Layered, Origin
 from slurmgpu.files.run_record import write_atomically
-from slurmgpu.files.trust import Foreign, IsForeign, Trust, open_regular
+from slurmgpu.files.trust import Foreign, IsForeign, Trust
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job_parts import SamplerPolicy, WhenSampled
-from slurmgpu.models.train import TrainSettings
 
 __all__ = [
     "EXCLUSIVE_JOB_KEYS",
     "PROJECT_FILE",
     "Assistants",
     "LoadedSettings",
-    "Measured",
     "Settings",
     "expand_here",
-    "key_of",
     "layer_files",
     "load_settings",
     "name_templates",
-    "recall",
-    "remember",
     "runs_by_settings",
     "runs_folder",
     "state_folder",
@@ -54,7 +46,6 @@ PROJECT_FILE = "slurmgpu.yaml"
 LAYER_FILE = "config.yaml"
 # A project may have templates/ of its own, for something else.
 _TEMPLATES = {"user": "templates", "project": "slurmgpu-templates"}
-_SCHEMA, _MOST, _LARGEST = "slurmgpu.measured/1", 200, 4 << 20  # of the file of benches' results
 
 # Keys of a job that say the same in different ways: the later layer's way wins.
 _R = "resources"
@@ -398,74 +389,3 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     state = environ.get("XDG_STATE_HOME") or ""
     home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return home / "slurmgpu"
-
-
-class Measured(NamedTuple):
-    """The result of one bench of a training."""
-
-    device: str
-    """The GPU's name, or the CPU's model where it has none."""
-    when: str
-    """The day, as the bench's own clock had it."""
-    proposals: tuple[str, ...]
-    """As in a job file: ``train.workers: 4``."""
-    folder: str
-    parts: tuple[str, ...] = ()
-    """The parts that were tried: of the rest, nothing is known."""
-
-
-def key_of(train: TrainSettings, folder: Path, cluster: str) -> str:
-    """Return the key of a training: a digest of its task, the task's configuration, and the cluster."""
-    task = train.task if train.task.startswith("slurmgpu:") else str(folder / train.task)
-    config = json.dumps(train.model_dump(mode="json")["config"], sort_keys=True)
-    return hashlib.sha256("\0".join((task, config, cluster)).encode()).hexdigest()[:32]
-
-
-def remember(key: str, found: Measured, environ: Mapping[str, str]) -> None:
-    """Keep a result, if possible, in place of those on the same kind of processor that tried no more."""
-    path = _path(environ)
-    kept = [
-        one
-        for one in _read(path)
-        if (one["key"], one["device"]) != (key, found.device) or not set(_parts(one)) <= set(found.parts)
-    ]
-    kept.append({"key": key, **found._asdict()})
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"schema": _SCHEMA, "found": kept[-_MOST:]}, indent=1) + "\n")
-
-
-def recall(key: str, environ: Mapping[str, str]) -> list[Measured]:
-    """Return the results that are kept of a training, the newest last."""
-    return [
-        Measured(one["device"], one["when"], tuple(one["proposals"]), one["folder"], _parts(one))
-        for one in _read(_path(environ))
-        if one["key"] == key
-    ]
-
-
-def _parts(one: Mapping[str, object]) -> tuple[str, ...]:
-    found = one.get("parts")
-    return tuple(str(each) for each in found) if isinstance(found, list) else ()
-
-
-def _path(environ: Mapping[str, str]) -> Path:
-    return state_folder(environ) / "measured.json"
-
-
-def _read(path: Path) -> Sequence[dict[str, str]]:
-    """Return the entries that are whole; none of a file that is missing, damaged, or of another version."""
-    try:
-        with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return []  # where the state is kept in /tmp, anybody may have written it
-            document = json.loads(file.read(_LARGEST))
-        found = document["found"] if document["schema"] == _SCHEMA else []
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    names = ("key", "device", "when", "proposals", "folder")
-    return [
-        one
-        for one in found
-        if isinstance(one, dict) and all(name in one for name in names) and isinstance(one["proposals"], list)
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -260,7 +260,7 @@ class Onlooker:
 
 def wait_for(
     slurm: Slurm,
-    selection: Selection,
+    selections: Sequence[Selection],
     onlooker: Onlooker,
     *,
     pause: Callable[[float], None] = time.sleep,
@@ -286,7 +286,7 @@ def wait_for(
         if clock() >= next_poll:
             if slurm.shelf is not None:
                 slurm.shelf.good_for = interval / 2  # one's own last answer is older
-            report = _asked(slurm, user, selection, again=bool(jobs))
+            report = _asked(slurm, user, selections, again=bool(jobs))
             if report is None or report.no_answer:
                 interval = SLOWEST_POLL
             if report is None or (report.no_answer and report.unasked):
@@ -334,10 +334,12 @@ class _Seen:
         return any(shown and told and told < shown - timedelta(seconds=60) for shown, told in pairs)
 
 
-def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool) -> StatusReport | None:
+def _asked(
+    slurm: Slurm, user: str | None, selections: Sequence[Selection], *, again: bool
+) -> StatusReport | None:
     """Return what Slurm says of the jobs; None where nobody answers."""
     try:
-        return status(slurm, user=user, selections=[selection], detail="sparing")
+        return status(slurm, user=user, selections=selections, detail="sparing")
     except SlurmUnreachable:
         return None
     except SlurmRefused as error:

@@ -1,44 +1,29 @@
-"""A run's job submitted once more in the same run directory; and what a probe and a bench submit."""
+"""A run's job submitted once more in the same run directory: who may, what is left to do, and where it goes on."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.errors import PlanError, RunFailed, SlurmGpuError
+from slurmgpu.errors import RunFailed, SlurmGpuError
 from slurmgpu.files.trust import text_of
-from slurmgpu.models.job import Array, Job, Launch, Restart
-from slurmgpu.models.job_parts import SamplerPolicy
+from slurmgpu.models.job import Array, Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
-from slurmgpu.models.units import Duration
-from slurmgpu.planning.settled import name_of, restart_of
+from slurmgpu.runs.checkpoints import is_done, newest_of_tasks
 from slurmgpu.runs.directory import NOTIFY_FILE, EarlierDirectory, contents, notify_text
 from slurmgpu.runs.preflight import check_before_submission
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import Slurm
 
-__all__ = [
-    "COMMAND",
-    "SLURM_SECONDS",
-    "as_bench",
-    "as_probe",
-    "claimed",
-    "goes_on",
-    "is_sampled",
-    "left_out",
-    "resubmit",
-    "train_settings",
-    "with_training_code",
-]
-
+__all__ = ["claimed", "nothing_left", "resubmit", "trained_tasks", "where_it_goes_on"]
 
 _CLAIM = "resume.lock"
 _TRAIN_FILE = "train.json"
@@ -77,12 +62,21 @@ def _holder(path: Path) -> str:
     return text_of(path)[:1000] or "a process that has not written its name, or has just ended"
 
 
-def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[str, object] | None:
-    """Return what a start would train with: train.json as it is now, with what differs between the plans laid over it.
+def trained_tasks(run_dir: Path, tasks: Sequence[str], before: Plan, after: Plan) -> set[str]:
+    """Return those of an array's tasks ('' of a job without) whose training would have nothing left to do.
 
-    ``task`` is an array's task, or ''. None for a job that trains nothing by itself.
+    ``before`` is the plan of the last submission, ``after`` that of the next one.
     """
-    if before.train is None or after.train is None:
+    newest = newest_of_tasks(run_dir)
+    return {
+        task for task in tasks if is_done(newest.get(task), _train_settings(run_dir, task, before, after))
+    }
+
+
+def _train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[str, object]:
+    """Return what a start would train with: train.json as it is now, with what differs between the plans laid over it."""
+    assert after.train is not None
+    if before.train is None:
         return after.train
     file = run_dir / task / _TRAIN_FILE
     try:
@@ -131,11 +125,26 @@ def resubmit(
     check_before_submission(plan, submission.folder, environ)
     directory = EarlierDirectory(run_dir, run.token)
     if anew is not None:
+        before, job = anew
         try:
-            _write_anew(directory, plan, *anew, submission.script)
-        except OSError as error:
+            for name, text in contents(plan, job, submission.script).items():
+                directory.write(run_dir / name, text)
+            webhook = notify_text(plan)
+            if webhook or (run_dir / NOTIFY_FILE).exists():
+                directory.write(run_dir / NOTIFY_FILE, webhook)
+            files = [run_dir / _TRAIN_FILE, *run_dir.glob(f"[0-9]*/{_TRAIN_FILE}")]
+            for file in files if plan.train is not None else ():
+                if file.is_file():
+                    task = "" if file.parent == run_dir else file.parent.name
+                    settings = _train_settings(run_dir, task, before, plan)
+                    directory.write(file, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        except BaseException as error:
             directory.remove()
-            raise RunFailed(f"run directory {str(run_dir)!r} cannot be written: {error.strerror}") from None
+            if isinstance(error, OSError):
+                raise RunFailed(
+                    f"run directory {str(run_dir)!r} cannot be written: {error.strerror}"
+                ) from None
+            raise
     options = [] if tasks is None else [f"--array={tasks}"]
     # A log of the user's own naming may be the same file again.
     if (plan.output or plan.error) and plan.option("open-mode") is None:
@@ -144,140 +153,36 @@ def resubmit(
     return submit_in(directory, submission, slurm, environ, earlier=run.as_earlier(), options=options)
 
 
-def _write_anew(directory: EarlierDirectory, plan: Plan, before: Plan, job: Job, script: str) -> None:
-    for name, text in contents(plan, job, script).items():
-        directory.write(directory.path / name, text)
-    told, settings_of = directory.path / NOTIFY_FILE, notify_text(plan)
-    if settings_of or told.exists():
-        directory.write(told, settings_of)
-    files = [directory.path / _TRAIN_FILE, *directory.path.glob(f"[0-9]*/{_TRAIN_FILE}")]
-    for file in files if plan.train is not None else ():
-        if file.is_file():
-            task = "" if file.parent == directory.path else file.parent.name
-            settings = train_settings(directory.path, task, before, plan)
-            directory.write(file, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-
-
-_PROBE_SUFFIX = "-probe"
-_LONGEST_NAME = 200
-"""Bytes that Slurm takes."""
-SLURM_SECONDS = 5
-"""Between two samples of Slurm's own, where slurmgpu takes none: a probe is short."""
-
-
-def as_probe(job: Job, minutes: int, policy: SamplerPolicy, slurm_samples: int = 0) -> Job:
-    """Return the job as it is probed: another name, a short time, one task of an array, and samples of what it uses.
-
-    Nothing that the real run keeps is touched: its log files, its results, its trackers; nobody is written to, and it never
-    starts twice. ``slurm_samples``: Slurm itself is asked to sample every so many seconds where slurmgpu does not; 0: it is not
-    asked. PlanError for a job that cannot be probed.
-    """
-    if job.components:
-        raise PlanError(
-            "components: a probe is of one kind of node, and the components of this job differ",
-            hint="probe each component as a job of its own, or submit the job and ask slurmgpu report JOB afterwards",
+def nothing_left(run_dir: Path, plan: Plan) -> SlurmGpuError:
+    """Return the error that says so of a run whose job, or whose array's tasks, are all done."""
+    whose = "all tasks of " if plan.option("array") is not None else ""
+    if plan.train is None:
+        return SlurmGpuError(
+            f"nothing is left to do: {whose}{run_dir} has completed",
+            hint=f"to run it once more, in a run of its own: slurmgpu submit {run_dir / 'job.yaml'}",
         )
-    name = name_of(job).encode()[: _LONGEST_NAME - len(_PROBE_SUFFIX)].decode(errors="ignore") + _PROBE_SUFFIX
-    time = Duration(minutes * 60)
-    if job.resources.time is not None and time.exceeds(job.resources.time):
-        time = job.resources.time
-    changed: dict[str, object] = {
-        "name": name,
-        "resources": job.resources.model_copy(update={"time": time}),
-        "restart": Restart(),
-        "array": job.array.only(job.array.numbers[:1]) if job.array is not None else None,
-        "sample": _sample(job, policy),
-        "profile": None,
-        "mail": None,
-        "notify": None,
-        "output": None,
-        "error": None,
-    }
-    if job.train is not None:
-        changed["train"] = job.train.model_copy(update={"track": [], "profile": False})
-    if job.stage is not None:
-        changed["stage"] = job.stage.model_copy(update={"out": ()})
-    if slurm_samples and not changed["sample"] and "acctg-freq" not in job.sbatch:
-        changed["sbatch"] = {**job.sbatch, "acctg-freq": f"task={slurm_samples}"}
-    return job.model_copy(update=changed)
-
-
-def is_sampled(job: Job, policy: SamplerPolicy) -> bool:
-    """Return True if slurmgpu itself samples a probe of the job."""
-    return bool(_sample(job, policy))
-
-
-def _sample(job: Job, policy: SamplerPolicy) -> int | None:
-    """Seconds between samples, as few as the site allows; a script runs as it is, without a sampler."""
-    return None if job.script is not None else False if policy.when == "never" else max(1, policy.least)
-
-
-def goes_on(job: Job) -> bool:
-    """Return True if the job itself goes on in another start at its time limit."""
-    return "timeout" in restart_of(job)[0].on
-
-
-def left_out(job: Job) -> Iterator[str]:
-    """Yield what of the job its probe does without, in words."""
-    if job.array is not None:
-        yield f"task {job.array.numbers[0]} of the array runs, and no other"
-    if job.stage is not None and job.stage.out:
-        yield "no results are brought back from the nodes (stage.out)"
-    if job.profile is not None or (job.train is not None and job.train.profile):
-        yield "no profiler, which would be measured, too"
-    if job.train is not None and job.train.track:
-        yield f"nothing goes to {', '.join(job.train.track)}"
-    if job.mail is not None or job.notify is not None:
-        yield "nobody is written to"
-    if job.output is not None or job.error is not None:
-        yield "its logs go into the run directory"
-
-
-COMMAND = ("python", "-m", "slurmgpu.training.benching")
-"""It reads asked.json in its run directory, and writes rows.jsonl there."""
-_USUAL = Duration(3600)
-_BENCH_SUFFIX = "-bench"
-"""Bytes that Slurm takes."""
-
-
-def as_bench(job: Job, *, tasks: int | None, timed: bool) -> Job:
-    """Return the job whose place is measured: what it asks of the cluster and its environment are kept, what it runs is not.
-
-    Nobody is written to, nothing is brought back from the nodes, and it never starts twice. ``tasks``: those that it has on
-    a node, by which its CPUs are counted. ``timed``: the time that it asks for was meant for the bench; otherwise it is an
-    hour, or less where the job asks for less. PlanError for a job that has no single place.
-    """
-    if job.components or job.steps or job.script is not None:
-        what = "components" if job.components else "steps" if job.steps else "script"
-        raise PlanError(
-            f"{what}: a bench measures one training, and this job is made of {what}",
-            hint="name a job file with train:, or the task itself: slurmgpu bench task task.py:NAME --submit",
-        )
-    limit = job.resources.time
-    time = limit if limit is not None and (timed or limit.exceeds(_USUAL) is False) else _USUAL
-    return job.model_copy(
-        update={
-            "name": name_of(job).encode()[: _LONGEST_NAME - len(_BENCH_SUFFIX)].decode(errors="ignore")
-            + _BENCH_SUFFIX,
-            "command": COMMAND,
-            "train": None,
-            "launch": Launch(launcher="plain"),
-            "resources": job.resources.model_copy(
-                update={"time": time, **({} if tasks is None else {"tasks_per_node": tasks})}
-            ),
-            "restart": Restart(),
-            "array": None,
-            "sample": None,
-            "profile": None,
-            "mail": None,
-            "notify": None,
-            "output": None,
-            "error": None,
-            "stage": job.stage.model_copy(update={"out": ()}) if job.stage is not None else None,
-        }
+    epochs, steps = plan.train["epochs"], plan.train["max_steps"]
+    name, was = ("max_steps", steps) if epochs is None and steps is not None else ("epochs", epochs or 1)
+    longer, early = f"--set train.{name}=N (it was {was})", plan.train.get("early_stop")
+    if early:
+        longer += f", or train.early_stop.patience=N (it was {early['patience']}) after an early stop"
+    return SlurmGpuError(
+        f"nothing is left to do: the training of {whose}{run_dir} is done",
+        hint=f"to train on: slurmgpu resume {run_dir} {longer}",
     )
 
 
-def with_training_code(plan: Plan) -> Plan:
-    """Return the plan of a job that brings ``slurmgpu.training`` along: it need not be installed where the job runs."""
-    return plan.model_copy(update={"own_loop": "slurmgpu bench"})
+def where_it_goes_on(run_dir: Path, plan: Plan, tasks: Array | None) -> str:
+    """Return where the next start of a run goes on, in words; ``tasks``: the only ones of an array that start."""
+    newest = newest_of_tasks(run_dir)
+    if tasks is not None:
+        which = f"starts {'task' if tasks.tasks == 1 else 'tasks'} {tasks.indices} again"
+        return f"{which}, from the newest checkpoint where there is one" if newest else which
+    if newest:
+        steps = sorted({one.step for one in newest.values()})
+        return f"continues from step {' to '.join(map(str, sorted({steps[0], steps[-1]})))}"
+    if plan.train is not None:
+        return "there is no checkpoint yet: the training starts at its first step"
+    return (
+        "the command starts again in the same run directory; it continues only if the command itself resumes"
+    )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurmgpu.runs.replay import starts
+from slurmgpu.runs.replay_verdict import starts
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import ROOT, Submitted, Tool
 
