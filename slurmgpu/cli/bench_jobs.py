@@ -13,7 +13,7 @@ import click
 
 from slurmgpu.amounts import count
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-from slurmgpu.cli.job_options import load_given, parameter
+from slurmgpu.cli.job_options import load_given
 from slurmgpu.cli.options import shared
 from slurmgpu.cli.preparing import prepare, submit, with_image
 from slurmgpu.cli.terminal import note
@@ -28,7 +28,6 @@ from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.wait import Onlooker, wait_for
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
-from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import printable
 from slurmgpu.runs.bench.here import new_bench_folder
@@ -61,7 +60,6 @@ from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
 _MOST_JOBS = 256
-_PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
 _CUT_SHORT = "it was cut short: what is missing was not measured"
 
 
@@ -117,7 +115,7 @@ def check_job_options(
 
 def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
     """Return the options of a job that is there for the measuring alone."""
-    return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
+    return {"command": COMMAND, "name": kind, "set": tuple(sets), "cluster": cluster}
 
 
 def submit_bench(
@@ -192,11 +190,9 @@ def _places(
     found = []
     for many, number, host in product(gpus or (None,), nodes or (None,), hosts or (None,)):
         asked = {"partition": partition, "account": account, "time": time, "gpus": many, "nodes": number}
-        own: dict[str, Any] = {
-            _PARAMETERS[f"resources.{key}"]: value for key, value in asked.items() if value is not None
-        }
+        own: dict[str, Any] = {f"resources.{key}": value for key, value in asked.items() if value is not None}
         if host is not None:
-            own["job__sbatch"] = (*(given.get("job__sbatch") or ()), f"nodelist={host}")
+            own["sbatch"] = (*(given.get("sbatch") or ()), f"nodelist={host}")
         words = (many, None if number is None else count(number, "node"), host)
         found.append((", ".join(filter(None, words)), {**given, **own}))
     if len(found) > _MOST_JOBS:
@@ -214,7 +210,7 @@ def _prepare_place(
     loaded = load_given(given, note)[0]
     # As the training itself would be planned: it says how many processes a node has.
     trains = loaded.job.train is not None
-    tasks = prepare_job(loaded, given.get("job__cluster"), None).plan.tasks_per_node if trains else None
+    tasks = prepare_job(loaded, given.get("cluster"), None).plan.tasks_per_node if trains else None
 
     def change(job: Job, _: Cluster) -> Job:
         described.append(job)

@@ -38,12 +38,12 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
-    loaded, cluster_name = load_given(given, note)[0], given.get("job__cluster")
+    loaded, cluster_name = load_given(given, note)[0], given.get("cluster")
     if on_gpu:
         from slurmgpu.doctor.on_nodes import probe_nodes
 
         probed = probe_nodes(
-            loaded, cluster_name, force=bool(given.get("job__force")), within=within * 60.0, say=note
+            loaded, cluster_name, force=bool(given.get("force")), within=within * 60.0, say=note
         )
         _print_lines(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
         return

@@ -333,12 +333,12 @@ def _tell_next(job_file: Path, profile: Path) -> None:
     counts = profiles(settings).get(profile.stem, profile)
     if counts.parent != profile.parent and "SLURMGPU_CLUSTER" not in os.environ:
         echo_error(f"{counts} has the same name and goes before it; --name gives another")
-    given: dict[str, object] = {"job__file": str(job_file)}
+    given: dict[str, object] = {"file": str(job_file)}
     option = ""
     if load_cluster(profile, [profile.parent, *profile_folders(settings)]).name != chosen.name:
         by = f"planned on {chosen.name} ({chooser}); " if chooser else ""
         echo_error(f"jobs are {by}on this cluster with --cluster {profile.stem}")
-        given["job__cluster"] = profile.stem
+        given["cluster"] = profile.stem
         option = f" --cluster {profile.stem}"
     job = shlex.quote(str(job_file))
     try:

@@ -60,20 +60,16 @@ class JobCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
-def parameter(row: Row) -> str:
-    """Return the name under which an option's value arrives."""
-    return "job__" + row.key.replace(".", "__")
-
-
 def _given(**values: object) -> dict[str, object]:
-    return {"command": click.get_current_context().meta.get(COMMAND), **values}
+    named = {name.removeprefix("job__").replace("__", "."): value for name, value in values.items()}
+    return {**named, "command": click.get_current_context().meta.get(COMMAND)}
 
 
 def _option(row: Row) -> Decorator:
     flag: dict[str, Any] = {"is_flag": True, "default": None} if row.kind == "flag" else {}
     return click.option(
         *row.flags,
-        parameter(row),
+        "job__" + row.key.replace(".", "__"),
         type=click.INT if row.kind == "count" else None,
         metavar=row.metavar,
         help=row.help,
@@ -122,7 +118,8 @@ run_dir_option = click.option(
     help="Go on in this run directory, of the same job (default: a new one).",
 )
 job_options = gathered("given", _given, _FILE, *_OPTIONS)
-"""Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
+"""Add the job file argument and every option that describes a job; they arrive as one dict ``given``,
+by the fields of a job file (``resources.gpus``); ``file``, ``cluster``, ``set``, ``force`` ... are what is none."""
 change_options = gathered("given", _given, *_OPTIONS)
 """Add every option that describes a job, for a command whose job file is known; they arrive as ``given``."""
 
@@ -145,7 +142,7 @@ def load_given(given: Mapping[str, Any], say: Callable[[str], None]) -> tuple[Lo
     from slurmgpu.files.trust import is_confined
     from slurmgpu.files.yaml import read_file
 
-    cwd, named = Path.cwd(), given.get("job__file")
+    cwd, named = Path.cwd(), given.get("file")
     source = find_source(given, cwd, os.environ)
     for remark in source.notes:
         say(remark)
@@ -158,7 +155,7 @@ def load_given(given: Mapping[str, Any], say: Callable[[str], None]) -> tuple[Lo
             options.put(("sbatch", "chdir"), options.data.pop("work_dir"), options.origins.pop(("work_dir",)))
         return load_job(None, options, cwd=cwd, environ=os.environ, script=source.script), source
     path = source.path
-    exact = path is not None and given.get("job__resources__gres") and read_file(path).data.get("exact")
+    exact = path is not None and given.get("resources.gres") and read_file(path).data.get("exact")
     loaded = load_job(
         path,
         _layer_of(given, exact=exact is True),
@@ -177,7 +174,7 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
     from slurmgpu.files.settings import load_settings
     from slurmgpu.files.trust import Trust
 
-    named, command = given.get("job__file"), given.get("command") or ()
+    named, command = given.get("file"), given.get("command") or ()
     for word in (named, *command[:1]):
         refuse_notebook(word or "")
     if named and not _is_batch(named):
@@ -193,7 +190,7 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
     if command and _is_batch(command[0]):
         return _read_batch(command[0], command[1:], environ)
     path = cwd / JOB_FILE
-    keys = {str(one).partition("=")[0] for one in given.get("job__set") or ()}
+    keys = {str(one).partition("=")[0] for one in given.get("set") or ()}
     if command or keys & {"command", "script", "train", "train.task"} or not path.is_file():
         return Source()
     if Trust().foreign(path) and (foreign := load_settings(cwd, environ).trust.foreign(path)):
@@ -288,14 +285,14 @@ def _layer_of(given: Mapping[str, Any], *, exact: bool) -> Layered:
         layer.put(tuple(key.split(".")), value, Origin(origin))
 
     for row in ROWS:
-        value = given.get(parameter(row))
+        value = given.get(row.key)
         if value is None:
             continue
         if row.key == "resources.gres":
             if exact:
                 put(row.key, value.split(","), "option --gres")
             else:
-                for key, one in _gres(value, given.get("job__resources__gpus_per_node")).items():
+                for key, one in _gres(value, given.get("resources.gpus_per_node")).items():
                     put(key, one, "option --gres")
             continue
         if row.key == "error" and re.match(r"[A-Z][A-Z0-9_]*=", value):
@@ -308,10 +305,10 @@ def _layer_of(given: Mapping[str, Any], *, exact: bool) -> Layered:
         elif row.kind == "list":
             value = value.upper().split(",")
         put(row.key, value, f"option {row.flags[-1].partition('/')[0]}")
-    requeue = given.get("job__requeue")
+    requeue = given.get("requeue")
     if requeue is not None:
         put("restart.on", ["preemption", "node_failure"] if requeue else [], "option --requeue/--no-requeue")
-    for text in given.get("job__sbatch") or ():
+    for text in given.get("sbatch") or ():
         name, has_value, value = text.lstrip("-").partition("=")
         if " " in name.strip():
             name, _, value = name.strip().partition(" ")
@@ -320,7 +317,7 @@ def _layer_of(given: Mapping[str, Any], *, exact: bool) -> Layered:
                 hint=f"write --sbatch {name}={value.strip()}",
             )
         put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
-    for text in given.get("job__set") or ():
+    for text in given.get("set") or ():
         put_any(layer, text)
         if text.startswith("command="):
             words_as_spelled(layer, f"value: {text.partition('=')[2]}", in_text="value")

@@ -65,11 +65,11 @@ def job_of(asked: fields.JobFields) -> dict[str, Any]:
         if str(word).endswith((".py", ".sh")):
             stay_below(str(word), "command")
     stay_below(str(asked.set.get("work_dir") or "."), "work_dir")
-    named_profile(given.get("job__cluster"))
+    named_profile(given.get("cluster"))
     if file is not None:
         if file in example_names() and not Path(file).exists():
             return given  # one that ships with slurmgpu
-        given["job__file"] = file = inside(file)
+        given["file"] = file = inside(file)
         if Path(file).suffix not in _SUFFIXES:
             check_is_script(file)
         return given

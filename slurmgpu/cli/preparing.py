@@ -91,8 +91,8 @@ def plan_given(given: dict[str, Any], change: Change | None = None, say: Say = n
     """
     loaded, source = load_given(given, say)
     prepared = prepare_here(
-        loaded, given.get("job__cluster"), Path.cwd(), force=bool(given.get("job__force")), change=change
-    )._replace(template=given.get("job__template"), batch=source.batch)
+        loaded, given.get("cluster"), Path.cwd(), force=bool(given.get("force")), change=change
+    )._replace(template=given.get("template"), batch=source.batch)
     if prepared.unchosen:
         say(prepared.unchosen)
     _mention_others(loaded, say)

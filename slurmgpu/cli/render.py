@@ -33,7 +33,7 @@ def command(given: dict[str, object], to: Path | None) -> None:
     if to is None:
         click.echo(script, nl=False)
         return
-    _write(to, script, overwrite=bool(given.get("job__force")))
+    _write(to, script, overwrite=bool(given.get("force")))
     note(f"wrote {to}; its second line says how to submit it by hand")
 
 

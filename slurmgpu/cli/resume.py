@@ -71,7 +71,7 @@ def command(
                 hint="nothing was submitted; try again when Slurm answers",
             )
         before = read_plan(run_dir)
-        named = given.pop("job__array", None) or task
+        named = given.pop("array", None) or task
         submission, job = _submission(run_dir, before, given, hold)
         tasks = _unfinished(slurm, run_dir, settled.run, before, submission.plan, named)
         anew = (before, job) if job else None
@@ -136,7 +136,7 @@ def _submission(
         for of, slip in each_slip(command_of(before, before.work_dir, cwd, os.environ, in_file=True)):
             note(f"warning: {of}{slip.message}; {slip.hint}")
         return Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note), None
-    prepared = prepare({**given, "job__file": str(run_dir / "job.yaml")})
+    prepared = prepare({**given, "file": str(run_dir / "job.yaml")})
     train = prepared.loaded.job.train
     if train is not None and before.train is not None:
         # What nobody says stays as it was: this version of slurmgpu may have other defaults.

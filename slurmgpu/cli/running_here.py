@@ -274,8 +274,8 @@ def training_as_options(
     """Return the same training as `prepare` takes it: a job for the cluster."""
     every = (*sets, *(f"train.config.{text}" for text in config))
     if _is_task(what):
-        return {"job__cluster": cluster, "job__set": (f"train.task={json.dumps(what)}", *every)}
-    return {"job__cluster": cluster, "job__file": what, "job__set": every}
+        return {"cluster": cluster, "set": (f"train.task={json.dumps(what)}", *every)}
+    return {"cluster": cluster, "file": what, "set": every}
 
 
 def _is_task(what: str) -> bool:

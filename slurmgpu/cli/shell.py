@@ -154,7 +154,7 @@ def _plan_session(given: dict[str, Any]) -> Prepared:
     from slurmgpu.shell.session import as_session, left_out
 
     command = given["command"]
-    if given["job__file"]:  # the resources are for what the file runs
+    if given["file"]:  # the resources are for what the file runs
         given = {**given, "command": None}
     prepared = plan_given(given, as_session)
     plan = prepared.plan

@@ -63,7 +63,7 @@ def command(
         )
     prepared, making = with_image(prepare(given, starts="submit"), pull=pull, now=not dry_run)
     slurm = Slurm()
-    if not given.get("job__force"):
+    if not given.get("force"):
         check_dependency(slurm, prepared.loaded.job.dependency)
     packed = None
     if via == "submitit":
