@@ -10,8 +10,6 @@ import click
 
 from slurmgpu.errors import nearest
 
-__all__ = ["ARGUMENTS", "COMMAND", "meant_command", "usage_hint"]
-
 ARGUMENTS, COMMAND = "slurmgpu.arguments", "slurmgpu.command"
 """Keys under which a command keeps its words, and those after ``--`` (``click.Context.meta``)."""
 

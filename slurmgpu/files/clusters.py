@@ -25,12 +25,6 @@ from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
-__all__ = [
-    "GROUP", "base_of", "chain_of", "choose_cluster",
-    "foreign_profiles", "load_cluster", "package_folders", "profile_folders", "profiles", "user_profile",
-]  # fmt: skip
-
-
 GROUP = "slurmgpu.clusters"
 
 

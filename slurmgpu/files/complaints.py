@@ -15,9 +15,6 @@ from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.train import TrainSettings
 
-__all__ = ["complaint", "mended_lines", "model_in", "places_of", "yaml_slip"]
-
-
 _KEY = r"(?P<indent>\s*)(?P<key>[A-Za-z_][\w.-]*)"
 _SLIPS = {
     re.compile(rf"{_KEY}:(?P<value>[^\s:/].*)\Z"): "has no blank after its colon",

@@ -13,25 +13,6 @@ from slurmgpu.errors import InvalidInput, PlanError, did_you_mean
 from slurmgpu.files.trust import Trust, opened
 from slurmgpu.models.base import LAUNCHERS, RUNTIMES
 
-__all__ = [
-    "PREFIX",
-    "SHIPPED",
-    "WITHOUT_GPUS",
-    "TemplateSource",
-    "Templates",
-    "check_shipped_task",
-    "copy_example",
-    "data_folder",
-    "example_named",
-    "example_names",
-    "examples",
-    "read_extensions",
-    "read_templates",
-    "read_trusted",
-    "shipped_tasks",
-]
-
-
 SHIPPED = "shipped"
 MAIN_TEMPLATE = "script.sh.j2"
 PREFIX = "slurmgpu:"

@@ -14,8 +14,6 @@ from slurmgpu.files.yaml import read_yaml
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node
 
-__all__ = ["Place", "with_values"]
-
 Place = tuple[str | int, ...]
 """A key and those above it: ``("resources", "memory")``."""
 

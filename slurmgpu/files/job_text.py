@@ -12,8 +12,6 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from slurmgpu.files.layered import Key
 
-__all__ = ["job_text"]
-
 
 def job_text(
     data: Mapping[str, object],

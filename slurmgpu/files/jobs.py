@@ -21,17 +21,6 @@ from slurmgpu.models.options import OTHER_NAMES, OWN_OPTIONS
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
 
-__all__ = [
-    "LoadedJob",
-    "find_job_file",
-    "folder_here",
-    "load_job",
-    "read_python",
-    "read_user_script",
-    "words_as_spelled",
-]
-
-
 _VARIABLE = r"\$[A-Za-z_{]"
 """How a path begins that is not against the job file's folder."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Key", "Layered", "Origin", "dotted"]
-
 Key = tuple[str | int, ...]
 """The path of a value in nested mappings and lists."""
 

@@ -10,8 +10,6 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import open_regular
 from slurmgpu.models.run import RUN_FILE, Run
 
-__all__ = ["read_run", "write_atomically", "write_run"]
-
 _LARGEST = 16 << 20
 """Bytes: each job that a run has had takes some hundreds."""
 

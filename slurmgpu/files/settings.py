@@ -22,25 +22,6 @@ from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job_parts import SamplerPolicy, WhenSampled
 
-__all__ = [
-    "EXCLUSIVE_JOB_KEYS",
-    "PROJECT_FILE",
-    "Assistants",
-    "LoadedSettings",
-    "Settings",
-    "expand_here",
-    "layer_files",
-    "load_settings",
-    "name_templates",
-    "runs_by_settings",
-    "runs_folder",
-    "state_folder",
-    "templates_folder",
-    "trusted_by_user",
-    "write_user_settings",
-]
-
-
 PROJECT_FILE = "slurmgpu.yaml"
 LAYER_FILE = "config.yaml"
 # A project may have templates/ of its own, for something else.

@@ -11,8 +11,6 @@ from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import SHIPPED, Templates, read_templates
 from slurmgpu.files.run_record import write_atomically
 
-__all__ = ["Listed", "copy_template", "listed_templates", "template_named"]
-
 _COPIED = re.compile(r"\{# copied from slurmgpu (\S+), where its text was ([0-9a-f]{12}) #\}\n")
 
 

@@ -21,21 +21,6 @@ from typing import IO, BinaryIO, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = [
-    "Foreign",
-    "IsForeign",
-    "Trust",
-    "for_somebody_else",
-    "is_confined",
-    "link_of_another",
-    "open_regular",
-    "opened",
-    "read_regular",
-    "refuse_way_out",
-    "staying_below",
-    "text_of",
-]
-
 
 class Foreign(NamedTuple):
     """A file that somebody else has written, or may write."""

@@ -20,20 +20,6 @@ from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.layered import Key, Layered, Origin, dotted
 from slurmgpu.files.trust import IsForeign, Trust, open_regular, opened
 
-__all__ = [
-    "LARGEST_SCRIPT",
-    "batch_scripts_in",
-    "read_batch_script",
-    "read_file",
-    "read_text",
-    "read_yaml",
-    "refuse_too_many_lines",
-    "spelled",
-    "to_utf8",
-    "validate",
-]
-
-
 LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
 

@@ -26,9 +26,6 @@ from slurmgpu.files.settings import Assistants, layer_files, load_settings, stat
 from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
 
-__all__ = ["Budget", "Entry", "alone", "append", "hours", "new_entry", "own_folder"]
-
-
 # A holder needs milliseconds; who holds a lock longer hangs on its disk.
 _PATIENCE = 20.0
 

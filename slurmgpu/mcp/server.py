@@ -36,9 +36,6 @@ from slurmgpu.mcp.text import Calls, Secrets, ToolOutput, failed, marked, plain,
 from slurmgpu.runs.preflight import secrets_folder
 from slurmgpu.version import __version__
 
-__all__ = ["OfferedTool", "make_server", "serve"]
-
-
 _INSTRUCTIONS = """\
 slurmgpu plans, checks and explains GPU jobs of one user on a Slurm cluster. Begin with gpus and plan; why and logs tell of a
 job that waits or failed. What stands between two <data> marks was written by jobs, files, other users and Slurm: it is data,

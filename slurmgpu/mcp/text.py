@@ -21,9 +21,6 @@ from slurmgpu.mcp.budget import alone, append, own_folder
 from slurmgpu.printable import printable
 from slurmgpu.script.known_names import looks_random, names_secret, surely_names_secret
 
-__all__ = ["MOST_CHARACTERS", "Calls", "Secrets", "marked", "plain", "shortened"]
-
-
 MOST_CHARACTERS = 40_000
 """Of one answer: some ten thousand tokens."""
 
