@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
@@ -80,26 +81,17 @@ def _kinds(annotation: object) -> list[object]:
 def layer_of(settings: Mapping[str, object]) -> Layered:
     """Return the options as a layer over a job file; what is not a number stays a word, for the model to refuse by name."""
     layer = Layered({}, {})
-    for name, value in settings.items():
+    for name, given in settings.items():
         kinds = _kinds(TrainSettings.model_fields[name].annotation)
-        layer.put(("train", name), _value(value, kinds), Origin(f"option --{name.replace('_', '-')}"))
+        value: object = list(given) if isinstance(given, tuple) else given
+        number: type[int] | type[float] | None = int if int in kinds else float if float in kinds else None
+        if isinstance(value, str) and type(None) in kinds and value.lower() in _NULL:
+            value = None
+        elif isinstance(value, str) and number is not None:
+            with suppress(ValueError):
+                value = number(value)
+        layer.put(("train", name), value, Origin(f"option --{name.replace('_', '-')}"))
     return layer
-
-
-def _value(value: object, kinds: list[object]) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    if not isinstance(value, str):
-        return value
-    if type(None) in kinds and value.lower() in _NULL:
-        return None
-    for number in (int, float):
-        if number in kinds:
-            try:
-                return number(value)
-            except ValueError:
-                return value
-    return value
 
 
 train_options = gathered(
@@ -220,6 +212,11 @@ _HEAD_ROOM = 0.1
 """Share of a GPU that stays free, as with ``fit_head_room``: the allocator holds more than is in use."""
 _CONTEXT = 1 << 30
 """Bytes: CUDA itself and NCCL's buffers."""
+_AMOUNTS = {
+    "parameters": "PARAMETERS", "gradients": "GRADIENTS", "optimizer": "OPTIMIZER", "averages": "EMA",
+    "gathered": "GATHERED", "activations": "ACTIVATIONS", "total": "TOTAL", "host": "HOST",
+}  # fmt: skip
+"""The amounts of a rank, and their columns."""
 
 
 def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
@@ -236,18 +233,14 @@ def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
     return {"fits": row["total"] <= left, "micro_batch": max(0, most)}
 
 
-def _gpu_types(cluster: Cluster) -> list[tuple[str, Kind | None]]:
-    """Return the cluster's types of GPU; one of which nobody knows the memory is None."""
+def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool) -> None:
+    """The estimate as a table with a line for each type of GPU, or as JSON."""
     from slurmgpu.runs.bench.verdict import kinds_of
 
     known = {kind.name: kind for kind in kinds_of(cluster)}
     there = {kind.gpu_type for part in cluster.partitions.values() for kind in part.kinds if kind.gpu_type}
-    return [(name, known.get(name)) for name in sorted(there | set(cluster.gpu_types))]
-
-
-def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool) -> None:
-    """The estimate as a table with a line for each type of GPU, or as JSON."""
-    kinds = _gpu_types(cluster)
+    # One of which nobody knows the memory is None.
+    kinds = [(name, known.get(name)) for name in sorted(there | set(cluster.gpu_types))]
     rows = [
         {**row, "on": {name: fits(row, kind and kind.bytes) for name, kind in kinds}} for row in found["rows"]
     ]
@@ -272,10 +265,8 @@ def _lines(
 
     yield f"{found['task']}: {found['parameters']:,} parameters, {found['precision']}; GiB of each rank at its peak, worked out"
     yield ""
-    header = (
-        "STRATEGY", "GPUS", "AT A TIME", "PARAMETERS", "GRADIENTS", "OPTIMIZER", "EMA", "GATHERED", "ACTIVATIONS",
-        "TOTAL", "HOST", *(name.upper() for name, _ in kinds),
-    )  # fmt: skip
+    types = (name.upper() for name, _ in kinds)
+    header = ("STRATEGY", "GPUS", "AT A TIME", *_AMOUNTS.values(), *types)
     yield aligned([header, *(_cells(row) for row in rows)])
     yield ""
     sizes = ", ".join(f"{size}: {_gib(size_of)}" for size, size_of in found["activations"].items())
@@ -310,22 +301,14 @@ def _lines(
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    name = row["strategy"]
-    name += ", cpu_offload" if row["cpu_offload"] else ""
-    amounts = ("parameters", "gradients", "optimizer", "averages", "gathered", "activations", "total", "host")
-    return (
-        name, str(row["gpus"]), str(row["micro_batch"]),
-        *("?" if row[each] is None else _gib(row[each]) if row[each] else "-" for each in amounts),
-        *(_answer(each) for each in row["on"].values()),
-    )  # fmt: skip
-
-
-def _answer(one: Mapping[str, Any]) -> str:
-    if one["fits"] is None:
-        return "unknown"
-    if one["micro_batch"] is None:
-        return "no"
-    return f"{'yes' if one['fits'] else 'no'}, {one['micro_batch']}"
+    name = row["strategy"] + (", cpu_offload" if row["cpu_offload"] else "")
+    amounts = [row[each] for each in _AMOUNTS]
+    answers = []
+    for one in row["on"].values():
+        most = "" if one["micro_batch"] is None else f", {one['micro_batch']}"
+        answers.append("unknown" if one["fits"] is None else f"{'yes' if one['fits'] else 'no'}{most}")
+    said = ("?" if amount is None else _gib(amount) if amount else "-" for amount in amounts)
+    return (name, str(row["gpus"]), str(row["micro_batch"]), *said, *answers)
 
 
 def _gib(size: float) -> str:
