@@ -28,9 +28,9 @@ from slurmgpu.diagnosis.flight import plain
 from slurmgpu.diagnosis.judging import diagnose
 from slurmgpu.diagnosis.traces import is_noise
 from slurmgpu.errors import InvalidInput, SlurmGpuError
-from slurmgpu.files.settings import Measured, recall, remember
 from slurmgpu.planning.python_script import local_imports, parse_python_script, signs_of
 from slurmgpu.runs import checkpoints, replay_verdict, samples
+from slurmgpu.runs.bench.memory import Measured, recall, remember
 from slurmgpu.runs.resume import _holder
 from slurmgpu.shell.server import check_installed
 from slurmgpu.training.formats import rows

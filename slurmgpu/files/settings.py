@@ -172,22 +172,22 @@ def runs_by_settings(start: Path, environ: Mapping[str, str]) -> Callable[[Path]
 
 def _project_file(start: Path) -> Path | None:
     """Return the nearest slurmgpu.yaml up to the repository's root, the home folder or the end of the file system."""
-
-    def device(folder: Path) -> int | None:
-        try:
-            return folder.stat().st_dev
-        except OSError:
-            return None
-
-    home, here = Path.home(), device(start)
+    home, device = Path.home(), _device(start)
     for folder in (start, *start.parents):
-        if device(folder) != here:
+        if _device(folder) != device:
             return None
         if (folder / PROJECT_FILE).is_file():
             return folder / PROJECT_FILE
         if (folder / ".git").exists() or folder == home:
             return None
     return None
+
+
+def _device(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
 
 
 def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> LoadedSettings:
