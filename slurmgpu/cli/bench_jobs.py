@@ -13,9 +13,7 @@ import click
 
 from slurmgpu.amounts import count
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-from slurmgpu.cli.job_options import load_given
 from slurmgpu.cli.options import shared
-from slurmgpu.cli.preparing import prepare, submit, with_image
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
@@ -56,6 +54,7 @@ from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
 from slurmgpu.runs.derived_jobs import COMMAND, as_bench, with_training_code
 from slurmgpu.runs.nodes import expand_nodes, nodes_that_take_jobs
 from slurmgpu.runs.prepare import Prepared, prepare_job
+from slurmgpu.runs.requests import load_given, prepare, submit, with_image
 from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
@@ -143,7 +142,7 @@ def submit_bench(
     for words, one, measured in prepared:
         on = words or one.plan.partition or "the cluster"
         try:
-            run = submit(one, slurm, probe=True, files={ASKED: json.dumps(measured).encode()})
+            run = submit(one, slurm, note, probe=True, files={ASKED: json.dumps(measured).encode()})
         except SlurmGpuError as error:
             if isinstance(error, SlurmRefused) and len(prepared) > 1:
                 note(f"{on}: {error.message}")
@@ -216,8 +215,10 @@ def _prepare_place(
         described.append(job)
         return as_bench(job, tasks=tasks, timed=timed)
 
-    prepared = prepare(given, starts="submit", change=change)
-    prepared, _ = with_image(prepared._replace(plan=with_training_code(prepared.plan)), pull=True, now=True)
+    prepared = prepare(given, note, starts="submit", change=change)
+    prepared, _ = with_image(
+        prepared._replace(plan=with_training_code(prepared.plan)), note, pull=True, now=True
+    )
     with as_interrupts():
         prepared.pack(note)
     measured = {

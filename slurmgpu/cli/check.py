@@ -216,8 +216,8 @@ def _each_script(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterat
 
 
 def _text(script: str) -> str:
-    from slurmgpu.cli.job_options import refuse_notebook
     from slurmgpu.files.yaml import read_batch_script
+    from slurmgpu.runs.requests import refuse_notebook
 
     refuse_notebook(script)
     if Path(script).suffix in {".yaml", ".yml"}:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from slurmgpu.cli.job_options import JobCommand, job_options, load_given
+from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.doctor.lines import Level, Line, counts
 from slurmgpu.printable import printable
@@ -38,6 +38,8 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
+    from slurmgpu.runs.requests import load_given
+
     loaded, cluster_name = load_given(given, note)[0], given.get("cluster")
     if on_gpu:
         from slurmgpu.doctor.on_nodes import probe_nodes

@@ -12,7 +12,7 @@ import click
 
 from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.options import own_slurm
-from slurmgpu.cli.terminal import echo_error
+from slurmgpu.cli.terminal import echo_error, note
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 
 if TYPE_CHECKING:
@@ -319,10 +319,10 @@ def _write_profile(
 
 def _tell_next(job_file: Path, profile: Path) -> None:
     """Say whether the first job would be accepted, and what to type next."""
-    from slurmgpu.cli.preparing import prepare
     from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
     from slurmgpu.files.settings import load_settings
     from slurmgpu.models.cluster import GENERIC
+    from slurmgpu.runs.requests import prepare
 
     settings = load_settings(job_file.absolute().parent)
     try:
@@ -342,7 +342,7 @@ def _tell_next(job_file: Path, profile: Path) -> None:
         option = f" --cluster {profile.stem}"
     job = shlex.quote(str(job_file))
     try:
-        options = [str(one) for one in prepare(given).plan.options if one.name not in _DULL]
+        options = [str(one) for one in prepare(given, note).plan.options if one.name not in _DULL]
         echo_error(f"{job} would ask for: {' '.join(options)}")
     except SlurmGpuError as error:
         hint = f" ({error.hint})" if error.hint else ""

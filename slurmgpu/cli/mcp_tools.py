@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from slurmgpu.cli import check, cluster, logs, report, status, why
-from slurmgpu.cli.job_options import find_source
 from slurmgpu.cli.options import filters_in_words, job_filter, shared
 from slurmgpu.cli.plan import plan_lines
-from slurmgpu.cli.preparing import mention_image, prepare
-from slurmgpu.cli.terminal import Say, noted
+from slurmgpu.cli.terminal import noted
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
 from slurmgpu.files.data import example_names
 from slurmgpu.files.settings import load_settings
@@ -42,6 +40,7 @@ from slurmgpu.mcp.text import ToolOutput
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_before_submission, doubts
 from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.requests import Say, find_source, mention_image, prepare
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import JobId, Slurm
 

@@ -193,6 +193,22 @@ def named_or_newest(slurm: Slurm, jobs: tuple[str, ...], say: Say = note) -> tup
     return (word,)
 
 
+def check_whose(run_dir: Path, word: str) -> None:
+    """Say so where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
+    from slurmgpu.jobs.select import names_folder
+    from slurmgpu.runs.requests import foreign_file_of
+
+    foreign = foreign_file_of(run_dir)
+    if foreign is None:
+        return
+    if not names_folder(word):
+        raise InvalidInput(
+            f"{word}: {foreign.path} {foreign.why}, and you did not name it on the command line; what is in it would run as you",
+            hint=f"look into it, then name it: {shlex.quote(str(run_dir))}",
+        )
+    note(f"{foreign.path} is used, and it {foreign.why}")
+
+
 def ago(age: float) -> str:
     """Return how old the oldest answer is, `` (12 s ago)``, where that is worth a word."""
     return f" ({age:.0f} s ago)" if age > _YOUNG else ""

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
-    from slurmgpu.cli.preparing import mention_image, prepare
+    from slurmgpu.runs.requests import mention_image, prepare
 
-    prepared = prepare(given, renders=False)
-    mention_image(prepared)
+    prepared = prepare(given, note, renders=False)
+    mention_image(prepared, note)
     starts: dict[str, Any] = {"when": _starts(prepared), "balance": _balance(prepared)} if when else {}
     if as_json:
         plan = prepared.plan.model_dump(mode="json", by_alias=True)
@@ -47,7 +47,7 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
 
 def plan_lines(prepared: Prepared, columns: int | None = None) -> Iterator[str]:
     """Yield the plan with its reasons, and what benches of its training have found; ``columns`` of a terminal."""
-    from slurmgpu.cli.preparing import plan_text
+    from slurmgpu.cli.plan_text import plan_text
 
     yield plan_text(prepared.plan, columns)
     if prepared.plan.train is not None:

@@ -59,10 +59,11 @@ def command(
     3 when its end is not known.
     """
     from slurmgpu.cli.job_file_changes import check_own, write_request
-    from slurmgpu.cli.preparing import show_submission, with_image
+    from slurmgpu.cli.plan_text import show_submission
     from slurmgpu.cli.probing import find_micro_batch, plan_probe, run_probe, tell_beforehand
     from slurmgpu.jobs.causes import cause_lines
     from slurmgpu.jobs.report.text import job_lines
+    from slurmgpu.runs.requests import with_image
     from slurmgpu.slurm import Slurm
 
     if not 1 <= minutes <= LONGEST:
@@ -97,7 +98,7 @@ def command(
     parts = _parts(probe.prepared) if micro_batch else 0
     tell_beforehand(probe, minutes)
     if dry_run:
-        prepared, making = with_image(probe.prepared, pull=True, now=False)
+        prepared, making = with_image(probe.prepared, note, pull=True, now=False)
         show_submission(prepared, Slurm(), making, "probe --dry-run")
         return
     found = (

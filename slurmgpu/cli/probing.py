@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurmgpu.amounts import count, percent
-from slurmgpu.cli.preparing import prepare, submit, with_image
 from slurmgpu.cli.terminal import note
 from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import SlurmUnreachable
@@ -26,6 +25,7 @@ from slurmgpu.runs.bench.memory import measured_before
 from slurmgpu.runs.derived_jobs import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.runs.metrics import folder_of
 from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.requests import prepare, submit, with_image
 from slurmgpu.slurm import History, Slurm, Start
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan_probe(given: dict[str, Any], minutes: int, accumulate: int | None = Non
             job = job.model_copy(update={"train": job.train.model_copy(update={"accumulate": accumulate})})
         return as_probe(job, minutes, policy, 0 if is_sampled(job, policy) else _slurm_samples())
 
-    prepared = prepare(given, starts="submit", change=change)
+    prepared = prepare(given, note, starts="submit", change=change)
     return Probe(asked[0], prepared)
 
 
@@ -98,11 +98,11 @@ def tell_beforehand(probe: Probe, minutes: int) -> None:
 
 def run_probe(probe: Probe, at_most: int | None) -> ProbeResult:
     """Submit it, wait for its end, and read what it used. ``at_most``: minutes in the queue."""
-    prepared, _ = with_image(probe.prepared, pull=True, now=True)
+    prepared, _ = with_image(probe.prepared, note, pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
     slurm = Slurm()
-    run = submit(prepared, slurm, probe=True)
+    run = submit(prepared, slurm, note, probe=True)
     job = Wait(slurm, run, at_most).until_its_end()
     return _read_result(slurm, run, job, probe)
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, device_option, job_options, run_dir_option
+from slurmgpu.cli.terminal import note
 
 
 @click.command(cls=JobCommand)
@@ -41,12 +42,13 @@ def command(
     Slurm or the site (srun, modules, containers) is stood in for, and the output says so. Ends with the script's own
     exit code.
     """
-    from slurmgpu.cli.preparing import prepare
-    from slurmgpu.cli.running_here import on_login_node, run_prepared
+    from slurmgpu.runs.here import on_login_node, run_prepared
+    from slurmgpu.runs.requests import prepare
 
-    prepared = prepare(given, starts="run")
+    prepared = prepare(given, note, starts="run")
     code = run_prepared(
         prepared,
+        note,
         login_node=on_login_node(here),
         processes=processes,
         nodes=pretend_nodes,

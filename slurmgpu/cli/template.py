@@ -62,13 +62,13 @@ def show(name: str, given: dict[str, object], rendered: bool, shipped: bool) -> 
     """Show the text of a template; with --rendered, what it becomes in a job's script."""
     from collections import ChainMap
 
-    from slurmgpu.cli.preparing import prepare
     from slurmgpu.files.data import SHIPPED, read_templates
     from slurmgpu.files.templates import template_named
+    from slurmgpu.runs.requests import prepare
     from slurmgpu.script.render import render_script
 
     if rendered:
-        prepared = prepare(given)
+        prepared = prepare(given, note)
         templates = prepared.templates()
         whole, mark = template_named(name, templates), "\0\n"
         marked = {whole: mark + templates[whole] + mark}

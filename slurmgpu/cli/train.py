@@ -160,14 +160,14 @@ def command(
     With --estimate it trains nothing: in the same environment it works out what a rank keeps in memory, without a GPU and
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
-    from slurmgpu.cli.running_here import (
+    from slurmgpu.runs.directory import chosen_python, prepare_here
+    from slurmgpu.runs.here import (
         count_of_the_job,
         looks_like_a_login_node,
         on_login_node,
         plan_training_here,
         run_prepared,
     )
-    from slurmgpu.runs.directory import chosen_python, prepare_here
     from slurmgpu.runs.preflight import check_task
 
     if as_json and not estimate:
@@ -197,6 +197,7 @@ def command(
         check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
     code = run_prepared(
         prepared,
+        note,
         login_node=on_login_node(here),
         processes=processes,
         on_gpus=on_gpus,
@@ -334,8 +335,8 @@ def _estimate(
 
 def _entrypoint_alone(prepared: Prepared, python: Path | None) -> tuple[Plan, str, Path, int]:
     """Return the plan and the script of the entrypoint alone, the folder where it runs, and how nice it is to others."""
-    from slurmgpu.cli.running_here import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.runs.directory import prepare_plan
+    from slurmgpu.runs.here import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.runs.preflight import check_task, is_folder
 
     folder = prepared.folder

@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.cli.job_options import put_any
-from slurmgpu.cli.preparing import check_whose
-from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin
@@ -23,6 +20,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
 from slurmgpu.runs.prepare import Prepared, plan_here
+from slurmgpu.runs.requests import Say, foreign_file_of, put_any
 from slurmgpu.slurm import Slurm
 
 _LOGIN_PROCESSES = 2
@@ -54,6 +52,7 @@ def on_login_node(here: bool) -> bool:
 
 def run_prepared(
     prepared: Prepared,
+    say: Say,
     *,
     login_node: bool,
     processes: int | None = None,
@@ -100,7 +99,7 @@ def run_prepared(
         made = new_run_directory(prepared.runs, plan, prepared.loaded.job, script)
         run_dir = made.path
     else:
-        _check_earlier(run_dir, script)
+        _check_earlier(run_dir, script, say)
     request = LocalRequest(
         script=script,
         run_dir=run_dir,
@@ -125,21 +124,22 @@ def run_prepared(
             made.remove()
         raise
     for said in _gpus_in_words(plan, gpus, on_gpus, each * nodes):
-        note(said)
+        say(said)
     for line in replaced:
-        note(f"stand-in: {line}")
-    note(f"run directory {run_dir}")
+        say(f"stand-in: {line}")
+    say(f"run directory {run_dir}")
     code = run_here(request)
     if code:
-        note(f"the script ended with exit code {code}")
+        say(f"the script ended with exit code {code}")
     if code and any(run_dir.glob("checkpoints/step-*/manifest.json")):
-        note(f"to go on here, the same command with --run-dir {shlex.quote(str(run_dir))}")
+        say(f"to go on here, the same command with --run-dir {shlex.quote(str(run_dir))}")
     return code
 
 
-def _check_earlier(run_dir: Path, script: str) -> None:
+def _check_earlier(run_dir: Path, script: str, say: Say) -> None:
     """Refuse a directory of another job: its checkpoints would be taken for this one's."""
-    check_whose(run_dir, str(run_dir.absolute()))
+    if (foreign := foreign_file_of(run_dir)) is not None:
+        say(f"{foreign.path} is used, and it {foreign.why}")
     file = run_dir / "script.sbatch"
     if not file.is_file():
         raise InvalidInput(
