@@ -8,7 +8,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
@@ -203,6 +202,8 @@ def only_chosen(
     sort: str | None = None,
 ) -> StatusReport:
     """Return the report with the jobs that count, in order; of tasks that wait together, those named one by one."""
+    from dataclasses import replace
+
     from slurmgpu.jobs.arrays import only
     from slurmgpu.jobs.table import in_order
 
