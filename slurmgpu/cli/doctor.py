@@ -77,7 +77,13 @@ def _print_lines(lines: Sequence[Line], more: dict[str, object], as_json: bool) 
     else:
         for text in _text(lines):
             click.echo(text)
-        click.echo(_summary(number))
+        words = {"warning": "warnings", "failure": "failures"}
+        said = [
+            f"{number[level]} {words.get(level, level) if number[level] != 1 else level}"
+            for level in ("failure", "warning", "unknown", "ok")
+            if number[level] or level == "ok"
+        ]
+        click.echo(f"\n{', '.join(said)}")
     if number["failure"]:
         click.get_current_context().exit(1)
 
@@ -91,25 +97,14 @@ def _text(lines: Sequence[Line]) -> Iterator[str]:
         for line in group:
             mark, colour = _MARKS[line.level]
             head = f"  {click.style(f'{mark:<7}', fg=colour)}  {line.check:<{width}}  "
-            texts = [*_wrapped(line.found, columns - width - 13)]
-            texts += _wrapped(line.act, columns - width - 13, arrow="-> ")
+            texts = []
+            for text, arrow in ((line.found, ""), (line.act, "-> ")):
+                hang = " " * len(arrow)
+                texts += textwrap.wrap(
+                    printable(text),
+                    columns - width - 13,
+                    initial_indent=arrow,
+                    subsequent_indent=hang,
+                    break_on_hyphens=False,
+                )
             yield head + f"\n{'':{width + 13}}".join(texts)
-
-
-def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        room,
-        initial_indent=arrow,
-        subsequent_indent=" " * len(arrow),
-        break_on_hyphens=False,
-    )
-
-
-def _summary(number: dict[Level, int]) -> str:
-    said = [
-        f"{number[level]} {level}{'s' if number[level] != 1 and level in ('warning', 'failure') else ''}"
-        for level in ("failure", "warning", "unknown", "ok")
-        if number[level] or level == "ok"
-    ]
-    return f"\n{', '.join(said)}"

@@ -48,7 +48,11 @@ def terminal_columns(stream: TextIO) -> int | None:
 @contextmanager
 def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
     """Yield a printer of logs: to a file the text as it is, to a terminal or a pipe without control sequences."""
-    harmless = None if _goes_to_a_file() else Harmless(redraws=redraws)
+    try:
+        to_file = stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # no file at all: a program that collects it
+        to_file = True
+    harmless = None if to_file else Harmless(redraws=redraws)
 
     def write(piece: str) -> None:
         click.echo(harmless.text(piece) if harmless is not None else piece, nl=False)
@@ -58,10 +62,3 @@ def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
     finally:
         if harmless is not None:
             click.echo(harmless.end(), nl=False)
-
-
-def _goes_to_a_file() -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
-    except (OSError, ValueError):  # no file at all: a program that collects it
-        return True
