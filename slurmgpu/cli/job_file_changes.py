@@ -14,11 +14,11 @@ import click
 from slurmgpu.cli.terminal import echo_error
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.data import data_folder
-from slurmgpu.files.editing import Place, with_values
 from slurmgpu.files.jobs import load_job
-from slurmgpu.files.layered import Layered
+from slurmgpu.files.layered import Key, Layered
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.yaml import read_file, read_text, validate
+from slurmgpu.files.yaml_text import with_values
 from slurmgpu.jobs.report.advising import memory_text
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.models.job import Job
@@ -28,7 +28,7 @@ from slurmgpu.printable import printable
 from slurmgpu.runs.bench.verdict import Verdict
 from slurmgpu.runs.directory import read_plan
 
-Values = dict[Place, str | int]
+Values = dict[Key, str | int]
 
 # What a job is; its resources are what changes, and a name alone makes no other job of it.
 _SAME = ("command", "train", "script", "steps", "array", "exact")
