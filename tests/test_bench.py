@@ -22,7 +22,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.runs.bench.memory import Measured, key_of, measured_of_run, recall, remember, remember_verdict
-from slurmgpu.runs.bench.page import figures, page, page_of_parts, tables, write_png
+from slurmgpu.runs.bench.page import figures, page, page_of_parts, tables
 from slurmgpu.runs.bench.results import (
     BenchJob,
     Part,
@@ -131,13 +131,6 @@ def test_a_bench_leaves_rows_a_table_and_a_page(tmp_path: Path) -> None:
     assert line[0] == "LSTM"
     assert all(float(cell) > 0 for cell in line[2:4])
     assert "LSTM" in (tmp_path / "bench" / "page.html").read_text()
-
-
-def test_the_plots_are_one_picture_and_none_is_made_of_nothing(tmp_path: Path) -> None:
-    found = read_results(rows(tmp_path, MACHINE, *NETWORKS, {"kind": "end"}))
-    assert write_png(tmp_path / "plots.png", figures("networks", found))
-    assert (tmp_path / "plots.png").read_bytes().startswith(b"\x89PNG")
-    assert not write_png(tmp_path / "none.png", figures("node", found))
 
 
 # Benches in jobs of their own

@@ -129,8 +129,12 @@ def test_a_run_with_its_own_loop_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "step-5" / "manifest.json").write_bytes(manifest)
     end = Checkpoint(tmp_path / "step-5", 5, "complete")
     interval = replay_verdict.Interval(tmp_path, None, 5, end)
+
+    def never(*_: object) -> Any:
+        raise AssertionError
+
     with pytest.raises(replay_verdict._Unknown, match="a loop of its own"):
-        replay_verdict._judge(interval, replay_verdict.Here(sys.executable, tmp_path))
+        replay_verdict._judge(interval, never, never)
 
 
 def manifest(**settings: object) -> dict[str, object]:

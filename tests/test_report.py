@@ -787,8 +787,7 @@ def test_samples_of_an_arrays_task_are_the_runs_and_its_metrics_its_own_folders(
 
 
 def test_a_page_shows_what_was_sampled_over_time_and_the_loss(tmp_path: Path) -> None:
-    from slurmgpu.jobs.report.training import read_series
-    from slurmgpu.runs.samples import summary
+    from slurmgpu.runs.samples import read_series, summary
 
     sampled(tmp_path)
     lines: list[tuple[int, str, int, dict[str, object]]] = [(0, "start", 0, {"total_steps": 9})]

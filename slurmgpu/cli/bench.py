@@ -66,25 +66,6 @@ _job_options = together(
     click.option("-t", "--time", metavar="TIME", help="Time limit of each job.  [default: 1:00:00]"),
     click.option("--wait", is_flag=True, help="Wait for the jobs, and show what they measured."),
 )
-_training_options = together(
-    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
-    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
-    _set,
-    _cluster,
-)
-_processes_option = click.option(
-    "--processes",
-    metavar="N,N",
-    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
-)
-_seconds_option = click.option(
-    "--seconds",
-    type=float,
-    default=8.0,
-    show_default=True,
-    help="How long each is measured, after its start.",
-)
-_apply_option = click.option("--apply", is_flag=True, help="Write what follows into the job file.")
 
 
 @click.group()
@@ -167,7 +148,10 @@ def bench_node(folders: Sequence[str], submit: bool, **options: Any) -> None:
 
 
 @command.command("task", short_help="What a training gains from more of everything.")
-@_training_options
+@click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY.")
+@_set
+@_cluster
 @click.option(
     "--part",
     "parts",
@@ -175,12 +159,39 @@ def bench_node(folders: Sequence[str], submit: bool, **options: Any) -> None:
     type=click.Choice(["batch", "workers", "precision", "scaling"]),
     help="Only this part.  [may be repeated; default: all]",
 )
-@_processes_option
-@_seconds_option
-@_apply_option
+@click.option(
+    "--processes",
+    metavar="N,N",
+    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
+)
+@click.option(
+    "--seconds",
+    type=float,
+    default=8.0,
+    show_default=True,
+    help="How long each is measured, after its start.",
+)
+@click.option("--apply", is_flag=True, help="Write what follows into the job file.")
 @_bench_options
 @_job_options
-def bench_task(**options: Any) -> None:
+def bench_task(
+    *,
+    what: str,
+    config: Sequence[str],
+    sets: Sequence[str],
+    cluster: str | None,
+    parts: Sequence[str],
+    processes: str | None,
+    seconds: float,
+    apply: bool,
+    python: str | None,
+    here: bool,
+    to: str | None,
+    as_json: bool,
+    submit: bool,
+    wait: bool,
+    **places: Any,
+) -> None:
     """Find out what a training gains from larger batches, workers, precisions and processes.
 
     Each setting is tried by the training itself, for some seconds in processes of its own, in the order: as it is, in one
@@ -189,41 +200,53 @@ def bench_task(**options: Any) -> None:
 
     Prints what was measured, and what follows from it.
     """
-    bench_training(**options)
+    from slurmgpu.cli.bench_jobs import check_job_options, submit_bench
+    from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
+    from slurmgpu.files.layered import Layered
+    from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
+    from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
+    from slurmgpu.runs.here import plan_training_here, training_as_options
+    from slurmgpu.runs.preflight import check_task
 
+    check_job_options("task", python=python, submit=submit, wait=wait, **places)
+    _check_seconds(seconds, "8 seconds")
+    settings = {
+        "kind": "task",
+        "processes": _numbers("--processes", processes),
+        "parts": list(parts) or list(_PARTS),
+        "seconds": seconds,
+    }
+    file = file_to_change(what) if apply else None
+    if submit and file is not None:
+        raise InvalidInput(
+            "--apply and --submit are both given: what follows is known once the jobs have ended",
+            hint="leave --apply out, and give it then: slurmgpu bench show FOLDER --apply JOB.yaml",
+        )
+    if submit:
 
-@command.command("scaling", short_help="What a training gains from more GPUs.")
-@_training_options
-@_processes_option
-@_seconds_option
-@_apply_option
-@_bench_options
-@_job_options
-def bench_scaling(**options: Any) -> None:
-    """Find out what a training gains from more processes: `bench task --part scaling`."""
-    bench_training(parts=["scaling"], **options)
+        def asked_of(job: Job, nodes: int) -> dict[str, object]:
+            return {**settings, **_of_training(job, "."), "nodes": nodes}
 
-
-@command.command("precision", short_help="What a training gains from bf16, fp16, TF32.")
-@_training_options
-@_seconds_option
-@_apply_option
-@_bench_options
-@_job_options
-def bench_precision(**options: Any) -> None:
-    """Find out what a training gains from other precisions: `bench task --part precision`."""
-    bench_training(parts=["precision"], processes=None, **options)
-
-
-@command.command("loader", short_help="How many loader workers a training needs.")
-@_training_options
-@_seconds_option
-@_apply_option
-@_bench_options
-@_job_options
-def bench_loader(**options: Any) -> None:
-    """Find out how many data-loader workers a training needs: `bench task --part workers`."""
-    bench_training(parts=["workers"], processes=None, **options)
+        given = training_as_options(what, config, sets, cluster)
+        submit_bench(given, asked_of, to=to, wait=wait, as_json=as_json, **places)
+        return
+    prepared = plan_training_here(Layered({}, {}), what, config=config, sets=sets, cluster=cluster, gpus=1)
+    check_task(prepared.plan, prepared.folder)
+    asked = {
+        **settings,
+        **_of_training(prepared.loaded.job, str(prepared.folder)),
+        "gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)],
+    }
+    folder, results = _bench_here(asked, python=python, here=here, to=to, as_json=as_json)
+    if not runs(results):
+        click.get_current_context().exit(1)
+    remember_verdict(key_of_training(prepared), results, folder)
+    if prepared.plan.gpus and not results.machine.get("gpus"):
+        note(
+            "the job asks for GPUs, and this machine has none: on a GPU, what is faster may be something else"
+        )
+    if file is not None:
+        apply_verdict(file, judge(results), beside=as_json)
 
 
 @command.command("show", short_help="What the jobs of a bench have measured.")
@@ -280,94 +303,14 @@ def _bench_machine(
     from slurmgpu.cli.bench_jobs import check_job_options, command_alone, submit_bench
 
     kind = str(asked["kind"])
-    check_job_options(
-        kind,
-        python=python,
-        submit=submit,
-        for_jobs={"--wait": wait, "--set": sets, "--cluster": cluster},
-        **places,
-    )
+    check_job_options(kind, python=python, submit=submit, wait=wait, sets=sets, cluster=cluster, **places)
     if submit:
+        given = command_alone(kind, sets, cluster)
         submit_bench(
-            command_alone(kind, sets, cluster),
-            lambda _job, nodes: {**asked, "nodes": nodes},
-            to=to,
-            wait=wait,
-            as_json=as_json,
-            **places,
+            given, lambda _, nodes: {**asked, "nodes": nodes}, to=to, wait=wait, as_json=as_json, **places
         )
     else:
         _bench_here(asked, python=python, here=here, to=to, as_json=as_json)
-
-
-def bench_training(
-    *,
-    what: str,
-    config: Sequence[str],
-    sets: Sequence[str],
-    cluster: str | None,
-    parts: Sequence[str],
-    processes: str | None,
-    seconds: float,
-    apply: bool,
-    python: str | None,
-    here: bool,
-    to: str | None,
-    as_json: bool,
-    submit: bool,
-    wait: bool,
-    **places: Any,
-) -> None:
-    """Try a training's settings: here, or in jobs at ``places``."""
-    from slurmgpu.cli.bench_jobs import check_job_options, submit_bench
-    from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-    from slurmgpu.files.layered import Layered
-    from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
-    from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
-    from slurmgpu.runs.here import plan_training_here, training_as_options
-    from slurmgpu.runs.preflight import check_task
-
-    check_job_options("task", python=python, submit=submit, for_jobs={"--wait": wait}, **places)
-    _check_seconds(seconds, "8 seconds")
-    settings = {
-        "kind": "task",
-        "processes": _numbers("--processes", processes),
-        "parts": list(parts) or list(_PARTS),
-        "seconds": seconds,
-    }
-    file = file_to_change(what) if apply else None
-    if submit and file is not None:
-        raise InvalidInput(
-            "--apply and --submit are both given: what follows is known once the jobs have ended",
-            hint="leave --apply out, and give it then: slurmgpu bench show FOLDER --apply JOB.yaml",
-        )
-    if submit:
-        submit_bench(
-            training_as_options(what, config, sets, cluster),
-            lambda job, nodes: {**settings, **_of_training(job, "."), "nodes": nodes},
-            to=to,
-            wait=wait,
-            as_json=as_json,
-            **places,
-        )
-        return
-    prepared = plan_training_here(Layered({}, {}), what, config=config, sets=sets, cluster=cluster, gpus=1)
-    check_task(prepared.plan, prepared.folder)
-    asked = {
-        **settings,
-        **_of_training(prepared.loaded.job, str(prepared.folder)),
-        "gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)],
-    }
-    folder, results = _bench_here(asked, python=python, here=here, to=to, as_json=as_json)
-    if not runs(results):
-        click.get_current_context().exit(1)
-    remember_verdict(key_of_training(prepared), results, folder)
-    if prepared.plan.gpus and not results.machine.get("gpus"):
-        note(
-            "the job asks for GPUs, and this machine has none: on a GPU, what is faster may be something else"
-        )
-    if file is not None:
-        apply_verdict(file, judge(results), beside=as_json)
 
 
 def _of_training(job: Job, folder: str) -> dict[str, object]:

@@ -59,48 +59,34 @@ from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
 _MOST_JOBS = 256
+_OPTIONS = {"nodelists": "--nodelist", "sets": "--set"}
 _CUT_SHORT = "it was cut short: what is missing was not measured"
 
 
-def check_job_options(
-    kind: str,
-    *,
-    python: str | None,
-    submit: bool,
-    for_jobs: Mapping[str, object],
-    gpus: Sequence[str],
-    nodes: Sequence[int],
-    nodelists: Sequence[str],
-    all_nodes: bool,
-    partition: str | None,
-    account: str | None,
-    time: str | None,
-) -> None:
-    """InvalidInput for options that would have no effect; ``for_jobs`` are further ones that are for jobs alone."""
-    given = {
-        "--gpus": gpus, "--nodes": nodes, "--nodelist": nodelists, "--all-nodes": all_nodes, "--partition": partition,
-        "--account": account, "--time": time, **for_jobs,
-    }  # fmt: skip
-    useless = next((option for option, value in given.items() if value), None)
-    if not submit and useless is not None:
-        raise InvalidInput(
-            f"{useless} is for jobs, and without --submit this machine is measured",
-            hint=f"add --submit, or leave {useless} out",
-        )
+def check_job_options(kind: str, *, python: str | None, submit: bool, **for_jobs: Any) -> None:
+    """InvalidInput for options that would have no effect; ``for_jobs`` are those that are for jobs alone."""
+    for name, value in for_jobs.items() if not submit else ():
+        if value:
+            option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            raise InvalidInput(
+                f"{option} is for jobs, and without --submit this machine is measured",
+                hint=f"add --submit, or leave {option} out",
+            )
     if not submit:
         return
+    nodes, nodelists, partition = (for_jobs[name] for name in ("nodes", "nodelists", "partition"))
     if python is not None:
         raise InvalidInput(
             f"--python {python}: a job has the Python of its environment",
             hint="name that: --set environment=NAME",
         )
-    if all_nodes and (nodelists or nodes):
+    if for_jobs["all_nodes"] and (nodelists or nodes):
         other = "--nodelist" if nodelists else "--nodes"
         raise InvalidInput(
             f"--all-nodes and {other} are both given: each node of the partition has a job of its own",
             hint="keep one of the two",
         )
-    if all_nodes and partition is None:
+    if for_jobs["all_nodes"] and partition is None:
         raise InvalidInput(
             "--all-nodes: of which partition?", hint="name it: --all-nodes --partition NAME; sinfo lists them"
         )

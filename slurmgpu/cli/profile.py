@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from slurmgpu.cli.completing import runs
 from slurmgpu.cli.options import shared_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.printable import printable
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("profile")

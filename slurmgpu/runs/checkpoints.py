@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.trust import read_regular
 from slurmgpu.training.formats.checkpoint import (
     CHECKPOINTS,
     MANIFEST,
     is_finished,
     listed_parts,
-    read_manifest,
     require_content,
+    require_manifest,
     require_size,
     step_of,
 )
 
 __all__ = [
-    "Best",
-    "Checkpoint",
-    "EarlyStop",
-    "Manifest",
-    "State",
-    "best_of",
-    "checkpoint_folders",
-    "checkpoints",
-    "damage",
-    "is_done",
-    "newest_complete",
-    "newest_of_tasks",
-    "read_through",
-]
-
-
-_LOOKS = 5
+    "Best", "Checkpoint", "EarlyStop", "Manifest", "State", "TaskCheckpoints", "best_of", "best_step", "checkpoints",
+    "checkpoints_of_run", "damage", "find_intact", "is_done", "newest_complete", "newest_of_tasks", "read_through",
+    "require_one", "require_step",
+]  # fmt: skip
 
 State = Literal["complete", "damaged", "torn", "set aside"]
 """complete: the manifest and every part are there, in full length; torn: a save without its manifest."""
+_LOOKS = 5
+_LARGEST_LIST = 16 << 20  # bytes of a manifest or an index, which has a line for each part
+_MOST_PARTS = 100_000
 
 
 class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)  # keys of a later version are not fault
+    model_config = ConfigDict(frozen=True, strict=True)  # keys of a later version are no fault
 
 
 class Part(_Read):
@@ -102,8 +93,7 @@ class Manifest(_Read):
     settings: _Settings = _Settings()
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """One generation: its folder and what can be told of it without reading its parts."""
 
     path: Path
@@ -124,12 +114,48 @@ class Checkpoint:
         return bool(every) and self.state == "complete" and self.step % (every or 1) == 0
 
 
-def checkpoint_folders(run_dir: Path) -> dict[str, Path]:
-    """Return the folders of checkpoints in a run directory by the array task they belong to; '' without an array."""
-    folders = {"": run_dir / CHECKPOINTS} if (run_dir / CHECKPOINTS).is_dir() else {}
-    tasks = [path for path in run_dir.glob("*/checkpoints") if path.parent.name.isdecimal() and path.is_dir()]
+class TaskCheckpoints(NamedTuple):
+    """The checkpoints of an array's task, newest first, or of a run without tasks."""
+
+    name: str
+    """The task's number; '' without an array."""
+    folder: Path
+    found: list[Checkpoint]
+
+    def facts(self, one: Checkpoint, *, resume: bool) -> dict[str, Any]:
+        """Return what is known of one, as JSON holds it: bytes, seconds since 1970, null if not known."""
+        known = one.manifest
+        best, where = best_of(self.found)
+        return {
+            "task": self.name or None,
+            "step": one.step,
+            "state": one.state,
+            "problem": one.problem,
+            "resume": resume,
+            "kept_for_good": one.kept_for_good,
+            "best": {"metric": best.metric, "value": best.value} if best and where is one else None,
+            "end_of_training": bool(known and known.complete),
+            "epoch": known and known.epoch,
+            "samples": known and known.samples,
+            "time": known and known.time,
+            "bytes": one.size,
+            "parts": known and len(known.parts),
+            "world_size": known and known.world_size,
+            "restart": known and known.restart,
+            "torch": known and known.torch,
+            "path": str(one.path.relative_to(self.folder.parent)),
+        }
+
+
+def checkpoints_of_run(run_dir: Path) -> list[TaskCheckpoints]:
+    """Return the checkpoints in a run directory, by the array's task that they belong to."""
+    folders = [("", run_dir / CHECKPOINTS)] if (run_dir / CHECKPOINTS).is_dir() else []
+    tasks = [
+        path for path in run_dir.glob(f"*/{CHECKPOINTS}") if path.parent.name.isdecimal() and path.is_dir()
+    ]
     tasks.sort(key=lambda path: int(path.parent.name))
-    return folders | {path.parent.name: path for path in tasks}
+    folders += [(path.parent.name, path) for path in tasks]
+    return [TaskCheckpoints(name, folder, checkpoints(folder)) for name, folder in folders]
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
@@ -147,15 +173,15 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda one: (one.step, one.path.name), reverse=True)
 
 
-def newest_complete(found: list[Checkpoint]) -> Checkpoint | None:
+def newest_complete(found: Sequence[Checkpoint]) -> Checkpoint | None:
     """Return the newest generation that counts, as far as can be told without reading its parts."""
     return next((one for one in found if one.state == "complete"), None)
 
 
 def newest_of_tasks(run_dir: Path) -> dict[str, Checkpoint]:
     """Return the newest generation that counts of each array task that has one; under '' without an array."""
-    folders = checkpoint_folders(run_dir).items()
-    return {name: one for name, folder in folders if (one := newest_complete(checkpoints(folder)))}
+    tasks = checkpoints_of_run(run_dir)
+    return {task.name: one for task in tasks if (one := newest_complete(task.found)) is not None}
 
 
 def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
@@ -166,7 +192,7 @@ def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
     return is_finished(manifest.model_dump(exclude={"parts"}), settings, settings.get("max_steps"))
 
 
-def best_of(found: list[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:
+def best_of(found: Sequence[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:
     """Return the best evaluation, as the newest generation that counts has it, and its checkpoint, if that is there."""
     newest = newest_complete(found)
     best = newest.manifest.best if newest and newest.manifest else None
@@ -198,15 +224,20 @@ def _is_folder(path: Path) -> bool:
         return not isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
-_LARGEST_LIST = 16 << 20  # bytes of a manifest or an index, which has a line for each part
-_MOST_PARTS = 100_000
-
-
 def _read(path: Path) -> tuple[Manifest | None, str | None]:
-    """Return the manifest, or what is wrong with it; neither when there is none."""
+    """Return the manifest, with the parts of all indexes, or what is wrong with it; neither when there is none."""
+
+    def read_list(file: Path) -> bytes:
+        try:
+            return read_regular(file, _LARGEST_LIST)
+        except OSError as error:
+            name = file.relative_to(path).as_posix()
+            raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+
     try:
         text = read_regular(path / MANIFEST, _LARGEST_LIST)
-        manifest = Manifest.model_validate_json(text)
+        document = json.loads(text)
+        manifest = Manifest.model_validate(document)
     except FileNotFoundError:
         return None, None
     except OSError as error:
@@ -215,41 +246,39 @@ def _read(path: Path) -> tuple[Manifest | None, str | None]:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         return None, f"{MANIFEST} is not valid: {f'{place}: ' if place else ''}{first['msg']}"
+    except (ValueError, RecursionError) as error:
+        return None, f"{MANIFEST} is not valid: {error}"
     try:
-        read_manifest(text, step_of(path))
+        require_manifest(document, text, step_of(path))
     except ValueError as error:
         return None, str(error)
     try:
-        return manifest.model_copy(update={"parts": _all_parts(path, manifest.parts)}), None
+        entries = dict(islice(listed_parts(path, document["parts"], read_list), _MOST_PARTS + 1))
+        if len(entries) > _MOST_PARTS:
+            raise ValueError(f"{MANIFEST} and its indexes list more than {_MOST_PARTS:,} parts")
+        parts = {name: Part.model_validate(entry) for name, entry in entries.items()}
+        return manifest.model_copy(update={"parts": parts}), None
     except ValueError as error:
         return manifest, str(error)
 
 
-def _all_parts(path: Path, parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Return all files of a checkpoint by their place in it; raise ValueError where an index is not as it was written."""
-
-    def read(file: Path) -> bytes:
-        try:
-            return read_regular(file, _LARGEST_LIST)
-        except OSError as error:
-            raise ValueError(
-                f"{file.relative_to(path).as_posix()} cannot be read: {error.strerror}"
-            ) from None
-
-    entries = {name: part.model_dump() for name, part in parts.items()}
-    found = dict(islice(listed_parts(path, entries, read), _MOST_PARTS + 1))
-    if len(found) > _MOST_PARTS:
-        raise ValueError(f"{MANIFEST} and its indexes list more than {_MOST_PARTS:,} parts")
-    return {name: Part.model_validate(entry) for name, entry in found.items()}
-
-
 def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:
     """Return what is wrong with a part, by its name, as far as its size tells."""
-    wrong = {}
-    for name, part in manifest.parts.items():
-        if (problem := _trouble(require_size, path, name, part)) is not None:
-            wrong[name] = problem
-    return wrong
+    found = ((name, _trouble(require_size, path, name, part)) for name, part in manifest.parts.items())
+    return {name: problem for name, problem in found if problem is not None}
+
+
+def _trouble(
+    require: Callable[[Path, str, Mapping[str, Any]], None], path: Path, name: str, part: Part
+) -> str | None:
+    """Return what a part lacks of what is required of it."""
+    try:
+        require(path, name, {"bytes": part.bytes, "sha256": part.sha256})
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    return None
 
 
 def damage(checkpoint: Checkpoint) -> list[str] | None:
@@ -300,14 +329,62 @@ def read_through(folder: Path, step: int | None = None) -> Iterator[tuple[Checkp
             return
 
 
-def _trouble(
-    require: Callable[[Path, str, Mapping[str, Any]], None], path: Path, name: str, part: Part
-) -> str | None:
-    """Return what a part lacks of what is required of it."""
-    try:
-        require(path, name, {"bytes": part.bytes, "sha256": part.sha256})
-    except ValueError as error:
-        return str(error)
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    return None
+def require_one(run_dir: Path, tasks: Sequence[TaskCheckpoints]) -> None:
+    """Raise InvalidInput where several tasks of an array have checkpoints."""
+    if len(tasks) > 1:
+        raise InvalidInput(
+            f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
+            hint=f"name one of them: {run_dir / tasks[-1].name}",
+        )
+
+
+def require_step(run_dir: Path, tasks: Sequence[TaskCheckpoints], step: int) -> None:
+    """Raise InvalidInput where there is no checkpoint of this step."""
+    there = sorted({one.step for task in tasks for one in task.found}, reverse=True)
+    if step not in there:
+        raise InvalidInput(
+            f"--step {step}: there is no such checkpoint in {run_dir}",
+            hint=f"there are those of steps {', '.join(map(str, there))}"
+            if there
+            else "there is none at all",
+        )
+
+
+def best_step(run_dir: Path, tasks: Sequence[TaskCheckpoints]) -> int:
+    """Return the step of the best checkpoint; InvalidInput where none is known, RunFailed where it is gone."""
+    require_one(run_dir, tasks)
+    found, one = best_of(tasks[0].found) if tasks else (None, None)
+    if found is None:
+        raise InvalidInput(
+            f"--best: no checkpoint in {run_dir} is known as the best one",
+            hint="a training keeps its best checkpoint with train.best, say {metric: accuracy, mode: max}",
+        )
+    if one is None:
+        raise RunFailed(
+            f"the best checkpoint in {run_dir}, step-{found.step} ({found.metric} {found.value:.6g}), is damaged or gone",
+            hint="slurmgpu checkpoint list shows which there are",
+        )
+    return found.step
+
+
+def find_intact(
+    run_dir: Path, tasks: Sequence[TaskCheckpoints], step: int | None, told: Callable[[str], None]
+) -> Checkpoint:
+    """Return a checkpoint that is intact, read through: that of the step, else the newest; ``told`` hears what others lack."""
+    require_one(run_dir, tasks)
+    read: Iterable[tuple[Checkpoint, list[str] | None]] = ()
+    if step is not None:
+        require_step(run_dir, tasks, step)
+        read = ((one, damage(one)) for one in tasks[0].found if one.step == step)
+    elif tasks:
+        read = read_through(tasks[0].folder)
+    for one, problems in read:
+        if one.state == "set aside" or problems is None:
+            continue
+        if not problems:
+            return one
+        told(f"step-{one.step} is {'torn' if one.state == 'torn' else 'damaged'}: {'; '.join(problems)}")
+    raise RunFailed(
+        f"there is no intact checkpoint{'' if step is None else f' of step {step}'} in {run_dir}",
+        hint="slurmgpu checkpoint list shows which there are",
+    )

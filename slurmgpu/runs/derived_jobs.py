@@ -12,16 +12,9 @@ from slurmgpu.models.units import Duration
 from slurmgpu.planning.settled import name_of, restart_of
 
 __all__ = [
-    "COMMAND",
-    "SLURM_SECONDS",
-    "as_bench",
-    "as_probe",
-    "as_replay",
-    "goes_on",
-    "is_sampled",
-    "left_out",
+    "COMMAND", "SLURM_SECONDS", "as_bench", "as_probe", "as_replay", "goes_on", "is_sampled", "left_out",
     "with_training_code",
-]
+]  # fmt: skip
 
 COMMAND = ("python", "-m", "slurmgpu.training.benching")
 """It reads asked.json in its run directory, and writes rows.jsonl there."""

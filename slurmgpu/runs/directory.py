@@ -30,29 +30,22 @@ from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
 __all__ = [
-    "NOTIFY_FILE",
-    "SCRIPT",
-    "EarlierDirectory",
-    "RunDirectory",
-    "ask_entrypoint",
-    "chosen_python",
-    "contents",
-    "estimate_here",
-    "new_run_directory",
-    "notify_text",
-    "prepare_here",
-    "prepare_plan",
-    "read_plan",
-]
+    "NOTIFY_FILE", "SCRIPT", "EarlierDirectory", "RunDirectory", "ask_entrypoint", "chosen_python", "contents",
+    "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan",
+]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-
-
 SCRIPT = "script.sbatch"
 NOTIFY_FILE = "code/notify.json"
 """Beside at_end.sh, which looks for it there."""
 _PLAN_SCHEMA = "slurmgpu.plan/1"
 _LARGEST_PLAN = 16 << 20  # bytes
+# What else is installed of slurmgpu is found as before: a script may submit jobs, too.
+_FOUND_AS_BEFORE = """
+import pkgutil
+
+__path__ = pkgutil.extend_path(__path__, __name__)
+"""
 
 
 class RunDirectory:
@@ -136,40 +129,34 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
             f"runs: {str(runs)!r} contains % or a backslash, which Slurm expands in the names of log files; use another folder"
         )
     token = secrets.token_hex(4)
-    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    path = runs / f"{plan.slug}-{now}-{token}"
-    made = [one for one in (runs, *runs.parents) if not one.exists()]
-    directory = RunDirectory(path, token, made)
+    path = runs / f"{plan.slug}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{token}"
+    directory = RunDirectory(path, token, [one for one in (runs, *runs.parents) if not one.exists()])
+    code = path / "code"
     try:
         (path / "logs").mkdir(parents=True)
-        _fill(path, plan, job, script)
-    except OSError as error:
+        for name, text in contents(plan, job, script).items():
+            (path / name).write_text(text, encoding="utf-8")
+        if plan.train is not None:
+            copy_entrypoint(code)
+        elif plan.own_loop is not None:
+            copy_own_loop(code)
+        if plan.script is None:
+            _pack_diagnosis(code)
+            if plan.notify is not None:
+                (path / NOTIFY_FILE).write_text(notify_text(plan), encoding="utf-8")
+            if plan.sample is not None:
+                copy_sampler(code)
+                with (code / "begin.sh").open("a", encoding="utf-8") as begin:
+                    begin.write(sampler_start(plan))
+    except BaseException as error:
         directory.remove()
-        raise RunFailed(
-            f"run directory {str(path)!r} cannot be made: {error.strerror}",
-            hint="set runs: in the settings to a folder that you can write (scratch, not home, at most sites)",
-        ) from None
-    except BaseException:
-        directory.remove()
+        if isinstance(error, OSError):
+            raise RunFailed(
+                f"run directory {str(path)!r} cannot be made: {error.strerror}",
+                hint="set runs: in the settings to a folder that you can write (scratch, not home, at most sites)",
+            ) from None
         raise
     return directory
-
-
-def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
-    for name, text in contents(plan, job, script).items():
-        (path / name).write_text(text, encoding="utf-8")
-    if plan.train is not None:
-        copy_entrypoint(path / "code")
-    elif plan.own_loop is not None:
-        copy_own_loop(path / "code")
-    if plan.script is None:
-        _pack_diagnosis(path / "code")
-        if plan.notify is not None:
-            (path / NOTIFY_FILE).write_text(notify_text(plan), encoding="utf-8")
-        if plan.sample is not None:
-            copy_sampler(path / "code")
-            with (path / "code" / "begin.sh").open("a", encoding="utf-8") as begin:
-                begin.write(sampler_start(plan))
 
 
 def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
@@ -212,14 +199,6 @@ def read_plan(path: Path) -> Plan:
 def copy_entrypoint(code: Path) -> None:
     """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
     _copy("training", code / "slurmgpu_training")
-
-
-# What else is installed of slurmgpu is found as before: a script may submit jobs, too.
-_FOUND_AS_BEFORE = """
-import pkgutil
-
-__path__ = pkgutil.extend_path(__path__, __name__)
-"""
 
 
 def copy_sampler(code: Path) -> None:
@@ -300,25 +279,17 @@ def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environme
     """
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as folder:
         copy_entrypoint(Path(folder))
-        command = [python, "-m", f"slurmgpu_training.{module}", *arguments]
         path = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
+        command = [python, "-m", f"slurmgpu_training.{module}", *arguments]
+        given = {**environment, "PYTHONPATH": path}
         try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env={**environment, "PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
         except OSError as error:
             raise RunFailed(f"{python} cannot be started: {error.strerror}") from None
     if done.returncode:
         words = done.stderr.strip() or f"{python} ended with code {done.returncode}"
-        hint = None
-        if words.endswith("has no torch"):
-            hint = "load the module or activate the environment that has torch, or name its Python: --python PATH"
-        raise RunFailed(words, hint=hint)
+        hint = "load the module or activate the environment that has torch, or name its Python: --python PATH"
+        raise RunFailed(words, hint=hint if words.endswith("has no torch") else None)
     return done.stdout
 
 
@@ -327,23 +298,12 @@ def prepare_plan(plan: Plan, python: Path | None) -> Plan:
     environment = plan.environment
     if python is not None:
         environment = Environment(python=PythonEnvironment(interpreter=str(python)))
-    return plan.model_copy(
-        update={
-            "prepare_only": True,
-            "tended": False,
-            "launcher": "plain",
-            "nodes": 1,
-            "gpus_per_node": 0,
-            "tasks_per_node": 1,
-            "processes_per_node": 1,
-            "cpus_per_task": None,
-            "options": (),
-            "restart_limit": None,
-            "sample": None,
-            "notify": None,
-            "environment": environment,
-        }
-    )
+    changes = {
+        "prepare_only": True, "tended": False, "launcher": "plain", "nodes": 1, "gpus_per_node": 0, "tasks_per_node": 1,
+        "processes_per_node": 1, "cpus_per_task": None, "options": (), "restart_limit": None, "sample": None, "notify": None,
+        "environment": environment,
+    }  # fmt: skip
+    return plan.model_copy(update=changes)
 
 
 def prepare_here(plan: Plan, script: str, folder: Path, *, nice: int) -> int:
@@ -351,35 +311,34 @@ def prepare_here(plan: Plan, script: str, folder: Path, *, nice: int) -> int:
 
     What it needs beside the task lies in a temporary folder, which is gone afterwards.
     """
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
-        return _run_in(Path(temporary), plan, script, folder, nice=nice, variables={})
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as run_dir:
+        return _run_in(Path(run_dir), plan, script, folder, nice, {})
 
 
 def estimate_here(
     plan: Plan, script: str, folder: Path, *, nice: int, gpus: Sequence[int]
 ) -> dict[str, Any] | None:
     """Run it to work out the memory that the training takes on so many GPUs; None where it failed, and has said why."""
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as run_dir:
         counts = {"SLURMGPU_ESTIMATE": ",".join(map(str, gpus))}
-        _run_in(Path(temporary), plan, script, folder, nice=nice, variables=counts)
+        _run_in(Path(run_dir), plan, script, folder, nice, counts)
         try:
-            found: dict[str, Any] = json.loads(Path(temporary, ESTIMATE_FILE).read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads(Path(run_dir, ESTIMATE_FILE).read_text(encoding="utf-8"))
         except OSError:
             return None
         return found
 
 
 def _run_in(
-    temporary: Path, plan: Plan, script: str, folder: Path, *, nice: int, variables: Mapping[str, str]
+    run_dir: Path, plan: Plan, script: str, folder: Path, nice: int, variables: Mapping[str, str]
 ) -> int:
-    copy_entrypoint(temporary / "code")
-    path = temporary / SCRIPT_NAME
-    path.write_text(script, encoding="utf-8")
-    command = ["bash", *(["-l"] if plan.login_shell else []), str(path)]
+    copy_entrypoint(run_dir / "code")
+    (run_dir / SCRIPT_NAME).write_text(script, encoding="utf-8")
+    command = ["bash", *(["-l"] if plan.login_shell else []), str(run_dir / SCRIPT_NAME)]
     if nice:
         command = ["nice", "-n", str(nice), *command]
-    variables = {**variables, "SLURMGPU_RUN_DIR": str(temporary), "SLURM_SUBMIT_DIR": str(folder)}
+    given = {**os.environ, **variables, "SLURMGPU_RUN_DIR": str(run_dir), "SLURM_SUBMIT_DIR": str(folder)}
     try:
-        return subprocess.run(command, cwd=folder, env={**os.environ, **variables}, check=False).returncode
+        return subprocess.run(command, cwd=folder, env=given, check=False).returncode
     except OSError as error:
         raise RunFailed(f"{command[0]} cannot be started: {error.strerror}") from None

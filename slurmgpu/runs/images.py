@@ -22,15 +22,8 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.runs.command_checks.command import near_file
 
 __all__ = [
-    "Making",
-    "alone",
-    "image_folder",
-    "image_format",
-    "image_to_make",
-    "made_once",
-    "make_image",
-    "with_pulled_image",
-]
+    "Making", "image_folder", "image_format", "image_to_make", "made_once", "make_image", "with_pulled_image",
+]  # fmt: skip
 
 
 # Where each mark stands: apptainer's pkg/image (sif.go, squashfs.go, ext3.go) looks for the same ones.
@@ -70,10 +63,15 @@ def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -
     # Another machine or, where locks do not work, another process may be at it too: each has its own.
     partial = file.with_name(f".{file.name}.{socket.gethostname()}-{os.getpid()}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with alone(file.with_name(f".{file.name}.lock"), told, what):
+    with _alone(file.with_name(f".{file.name}.lock"), told, what):
         if file.exists():
             return True
-        _sweep(partial)
+        # What processes of this machine were at when they were killed is in nobody's way.
+        stem = partial.name.rpartition("-")[0]
+        for old in partial.parent.glob(f"{glob.escape(stem)}-*"):
+            number = old.name.rpartition("-")[2]
+            if number.isdecimal() and not Path("/proc", number).exists():
+                old.unlink(missing_ok=True)
         try:
             done = make(partial)
             if done:
@@ -83,17 +81,8 @@ def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -
             partial.unlink(missing_ok=True)
 
 
-def _sweep(partial: Path) -> None:
-    """Remove what processes of this machine were at when they were killed."""
-    stem = partial.name.rpartition("-")[0]
-    for old in partial.parent.glob(f"{glob.escape(stem)}-*"):
-        number = old.name.rpartition("-")[2]
-        if number.isdecimal() and not Path("/proc", number).exists():
-            old.unlink(missing_ok=True)
-
-
 @contextmanager
-def alone(lock: Path, told: Told, what: str) -> Iterator[None]:
+def _alone(lock: Path, told: Told, what: str) -> Iterator[None]:
     """Hold a lock file, which is gone afterwards; on a file system without locks, go on without."""
     waits = False
     while True:
@@ -143,11 +132,6 @@ class Making(NamedTuple):
         return shutil.which(self.words(self.file)[0]) is not None
 
     @property
-    def command(self) -> str:
-        """The command as a user types it."""
-        return shlex.join(self.words(self.file))
-
-    @property
     def in_a_job(self) -> str:
         """The same, in a job of its own."""
         return shlex.join([*self.job, *self.words(self.file)])
@@ -155,7 +139,7 @@ class Making(NamedTuple):
     @property
     def told_before(self) -> str:
         """What ``submit`` would do, for the commands that only show."""
-        command = self.command if self.here else self.in_a_job
+        command = shlex.join(self.words(self.file)) if self.here else self.in_a_job
         where = "" if self.here else f" ({self.words(self.file)[0]} is not on this machine)"
         return f"the image is not there yet: `slurmgpu submit` {self.verb}s it first{where}: {command}"
 
@@ -188,10 +172,17 @@ def image_to_make(plan: Plan, images: Path, folder: Path | None, told: Told) -> 
     if container is None:
         return None
     asked = [f"--{name}={value}" for name in ("account", "partition", "qos") if (value := plan.option(name))]
-    job = ["srun", *asked, "--time=60"]
+
+    def making(field: str, source: str, file: Path) -> Making:
+        def words(target: Path) -> list[str]:
+            given = container.model_copy(update={field: source})
+            return runtime(container.runtime).making(given, str(target)) or []
+
+        return Making(field, source, file, words, folder, ["srun", *asked, "--time=60"])
+
     file = _pulled(container, images)
     if file is not None:
-        return None if file.exists() else _making(container, "image", container.image, file, folder, job)
+        return None if file.exists() else making("image", container.image, file)
     if not container.build or folder is None or "$" in container.image + container.build:
         return None
     definition, image = (folder / Path(name).expanduser() for name in (container.build, container.image))
@@ -202,7 +193,7 @@ def image_to_make(plan: Plan, images: Path, folder: Path | None, told: Told) -> 
             + "give the definition file's path, against the work folder",
         )
     if not image.exists():
-        return _making(container, "build", str(definition), image, folder, job)
+        return making("build", str(definition), image)
     if image.stat().st_mtime < definition.stat().st_mtime:
         told(
             f"warning: {image} is older than {definition}, and is used as it is; to build it anew: "
@@ -216,76 +207,52 @@ def make_image(making: Making, told: Told) -> None:
 
     Where the runtime is not on this machine, an address is left to the nodes, and ``told`` says so.
     """
-    program = making.words(making.file)[0]
-    if not making.here and making.field == "image":
+    file, source, pulls = making.file, making.source, making.field == "image"
+    program = making.words(file)[0]
+    if not making.here and pulls:
         told(
-            f"warning: environment.container.image: {program} is not on this machine, so each node pulls {making.source} "
+            f"warning: environment.container.image: {program} is not on this machine, so each node pulls {source} "
             f"when the job starts; to pull it once, in a job: {making.in_a_job}"
         )
         return
     if not making.here:
         raise PlanError(
-            f"environment.container.image: {making.file} is not there, and {program}, which builds it from "
-            f"{making.source}, is not on this machine",
+            f"environment.container.image: {file} is not there, and {program}, which builds it from "
+            f"{source}, is not on this machine",
             hint=f"build it in a job, then submit again: {making.in_a_job}",
         )
-    told(f"{making.verb}ing {making.source} to {making.file}")
-    if _made(making, told):
-        return
-    if making.field == "image":
+    told(f"{making.verb}ing {source} to {file}")
+    try:
+        done = made_once(
+            file, lambda partial: _run(making.words(partial), making.folder) == 0, told, "making this image"
+        )
+    except OSError as error:
         raise PlanError(
-            f"environment.container.image: {making.source}: {program} pull failed; what it said is above",
+            f"{'the setting images' if pulls else 'environment.container.image'}: {file.parent} cannot be written: "
+            f"{error.strerror}",
+            hint="set images: in the settings to another folder that the nodes see, or leave the pull to the nodes: --no-pull"
+            if pulls
+            else "name as image a file in a folder of yours that the nodes see",
+        ) from None
+    if not done and pulls:
+        raise PlanError(
+            f"environment.container.image: {source}: {program} pull failed; what it said is above",
             hint=f"correct the address; where only nodes reach it: {making.in_a_job}; --no-pull leaves it to the nodes",
         )
-    raise PlanError(
-        f"environment.container.build: {program} could not build {making.source}; what it said is above",
-        hint=f"correct the file; where only nodes may build, in a job: {making.in_a_job}",
-    )
-
-
-def _making(
-    container: Container, field: str, source: str, file: Path, folder: Path | None, job: list[str]
-) -> Making:
-    given = container.model_copy(update={field: source})
-
-    def words(target: Path) -> list[str]:
-        found = runtime(container.runtime).making(given, str(target))
-        assert found is not None
-        return found
-
-    return Making(field, source, file, words, folder, job)
+    if not done:
+        raise PlanError(
+            f"environment.container.build: {program} could not build {source}; what it said is above",
+            hint=f"correct the file; where only nodes may build, in a job: {making.in_a_job}",
+        )
 
 
 def _pulled(container: Container, images: Path) -> Path | None:
     """Return the file that an address is pulled to; None where nothing is pulled."""
-    if container.build or "$" in container.image:
-        return None
-    if runtime(container.runtime).making(container, "") is None:
+    if container.build or "$" in container.image or runtime(container.runtime).making(container, "") is None:
         return None
     name = re.sub(r"[^\w.-]+", "-", container.image.partition(":")[2]).strip("-")
     key = hashlib.sha256(container.image.encode()).hexdigest()[:12]
     return images / f"{name[-80:]}-{key}.sif"
-
-
-def _made(making: Making, told: Told) -> bool:
-    """Return True if the image's file is there in the end."""
-    file = making.file
-    try:
-        return made_once(
-            file,
-            lambda partial: _run(making.words(partial), making.folder) == 0,
-            told,
-            "making this image",
-        )
-    except OSError as error:
-        pulled = making.field == "image"
-        what = "the setting images" if pulled else "environment.container.image"
-        raise PlanError(
-            f"{what}: {file.parent} cannot be written: {error.strerror}",
-            hint="set images: in the settings to another folder that the nodes see, or leave the pull to the nodes: --no-pull"
-            if pulled
-            else "name as image a file in a folder of yours that the nodes see",
-        ) from None
 
 
 def _run(words: list[str], folder: Path | None) -> int:

@@ -16,7 +16,7 @@ from slurmgpu.training.formats.metrics import (
     metrics_at_end,
     metrics_rows,
 )
-from slurmgpu.training.formats.rows import Row, number, opened, positive, rows_in, whole
+from slurmgpu.training.formats.rows import number, opened, positive, rows_in, whole
 
 __all__ = ["Trial", "curves", "folder_of", "losses", "progress_of", "trial_of"]
 
@@ -60,25 +60,33 @@ def curves(run_dir: Path, job: JobStatus) -> dict[str, object]:
     }
 
 
-def wait_share(values: Row) -> float | None:
-    """Return which part of a step went by with waiting for a batch, 0 to 1, by one row; None where that was not measured."""
-    wait, step = (
-        positive(values.get("data_wait_seconds")),
-        positive(values.get("step_seconds")),
-    )
-    return None if wait is None or not step else min(1.0, wait / step)
-
-
 def progress_of(run_dir: Path) -> Progress | None:
     """Read how far the training in a run directory (or an array task's folder in it) is; None without metrics.
 
     Only the end of the file is read, however long it is, and its first line where no newer start is near. Never raises for
     what is in it.
     """
+    return _progress(*_read(run_dir))
+
+
+def _read(run_dir: Path) -> tuple[list[MetricsRow], int | None]:
+    """Return the rows at the end of the file, and the steps in all by that of the newest start; nothing without a file."""
     try:
-        rows, total = _read(run_dir / METRICS_FILE)
+        with opened(run_dir / METRICS_FILE, METRICS_SCHEMA) as file:
+            rows = list(metrics_rows(file.tail(_TAIL)))
+            starts = [row for row in rows if row.kind == "start"]
+            if not starts and file.size > _TAIL:
+                before = file.end(_MOST)
+                begins = before.rfind(b"\n", 0, max(0, before.rfind(_START))) + 1
+                near = metrics_rows(rows_in(before[begins:].split(b"\n", 1)[0], METRICS_SCHEMA))
+                starts = [row for row in near if row.kind == "start"]
+                starts = starts or list(islice(metrics_rows(file.head(_MOST)), 1))
     except OSError:
-        return None
+        return [], None
+    return rows, whole(starts[-1].values.get("total_steps")) if starts else None
+
+
+def _progress(rows: Sequence[MetricsRow], total: int | None) -> Progress | None:
     steps = [row for row in rows if row.kind in ("start", "train", "end")]
     if not steps:
         return None
@@ -87,44 +95,28 @@ def progress_of(run_dir: Path) -> Progress | None:
     trained = [row for row in steps if row.kind == "train"]
     values = trained[-1].values if trained else {}
     reason = newest.values.get("reason") if newest.kind == "end" else None
+    eta = None
+    if not reason and total is not None and trained:
+        # At the pace of the lines at hand, with evaluations and checkpoints in it.
+        alike = [row for row in trained if row.restart == trained[-1].restart]
+        between = alike[-1].step - alike[0].step
+        seconds = (alike[-1].time or 0.0) - (alike[0].time or 0.0)
+        known = between > 0 and seconds > 0
+        pace = seconds / between if known else positive(values.get("step_seconds"))
+        eta = None if pace is None else max(0, total - newest.step) * pace
+    wait, step = positive(values.get("data_wait_seconds")), positive(values.get("step_seconds"))
     return Progress(
         step=newest.step,
         total_steps=total,
         epoch=whole(values.get("epoch")),
         loss=number(values.get("loss")),
         samples_per_second=positive(values.get("samples_per_second")),
-        eta_seconds=None if reason else _eta(newest.step, total, trained),
+        eta_seconds=eta,
         age_seconds=max(0.0, time.time() - max(row.time or 0.0 for row in rows)),
-        data_wait_share=wait_share(values),
+        data_wait_share=None if wait is None or not step else min(1.0, wait / step),
         restart=newest.restart,
         ended=reason if isinstance(reason, str) else None,
     )
-
-
-def _read(path: Path) -> tuple[list[MetricsRow], int | None]:
-    """Return the rows at the end of the file, and the steps in all by that of the newest start."""
-    with opened(path, METRICS_SCHEMA) as file:
-        rows = list(metrics_rows(file.tail(_TAIL)))
-        starts = [row for row in rows if row.kind == "start"]
-        if not starts and file.size > _TAIL:
-            before = file.end(_MOST)
-            begins = before.rfind(b"\n", 0, max(0, before.rfind(_START))) + 1
-            near = metrics_rows(rows_in(before[begins:].split(b"\n", 1)[0], METRICS_SCHEMA))
-            starts = [row for row in near if row.kind == "start"] or [
-                *islice(metrics_rows(file.head(_MOST)), 1)
-            ]
-    return rows, whole(starts[-1].values.get("total_steps")) if starts else None
-
-
-def _eta(step: int, total: int | None, trained: Sequence[MetricsRow]) -> float | None:
-    """Seconds until the last step at the pace of the lines at hand, with evaluations and checkpoints in it."""
-    if total is None or not trained:
-        return None
-    alike = [row for row in trained if row.restart == trained[-1].restart]
-    steps = alike[-1].step - alike[0].step
-    seconds = (alike[-1].time or 0.0) - (alike[0].time or 0.0)
-    pace = seconds / steps if steps > 0 and seconds > 0 else positive(alike[-1].values.get("step_seconds"))
-    return None if pace is None else max(0, total - step) * pace
 
 
 class Trial(NamedTuple):
@@ -138,17 +130,8 @@ class Trial(NamedTuple):
 
 def trial_of(run_dir: Path, job: JobStatus) -> Trial:
     """Return what a task's files tell; some reads of 64 KiB. Never raises for what is in them."""
-    folder = folder_of(run_dir, job)
-    progress = progress_of(folder)
-    results: dict[str, float] = {}
-    try:
-        with opened(folder / METRICS_FILE, METRICS_SCHEMA) as file:
-            evaluated = [row for row in metrics_rows(file.tail(_TAIL)) if row.kind == "eval"]
-    except OSError:
-        evaluated = []
-    if evaluated:
-        found = {name: number(value) for name, value in evaluated[-1].values.items()}
-        results = {
-            name: value for name, value in found.items() if value is not None and name not in _NO_RESULT
-        }
-    return Trial(job, progress, results)
+    rows, total = _read(folder_of(run_dir, job))
+    evaluated = [row for row in rows if row.kind == "eval"]
+    found = {name: number(value) for name, value in evaluated[-1].values.items()} if evaluated else {}
+    results = {name: value for name, value in found.items() if value is not None and name not in _NO_RESULT}
+    return Trial(job, _progress(rows, total), results)

@@ -21,24 +21,15 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.environment import Packed, PythonEnvironment
+from slurmgpu.models.environment import Packed
 from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.runs.command_checks.environment import environment_here
 from slurmgpu.runs.images import made_once
 
 __all__ = [
-    "BASE",
-    "ENV",
-    "LIB",
-    "Contents",
-    "Entry",
-    "Packing",
-    "Place",
-    "contents_of",
-    "pack_environment",
-    "place_of",
+    "BASE", "ENV", "LIB", "Contents", "Entry", "Packing", "Place", "contents_of", "pack_environment", "place_of",
     "with_packed_environment",
-]
+]  # fmt: skip
 
 
 ENV, BASE, LIB = "env", "base", "lib"
@@ -46,7 +37,6 @@ ENV, BASE, LIB = "env", "base", "lib"
 
 _FORMAT = "1"  # another one makes another archive of the same files
 _AT_ONCE = 16  # a call to a parallel file system takes milliseconds, which mostly pass in waiting
-_OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/")
 _BLOCK = 4096
 
 
@@ -114,13 +104,13 @@ def place_of(kind: str, folder: Path) -> Place:
     system = values.get("include-system-site-packages") == "true"
     base = Path(os.path.realpath(prefix / "bin" / "python3")).parent.parent
     # What comes with the node's own system is on its disk already.
-    packed = not f"{base}/".startswith(_OF_THE_SYSTEM) and (base / f"lib/python{version}/os.py").is_file()
+    packed = not _is_of_the_system(base) and (base / f"lib/python{version}/os.py").is_file()
     return Place(kind, prefix, base if packed and not base.is_relative_to(prefix) else None, version, system)
 
 
 def contents_of(place: Place) -> Contents:
     """Look at all files of an environment, without reading them; OSError where one cannot be looked at."""
-    found = {entry.name: entry for entry in _walked(place)}
+    found = {entry.name: entry for entry in _walk(place)}
     entries = tuple(found[name] for name in sorted(found))
     # Compiled files are left out of the key: each import may write some, and the program stays the same.
     facts = (
@@ -143,8 +133,21 @@ class _Folder(NamedTuple):
     """A pattern that the names of its files match; empty: it is packed with all below it."""
 
 
-def _walked(place: Place) -> Iterator[Entry]:
-    waiting = [_Folder(ENV, str(place.prefix)), *_of_base(place)]
+def _walk(place: Place) -> Iterator[Entry]:
+    """Yield all files and links of an environment; what links lead to is followed once."""
+    waiting = [_Folder(ENV, str(place.prefix))]
+    if place.base is not None:
+        # What an interpreter needs of its own folder; conda's has the libraries of its modules beside it.
+        base, version = place.base, place.version
+        waiting += [
+            _Folder(f"{BASE}/bin", f"{base}/bin", rf"python{re.escape(version)}\Z"),
+            _Folder(LIB, f"{base}/lib", rf"libpython{re.escape(version)}.*\.so[\d.]*\Z"),
+        ]
+        for below in (f"lib/python{version}", f"lib64/python{version}", f"include/python{version}"):
+            if (base / below).is_dir():
+                waiting.append(_Folder(f"{BASE}/{below}", f"{base}/{below}"))
+        if (base / "conda-meta").is_dir():
+            waiting.append(_Folder(f"{BASE}/lib", f"{base}/lib", r".*\.so[\d.]*\Z"))
     followed: set[str] = set()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         while waiting:
@@ -160,111 +163,86 @@ def _walked(place: Place) -> Iterator[Entry]:
                 followed |= {real} if real else set()
 
 
-def _of_base(place: Place) -> Iterator[_Folder]:
-    """Yield what an interpreter needs of its own folder; conda's has the libraries of its modules beside it."""
-    if place.base is None:
-        return
-    base, python = place.base, f"python{place.version}"
-    yield _Folder(f"{BASE}/bin", f"{base}/bin", rf"python{re.escape(place.version)}\Z")
-    yield _Folder(LIB, f"{base}/lib", rf"libpython{re.escape(place.version)}.*\.so[\d.]*\Z")
-    for below in (f"lib/{python}", f"lib64/{python}", f"include/{python}"):
-        if (base / below).is_dir():
-            yield _Folder(f"{BASE}/{below}", f"{base}/{below}")
-    if (base / "conda-meta").is_dir():
-        yield _Folder(f"{BASE}/lib", f"{base}/lib", r".*\.so[\d.]*\Z")
-
-
 def _read(place: Place, folder: _Folder) -> tuple[list[Entry], list[_Folder]]:
+    """Return the files and links in a folder, and the folders below it."""
     entries: list[Entry] = []
     folders: list[_Folder] = []
+
+    def add_file(name: str, path: str, found: os.stat_result) -> None:
+        mode = stat.S_IMODE(found.st_mode)
+        entries.append(Entry(name, path, None, found.st_size, found.st_mtime_ns, mode))
+
     with os.scandir(folder.path) as listed:
         for one in listed:
             name = f"{folder.name}/{one.name}"
             if folder.takes and not re.match(folder.takes, one.name):
                 continue
-            if one.is_symlink():
-                _read_link(place, name, one.path, entries, folders)
-            elif one.is_dir():
-                if not folder.takes and not _left_out(place, name):
+            if not one.is_symlink():
+                if one.is_dir() and not folder.takes and not _is_left_out(place, name):
                     folders.append(_Folder(name, one.path))
-            elif one.is_file():
-                entries.append(_file(name, one.path, one.stat()))
+                elif one.is_file():
+                    add_file(name, one.path, one.stat())
+                continue
+            # A link within what is packed stays one; one that leads out of it is followed where packages are.
+            real, target = Path(os.path.realpath(one.path)), str(Path(one.path).readlink())
+            inside = _name_of(place, str(real))
+            if inside is None and "/site-packages/" in name and real.exists() and not _is_of_the_system(real):
+                if real.is_dir():
+                    folders.append(_Folder(name, one.path))
+                else:
+                    add_file(name, str(real), real.stat())
+                continue
+            leaves = "/" in target and inside is not None and not inside.startswith(f"{name.split('/')[0]}/")
+            if inside is not None and (target.startswith("/") or leaves):
+                target = posixpath.relpath(inside, posixpath.dirname(name))
+            entries.append(Entry(name, one.path, target, 0, 0, 0o777))
     return entries, folders
 
 
-def _left_out(place: Place, name: str) -> bool:
-    """What is beside an environment in its folder (conda's base has all others), or of no use to it."""
+def _is_left_out(place: Place, name: str) -> bool:
+    """Return whether it is beside an environment in its folder (conda's base has all others), or of no use to it."""
     if name in (f"{ENV}/pkgs", f"{ENV}/envs"):
         return place.kind == "conda"
     if not name.startswith(f"{BASE}/lib"):
         return False
     below = name.partition(f"/python{place.version}/")[2]
-    return (
-        below == "test"
-        or below.startswith("config-")
-        or (below == "site-packages" and not place.system_packages)
-    )
+    of_packages = below == "site-packages" and not place.system_packages
+    return below == "test" or below.startswith("config-") or of_packages
 
 
-def _read_link(place: Place, name: str, path: str, entries: list[Entry], folders: list[_Folder]) -> None:
-    """A link within what is packed stays one; one that leads out of it is followed where packages are."""
-    real, target = Path(os.path.realpath(path)), str(Path(path).readlink())
-    inside = _name_of(place, str(real))
-    if inside is not None:
-        if target.startswith("/") or ("/" in target and not inside.startswith(f"{name.split('/')[0]}/")):
-            target = posixpath.relpath(inside, posixpath.dirname(name))
-    elif "/site-packages/" in name and real.exists() and not str(real).startswith(_OF_THE_SYSTEM):
-        if real.is_dir():
-            folders.append(_Folder(name, path))
-        else:
-            entries.append(_file(name, str(real), real.stat()))
-        return
-    entries.append(Entry(name, path, target, 0, 0, 0o777))
+def _is_of_the_system(path: Path) -> bool:
+    """Return whether it is on a node's own disk already."""
+    return f"{path}/".startswith(("/usr/", "/bin/", "/lib/", "/lib64/"))
 
 
 def _name_of(place: Place, real: str) -> str | None:
-    """Its name in the archive."""
+    """Return its name in the archive."""
     for folder, name in ((place.prefix, ENV), (place.base, BASE)):
         if folder is not None and real.startswith(f"{folder}/"):
             return f"{name}/{real[len(str(folder)) + 1 :]}"
     return None
 
 
-def _file(name: str, path: str, found: os.stat_result) -> Entry:
-    return Entry(name, path, None, found.st_size, found.st_mtime_ns, stat.S_IMODE(found.st_mode))
-
-
 def _elsewhere(place: Place, entries: Iterable[Entry]) -> Iterator[str]:
     """Yield what is installed in editable mode, and folders that .pth files add."""
     for entry in entries:
+        folder, _, last = entry.name.rpartition("/")
         if entry.name.endswith(".dist-info/direct_url.json"):
-            yield from _editable(entry)
-        elif entry.name.endswith(".pth") and "/site-packages/" in entry.name and entry.size < 2**16:
-            yield from _added(place, entry)
-
-
-def _editable(entry: Entry) -> Iterator[str]:
-    try:
-        about = json.loads(Path(entry.path).read_text(encoding="utf-8"))
-        if about.get("dir_info", {}).get("editable"):
-            name = entry.name.split("/")[-2].removesuffix(".dist-info").rpartition("-")[0]
-            yield f"{name} ({str(about.get('url', '')).removeprefix('file://')})"
-    except (ValueError, AttributeError):
-        return
-
-
-def _added(place: Place, entry: Entry) -> Iterator[str]:
-    name = entry.name.rpartition("/")[2]
-    if name.startswith("__editable__"):
-        return  # named already
-    for line in Path(entry.path).read_text(encoding="utf-8", errors="replace").splitlines():
-        folder = line.strip()
-        if (
-            folder.startswith("/")
-            and _name_of(place, os.path.realpath(folder)) is None
-            and Path(folder).is_dir()
-        ):
-            yield f"{name} ({folder})"
+            try:
+                about = json.loads(Path(entry.path).read_text(encoding="utf-8"))
+                if about.get("dir_info", {}).get("editable"):
+                    name = folder.rpartition("/")[2].removesuffix(".dist-info").rpartition("-")[0]
+                    yield f"{name} ({str(about.get('url', '')).removeprefix('file://')})"
+            except (ValueError, AttributeError):
+                continue
+        elif last.endswith(".pth") and "/site-packages/" in entry.name and entry.size < 2**16:
+            if last.startswith("__editable__"):
+                continue  # named already
+            for line in Path(entry.path).read_text(encoding="utf-8", errors="replace").splitlines():
+                added = line.strip()
+                away = added.startswith("/") and _name_of(place, os.path.realpath(added)) is None
+                if away and Path(added).is_dir():
+                    yield f"{last} ({added})"
 
 
 Told = Callable[[str], None]
@@ -308,50 +286,6 @@ def with_packed_environment(
         return plan, None
     found = python.activated
     assert found is not None
-    try:
-        contents = contents_of(place_of(found.kind, _folder_of(python, folder, environ)))
-    except OSError as error:
-        raise _cannot(f"{error.filename}: {error.strerror}", "make it readable, or leave stage out") from None
-    place = contents.place
-    named = re.sub(r"[^\w.-]+", "-", "-".join(place.prefix.parts[-2:])).strip("-.")[-60:]
-    endings = [".tar.zst", ".tar"] if shutil.which("zstd", path=environ.get("PATH")) else [".tar", ".tar.zst"]
-    files = [archives / f"{named}-{contents.key}{ending}" for ending in endings]
-    packing = Packing(next((file for file in files if file.exists()), files[0]), contents)
-    packed = Packed.model_construct(
-        kind=place.kind,
-        prefix=str(place.prefix),
-        archive=str(packing.archive),
-        mib=contents.mib,
-        base=str(place.base) if place.base else None,
-    )
-    return plan.model_copy(update={"packed": packed, **_said(plan, packing)}), packing
-
-
-def _said(plan: Plan, packing: Packing) -> dict[str, object]:
-    """Return what the plan says of it."""
-    place = packing.contents.place
-    base = f" with its interpreter's {place.base}" if place.base else ""
-    why = f"stage: node: {place.prefix}{base} ({packing.size}) comes as one file, {packing.archive}"
-    cache = "as TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR; kept in the run directory for its next start"
-    reasons = (
-        Reason.of("Python", "unpacked on each node", why),
-        Reason.of("compiled kernels", "on each node", cache),
-    )
-    elsewhere = packing.contents.elsewhere
-    warnings = (
-        f"{_STAGE}: what is installed in editable mode or added by a .pth file is still read from where it is: "
-        f"{', '.join(elsewhere)}; install it into the environment to have it packed",
-    )
-    return {
-        "reasons": (*plan.reasons, *reasons),
-        "warnings": (*plan.warnings, *(warnings if elsewhere else ())),
-    }
-
-
-def _folder_of(python: PythonEnvironment, folder: Path | None, environ: Mapping[str, str]) -> Path:
-    """Return the environment's folder on this machine; PlanError where it is not to be found, or is none."""
-    found = python.activated
-    assert found is not None
     path, slip = environment_here(python, folder or Path("/nowhere"), environ)
     if path is None or (folder is None and not path.is_absolute()):
         what = f"{found.where!r} is not known on this machine, where it is packed"
@@ -360,7 +294,38 @@ def _folder_of(python: PythonEnvironment, folder: Path | None, environ: Mapping[
         raise PlanError(slip.message, hint=slip.hint)
     if not path.is_dir():
         raise _cannot(f"{path} is not there", "give the folder of an environment")
-    return path
+    try:
+        contents = contents_of(place_of(found.kind, path))
+    except OSError as error:
+        raise _cannot(f"{error.filename}: {error.strerror}", "make it readable, or leave stage out") from None
+    place = contents.place
+    named = re.sub(r"[^\w.-]+", "-", "-".join(place.prefix.parts[-2:])).strip("-.")[-60:]
+    endings = [".tar.zst", ".tar"] if shutil.which("zstd", path=environ.get("PATH")) else [".tar", ".tar.zst"]
+    files = [archives / f"{named}-{contents.key}{ending}" for ending in endings]
+    packing = Packing(next((file for file in files if file.exists()), files[0]), contents)
+    base = f" with its interpreter's {place.base}" if place.base else ""
+    why = f"stage: node: {place.prefix}{base} ({packing.size}) comes as one file, {packing.archive}"
+    cache = "as TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR; kept in the run directory for its next start"
+    warnings = [
+        f"{_STAGE}: what is installed in editable mode or added by a .pth file is still read from where it is: "
+        f"{', '.join(contents.elsewhere)}; install it into the environment to have it packed"
+    ]
+    changes = {
+        "packed": Packed.model_construct(
+            kind=place.kind,
+            prefix=str(place.prefix),
+            archive=str(packing.archive),
+            mib=contents.mib,
+            base=str(place.base) if place.base else None,
+        ),
+        "reasons": (
+            *plan.reasons,
+            Reason.of("Python", "unpacked on each node", why),
+            Reason.of("compiled kernels", "on each node", cache),
+        ),
+        "warnings": (*plan.warnings, *(warnings if contents.elsewhere else ())),
+    }
+    return plan.model_copy(update=changes), packing
 
 
 def _cannot(what: str, hint: str) -> PlanError:

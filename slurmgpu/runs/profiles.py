@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError
-from slurmgpu.files.trust import open_regular
+from slurmgpu.files.trust import read_regular
 from slurmgpu.training.formats.metrics import MetricsRow, intervals_of, metrics_at_end
 from slurmgpu.training.formats.rows import positive
 from slurmgpu.training.verdict.events import Unreadable
@@ -47,9 +47,14 @@ def judge_run(run_dir: Path) -> Judged:
             f"there is no profile to read in {folder}: {told}",
             hint="set profile: true under train: (--set train.profile=true) and submit it again, or name a trace",
         )
+    try:
+        settings = json.loads(read_regular(run_dir / "train.json", _SETTINGS))
+    except (OSError, ValueError, RecursionError):
+        settings = {}
     whole = of_training(metrics_at_end(run_dir, _METRICS))
     try:
-        return Judged(folder, judge(ranks, _settings(run_dir), whole), notes)
+        verdict = judge(ranks, settings if isinstance(settings, dict) else {}, whole)
+        return Judged(folder, verdict, notes)
     except (LookupError, TypeError, ValueError):
         raise SlurmGpuError(
             f"what the ranks left in {folder} is not as this version writes it",
@@ -82,12 +87,3 @@ def of_training(rows: Iterable[MetricsRow]) -> dict[str, float]:
     evaluating = sum(positive(row.values.get("seconds")) or 0.0 for row in rows if row.kind == "eval")
     seconds = stepping + evaluating
     return {"evaluating": evaluating / seconds, "saving": saving / seconds} if stepping else {}
-
-
-def _settings(run_dir: Path) -> Mapping[str, Any]:
-    try:
-        with open_regular(run_dir / "train.json") as file:
-            document = json.loads(file.read(_SETTINGS))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}

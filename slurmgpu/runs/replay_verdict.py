@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.runs.checkpoints import Checkpoint, damage
@@ -19,7 +20,9 @@ from slurmgpu.training.formats.metrics import METRICS_FILE, METRICS_SCHEMA, Metr
 from slurmgpu.training.formats.rows import all_rows
 from slurmgpu.training.formats.settings import CHANGE_NO_BIT
 
-__all__ = ["CODES", "Here", "Interval", "compare_here", "find_interval", "judge_replay", "replay_in_words"]
+__all__ = [
+    "CODES", "Interval", "compare_here", "find_interval", "judge_replay", "replay_in_words", "train_here",
+]  # fmt: skip
 
 CODES = {"equal": 0, "differs": 1, "within the band": 0, "unknown": 3}
 _BAND, _SURE = 3.0, 30.0
@@ -99,46 +102,31 @@ class _Unknown(Exception):
     """It cannot be told; why is its text."""
 
 
-class Trainer(Protocol):
-    """A trainer of an interval."""
-
-    def train(
-        self, interval: Interval, settings: Settings, processes: int, threads: int | None, against: list[Path]
-    ) -> Path:
-        """Train it; the new run directory. RunFailed where the training ended before its last step.
-
-        ``threads`` are those of each process, where known; ``against`` the checkpoints to compare that at its end with.
-        """
-
-    def compare(self, other: Path, replayed: Path, step: int) -> dict[str, Any]:
-        """Compare the checkpoint of that step in a new run directory with one that it was to be held against."""
+Train = Callable[[Interval, Settings, int, "int | None", "list[Path]"], Path]
+"""Trains an interval with so many processes, each with so many threads where that is known, up to a checkpoint that is to be
+compared with the last ones; returns the new run directory. RunFailed where the training ended before its last step."""
+Compare = Callable[[Path, Path, int], "dict[str, Any]"]
+"""Compares a checkpoint that was to be compared with that of a step in a new run directory, part by part."""
 
 
-class Here:
-    """This machine, in a temporary folder."""
-
-    def __init__(self, python: str, folder: Path) -> None:
-        self._python, self._folder = python, folder
-        self._number = 0
-
-    def train(
-        self, interval: Interval, settings: Settings, processes: int, threads: int | None, against: list[Path]
-    ) -> Path:
-        """Train it in a folder of its own."""
-        self._number += 1
-        scratch = self._folder / str(self._number)
-        begin = None if interval.begin is None else interval.begin.path
-        checkpoints = {} if begin is None else {f"{CHECKPOINTS}/{begin.name}": begin}
-        lay_out(scratch, interval.run_dir, settings, checkpoints, interval.until, link_parts)
-        plan = folder_of_job(interval.run_dir)
-        work_dir = Path.cwd() if plan is None else Path(read_plan(plan).work_dir)
-        environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
-        train_again(self._python, scratch, work_dir, processes, interval.until, environ)
-        return scratch
-
-    def compare(self, other: Path, replayed: Path, step: int) -> dict[str, Any]:
-        """Compare with the Python that trains."""
-        return compare_here(self._python, other, replayed, step)
+def train_here(
+    python: str,
+    scratch: Path,
+    interval: Interval,
+    settings: Settings,
+    processes: int,
+    threads: int | None,
+    _against: list[Path],
+) -> Path:
+    """Train an interval on this machine, in a new folder within ``scratch``."""
+    folder, begin = Path(tempfile.mkdtemp(dir=scratch)), interval.begin
+    checkpoints = {} if begin is None else {f"{CHECKPOINTS}/{begin.path.name}": begin.path}
+    lay_out(folder, interval.run_dir, settings, checkpoints, interval.until, link_parts)
+    plan = folder_of_job(interval.run_dir)
+    work_dir = Path.cwd() if plan is None else Path(read_plan(plan).work_dir)
+    environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+    train_again(python, folder, work_dir, processes, interval.until, environ)
+    return folder
 
 
 def compare_here(python: str, other: Path, replayed: Path, step: int) -> dict[str, Any]:
@@ -261,15 +249,15 @@ def first_difference(
     return Difference(same + 1, until, "the checkpoint", alone, unclear)
 
 
-def judge_replay(interval: Interval, trainer: Trainer) -> dict[str, Any]:
+def judge_replay(interval: Interval, train: Train, compare: Compare) -> dict[str, Any]:
     """Train the interval again, twice where something differs, and return the verdict with what it rests on."""
     try:
-        return _judge(interval, trainer)
+        return _judge(interval, train, compare)
     except (_Unknown, RunFailed) as error:
         return {"verdict": "unknown", "why": str(error)}
 
 
-def _judge(interval: Interval, trainer: Trainer) -> dict[str, Any]:
+def _judge(interval: Interval, train: Train, compare: Compare) -> dict[str, Any]:
     run_dir, after, until = interval.run_dir, interval.after, interval.until
     known = [_manifest(one.path) for one in (interval.begin, interval.end) if one is not None]
     of_run = [row for row in starts(run_dir) if row.step < until]
@@ -293,19 +281,19 @@ def _judge(interval: Interval, trainer: Trainer) -> dict[str, Any]:
     places: Any = since[-1].values.get("ranks")
     threads = places[0].get("threads") if isinstance(places, list) and places else None
 
-    def train(against: list[Path]) -> Replay:
-        folder = trainer.train(interval, settings, processes, threads, against)
+    def replay(against: list[Path]) -> Replay:
+        folder = train(interval, settings, processes, threads, against)
         end = _manifest(step_folder(folder / CHECKPOINTS, until))
         if known and end["task_sha256"] != known[-1]["task_sha256"]:
             raise _Unknown(f"the text of {settings['task']} is not what it was when the run was trained")
         return Replay(folder, read_steps(folder, after, until), _elsewhere(since, starts(folder)[0]))
 
     ends = [] if interval.end is None else [interval.end.path]
-    first = train(ends)
+    first = replay(ends)
     run = read_steps(run_dir, after, until)
     if not ends and not (run.lines or run.sums):
         raise _Unknown(f"the run has neither metrics nor a checkpoint of steps up to {until}")
-    parts = trainer.compare(ends[0], first.folder, until) if ends else None
+    parts = compare(ends[0], first.folder, until) if ends else None
     differ = any(part["count"] for part in (parts or {}).values())
     span = after, until, processes
     difference = first_difference(run, first.steps, *span, differ, settings["strategy"])
@@ -314,8 +302,8 @@ def _judge(interval: Interval, trainer: Trainer) -> dict[str, Any]:
     if first.elsewhere is not None:
         raise _Unknown(f"something differs, but {first.elsewhere}: replay it on the same kind of machine")
     end_of_first = step_folder(first.folder / CHECKPOINTS, until)
-    second = train([end_of_first])
-    between = trainer.compare(end_of_first, second.folder, until)
+    second = replay([end_of_first])
+    between = compare(end_of_first, second.folder, until)
     apart = {name: part["distance"] for name, part in between.items() if part["count"]}
     if first_difference(first.steps, second.steps, *span, bool(apart), settings["strategy"]) is not None:
         return _judge_by_band(run, first, second, parts, apart)

@@ -94,20 +94,11 @@ def submit_in(
             ) from None
         raise
     submission.told(f"run directory {directory.path}")
-    return _conclude(_send(submission, slurm, directory, ours, environ), run, directory, slurm)
-
-
-def _send(
-    submission: Submission,
-    slurm: Slurm,
-    directory: RunDirectory,
-    options: list[str],
-    environ: Mapping[str, str],
-) -> Outcome:
+    outcome: Outcome
     try:
-        return slurm.submit(
+        outcome = slurm.submit(
             directory.path / "script.sbatch",
-            options,
+            ours,
             cwd=submission.folder or submission.cwd,
             env={**environ, "SLURMGPU_RUN_DIR": str(directory.path)},
         )
@@ -116,9 +107,10 @@ def _send(
         raise
     except KeyboardInterrupt:
         submission.told("interrupted; looking for the job in the queue (Ctrl-C again stops looking)")
-        return Unknown("sbatch was interrupted before it answered")
+        outcome = Unknown("sbatch was interrupted before it answered")
     except OSError as error:
-        return Unknown(f"sbatch's answer could not be read: {error.strerror}")
+        outcome = Unknown(f"sbatch's answer could not be read: {error.strerror}")
+    return _conclude(outcome, run, directory, slurm)
 
 
 def _prepare(
@@ -128,13 +120,13 @@ def _prepare(
     earlier: Sequence[Submitted],
     more: Sequence[str],
 ) -> tuple[Run, list[str]]:
+    """Write what the job needs, and the record; that, and the options of sbatch's."""
     plan, path = submission.plan, directory.path
     for name, content in submission.files.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_bytes(content)
-    start = submission.folder or submission.cwd
     for folder in plan.log_folders:
-        directory.keep_folder(start / folder)
+        directory.keep_folder((submission.folder or submission.cwd) / folder)
     options = [*more, *(["--hold"] if submission.hold else [])]
     pattern = plan.output
     if pattern is None:
@@ -142,11 +134,20 @@ def _prepare(
         options.append(f"--output={pattern}")
     export = plan.option("export")
     if export is not None and export.upper() != "ALL":
-        options += _carry_run_directory(path, export)
+        # The job does not get the whole environment: this variable is named, too; NONE's user environment is kept.
+        if "," in str(path):
+            raise InvalidInput(
+                f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder"
+            )
+        ours = f"SLURMGPU_RUN_DIR={path}"
+        none = export.upper() == "NONE"
+        options += [f"--export={ours}", "--get-user-env"] if none else [f"--export={export},{ours}"]
+    env = os.environ if slurm.env is None else slurm.env
+    several = plan.option("clusters") or env.get("SLURM_CLUSTERS")
     run = Run(
         name=plan.name,
         token=directory.token,
-        cluster=_sent_to(plan, slurm),
+        cluster=None if several else cluster_name_here(slurm.env),
         state="submitting",
         submitted_at=datetime.now(timezone.utc),
         argv=["sbatch", "--parsable", *options, str(path / "script.sbatch")],
@@ -162,25 +163,6 @@ def _prepare(
     )
     write_run(path, run)
     return run, options
-
-
-def _sent_to(plan: Plan, slurm: Slurm) -> str | None:
-    """Return the cluster that a request goes to, where files tell; None where one of several is asked for."""
-    env = os.environ if slurm.env is None else slurm.env
-    several = plan.option("clusters") or env.get("SLURM_CLUSTERS")
-    return None if several else cluster_name_here(slurm.env)
-
-
-def _carry_run_directory(path: Path, export: str) -> list[str]:
-    """Name this variable, too, where the job does not get the whole environment; NONE's user environment is kept."""
-    if "," in str(path):
-        raise InvalidInput(
-            f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder"
-        )
-    ours = f"SLURMGPU_RUN_DIR={path}"
-    return (
-        [f"--export={ours}", "--get-user-env"] if export.upper() == "NONE" else [f"--export={export},{ours}"]
-    )
 
 
 def _conclude(outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm) -> tuple[Run, str]:

@@ -109,7 +109,18 @@ def test_a_training_is_tried_on_one_node_and_on_two_and_nothing_of_a_try_is_left
     options = [
         "--submit", "--gpus", "4", "--nodes", "2", "--processes", "1,2", "--seconds", "0.5", "-t", "10:00",
     ]  # fmt: skip
-    done = tool("bench", "scaling", "job.yaml", *options, "--set", "train.device=cpu", "--wait", "--json")
+    done = tool(
+        "bench",
+        "task",
+        "job.yaml",
+        "--part",
+        "scaling",
+        *options,
+        "--set",
+        "train.device=cpu",
+        "--wait",
+        "--json",
+    )
     assert done.returncode == 0, done
     (one,) = json.loads(done.stdout)["jobs"]
     rows = [row for row in one["rows"] if row["what"] == "scaling" and row["how"] == "each"]
@@ -128,7 +139,7 @@ def test_a_training_is_tried_on_one_node_and_on_two_and_nothing_of_a_try_is_left
 def test_what_follows_goes_into_the_job_file_and_that_job_runs(tool: Tool) -> None:
     on_cpu = ["--gpus", "1", "--set", "train.device=cpu"]
     options = [*on_cpu, "--set", "resources.cpus_per_gpu=4", "--seconds", "1", "-t", "10:00"]
-    folder = tool("bench", "loader", "job.yaml", "--submit", *options).stdout.strip()
+    folder = tool("bench", "task", "job.yaml", "--part", "workers", "--submit", *options).stdout.strip()
     applied = tool("bench", "show", folder, "--wait", "--apply", "job.yaml")
     assert applied.returncode == 0, applied
     text = (tool.work / "job.yaml").read_text()

@@ -8,9 +8,9 @@ from pathlib import Path
 from slurmgpu.amounts import amount, clock, count, energy, percent, short
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.jobs.report.lines import GROUPS, Summary, Sums, costs, head, rows, sentences, state_of, summed
-from slurmgpu.jobs.report.training import read_series
 from slurmgpu.models.site import Carbon
 from slurmgpu.plots import bar, document, plot, table, text
+from slurmgpu.runs.samples import read_series
 
 __all__ = ["page"]
 

@@ -19,12 +19,12 @@ from slurmgpu.amounts import clock
 from slurmgpu.jobs.report.advising import Part
 from slurmgpu.jobs.report.figures import LEAST_SAMPLES, Figures, Peak
 from slurmgpu.jobs.report.gathering import JobReport
-from slurmgpu.jobs.report.training import Line, read_rows, read_series
+from slurmgpu.jobs.report.training import read_rows
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run, SampleSummary
 from slurmgpu.runs.metrics import folder_of
-from slurmgpu.runs.samples import summary
+from slurmgpu.runs.samples import Line, read_series, summary
 from slurmgpu.training.formats.metrics import MetricsRow, intervals_of
 from slurmgpu.training.formats.rows import Row, part, positive, whole
 

@@ -24,15 +24,9 @@ from slurmgpu.runs.bench.verdict import judge, runs
 from slurmgpu.runs.prepare import Prepared
 
 __all__ = [
-    "Measured",
-    "key_of",
-    "key_of_training",
-    "measured_before",
-    "measured_of_run",
-    "recall",
-    "remember",
+    "Measured", "key_of", "key_of_training", "measured_before", "measured_of_run", "recall", "remember",
     "remember_verdict",
-]
+]  # fmt: skip
 
 _SCHEMA, _MOST, _LARGEST = "slurmgpu.measured/1", 200, 4 << 20
 

@@ -28,16 +28,8 @@ from slurmgpu.runs.bench.verdict import FULL, judge, ratios
 from slurmgpu.training.formats.rows import Row, positive, whole
 
 __all__ = [
-    "PUBLISHED",
-    "SOURCE",
-    "Figure",
-    "facts",
-    "figures",
-    "page",
-    "page_of_parts",
-    "tables",
-    "write_files",
-]
+    "PUBLISHED", "SOURCE", "Figure", "facts", "figures", "page", "page_of_parts", "tables", "write_files",
+]  # fmt: skip
 
 SOURCE = "Shi et al. (2016), arXiv 1608.07249, Torch"
 _PUBLISHED_PLACES = ("published: CPU", "published: GTX 1080")
@@ -68,7 +60,6 @@ _SHOWN = {
     "precision": ("precision", "tf32", "channels_last", "compile"),
     "scaling": ("processes", "batch_size"),
 }
-_MOST_TICKS = 12
 _IDEAL = "nothing lost"
 _THREADS = re.compile(r"(\d+) threads?")
 _OF_TRIES = (
@@ -330,53 +321,21 @@ def facts(kind: str, results: Results) -> dict[str, object]:
 
 
 def write_files(folder: Path, kind: str, measured: Results | Sequence[Part]) -> None:
-    """Write the page, the tables as CSV and, with matplotlib, the plots; OSError where they cannot be written.
+    """Write the page, and the tables as CSV; OSError where they cannot be written.
 
     The tables of several jobs are one below the other, with the job's name in the first column.
     """
     written: dict[str, list[Sequence[str]]] = {}
-    drawn: list[Figure] = []
     if isinstance(measured, Results):
         html = page(kind, measured)
         written = {one.name: [one.head, *one.lines] for one in tables(kind, measured)}
-        drawn = figures(kind, measured)
     else:
         html = page_of_parts(kind, measured)
         for part in measured:
             on = part.job.on
             for one in tables(kind, part.results, long=True):
                 written.setdefault(one.name, [("On", *one.head)]).extend((on, *line) for line in one.lines)
-            drawn += [one._replace(title=f"{on}: {one.title}") for one in figures(kind, part.results)]
     (folder / "page.html").write_text(html, encoding="utf-8")
     for name, lines in written.items():
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(lines)
-    write_png(folder / "plots.png", drawn)
-
-
-def write_png(path: Path, of: Sequence[Figure]) -> bool:
-    """Draw the plots below each other into one file; False where there are none, or matplotlib is not installed."""
-    if not of:
-        return False
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure as Drawing
-    except ImportError:
-        return False
-    drawing = Drawing(figsize=(7.0, 3.0 * len(of)), dpi=150, layout="constrained")
-    FigureCanvasAgg(drawing)
-    for axes, figure in zip(drawing.subplots(len(of), squeeze=False)[:, 0], of, strict=True):
-        for name, line in figure.lines.items():
-            if len(line) > 1:
-                style = {"color": "gray", "linestyle": "--"} if name == _IDEAL else {"marker": "o"}
-                axes.plot(*zip(*line, strict=True), label=name, **style)
-        axes.set(title=figure.title, xlabel=figure.across, ylabel=figure.down)
-        points = [point for line in figure.lines.values() for point in line]
-        axes.set_ylim(0, 1.08 * max(y for _, y in points))
-        if len(places := sorted({x for x, _ in points})) <= _MOST_TICKS:
-            axes.set_xticks(places, [f"{x:g}" for x in places])
-        axes.grid(alpha=0.3)
-        if len(figure.lines) > 1:
-            axes.legend(fontsize="small")
-    drawing.savefig(path)
-    return True

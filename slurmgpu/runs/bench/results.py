@@ -15,28 +15,10 @@ from slurmgpu.training.formats.rows import Row, opened, part, positive, whole
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
 __all__ = [
-    "ASKED",
-    "JOBS",
-    "KINDS",
-    "ROWS",
-    "BenchJob",
-    "Part",
-    "Results",
-    "Table",
-    "asked_in",
-    "digits",
-    "is_busy",
-    "jobs_in",
-    "jobs_text",
-    "machine_line",
-    "median",
-    "missing",
-    "part_of",
-    "processors",
-    "read_results",
-    "slow",
+    "ASKED", "JOBS", "KINDS", "ROWS", "BenchJob", "Part", "Results", "Table", "asked_in", "digits", "is_busy",
+    "jobs_in", "jobs_text", "machine_line", "median", "missing", "part_of", "processors", "read_results", "slow",
     "sum_in_words",
-]
+]  # fmt: skip
 
 ROWS, JOBS, ASKED = "rows.jsonl", "jobs.json", "asked.json"
 KINDS = ("networks", "node", "task")

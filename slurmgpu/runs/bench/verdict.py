@@ -94,33 +94,15 @@ class _Try(NamedTuple):
 
     row: Row
     rate: float
-
-    @property
-    def size(self) -> int:
-        return whole(self.row.get("batch_size")) or 0
-
-    @property
-    def processes(self) -> int:
-        return whole(self.row.get("processes")) or 1
-
-    @property
-    def workers(self) -> int | None:
-        return whole(self.row.get("workers"))
-
-    @property
-    def waits(self) -> float:
-        return positive(self.row.get("waits_for_data")) or 0.0
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.row.get("device") == "cuda"
-
-    @property
-    def rates(self) -> list[float]:
-        """The rates of all tries of the setting."""
-        rates = self.row.get("rates")
-        found = [positive(rate) for rate in rates] if isinstance(rates, list) else []
-        return [rate for rate in found if rate is not None] or [self.rate]
+    rates: list[float]
+    """Those of all its tries."""
+    size: int
+    """Samples at a time, of all processes together."""
+    processes: int
+    workers: int | None
+    waits: float
+    """Share of a step."""
+    on_gpu: bool
 
     @property
     def range(self) -> str:
@@ -128,7 +110,21 @@ class _Try(NamedTuple):
 
 
 def _tried(results: Results, what: str) -> list[_Try]:
-    return [_Try(row, rate) for row in results.of(what) if (rate := positive(row.get("samples_per_second")))]
+    found = []
+    for row, rate in _rates(results, what):
+        if rate is not None:
+            all_tries = row.get("rates")
+            rates = [positive(one) for one in all_tries] if isinstance(all_tries, list) else []
+            known = [one for one in rates if one is not None] or [rate]
+            size, processes = whole(row.get("batch_size")) or 0, whole(row.get("processes")) or 1
+            waits = positive(row.get("waits_for_data")) or 0.0
+            on_gpu = row.get("device") == "cuda"
+            found.append(_Try(row, rate, known, size, processes, whole(row.get("workers")), waits, on_gpu))
+    return found
+
+
+def _rates(results: Results, what: str) -> list[tuple[Row, float | None]]:
+    return [(row, positive(row.get("samples_per_second")) or None) for row in results.of(what)]
 
 
 def runs(results: Results) -> bool:
@@ -138,7 +134,7 @@ def runs(results: Results) -> bool:
 
 def ratios(results: Results) -> Iterator[Table]:
     """Yield the tables of those parts that were tried."""
-    base = next((_Try(row, rate) for row, rate in _rates(results, "base")[:1] if rate), None)
+    base = next((rate for _, rate in _rates(results, "base")), None)
     found: dict[tuple[str, int], tuple[str, float | None]] = {}
     for row, rate in _rates(results, "scaling"):
         how = {"each": "ddp", "dp": "dp", "fsdp2": "fsdp2"}.get(str(row.get("how")))
@@ -150,7 +146,7 @@ def ratios(results: Results) -> Iterator[Table]:
         for how, number in sorted({*found, *_PUBLISHED}, key=lambda at: (at[1], list(_NAMES).index(at[0]))):
             name, rate = found.get((how, number), (_way(how, number, 1), None))
             published = _PUBLISHED.get((how, number))
-            here = "-" if rate is None else percent(base.rate / rate)
+            here = "-" if rate is None else percent(base / rate)
             lines.append((name, here, "-" if published is None else f"about {percent(published)}"))
         title = "Time for as many samples, over that of one process; the micro-batch of each is kept"
         yield Table("scaling", title, ("How", "Here", "Published"), lines, 1, _PUBLISHED_NOTE)
@@ -165,10 +161,6 @@ def ratios(results: Results) -> Iterator[Table]:
         cells = [(name, "failed" if rate is None else f"{rate / plain:.2f}") for name, rate in rates]
         head = ("Precision", "Times as fast")
         yield Table("precision", "Samples/s, over those with fp32", head, cells, 1)
-
-
-def _rates(results: Results, what: str) -> list[tuple[Row, float | None]]:
-    return [(row, positive(row.get("samples_per_second")) or None) for row in results.of(what)]
 
 
 def _way(how: str, number: int, nodes: int) -> str:

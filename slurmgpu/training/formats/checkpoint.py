@@ -28,6 +28,7 @@ __all__ = [
     "read_index",
     "read_manifest",
     "require_content",
+    "require_manifest",
     "require_size",
     "sealed",
     "sha256",
@@ -79,6 +80,12 @@ def read_manifest(text: bytes, step: Optional[int]) -> dict[str, Any]:
         manifest = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{MANIFEST} cannot be read: {error}") from None
+    require_manifest(manifest, text, step)
+    return {name: value for name, value in manifest.items() if name not in ("schema", "sha256")}
+
+
+def require_manifest(manifest: Any, text: bytes, step: Optional[int]) -> None:
+    """Raise ValueError where a manifest, read from this text, is not as it was written, or lacks what each has."""
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema not in (CHECKPOINT_SCHEMA, _UNSEALED_SCHEMA):
         raise ValueError(f"{MANIFEST} is not of schema {CHECKPOINT_SCHEMA}")
@@ -96,7 +103,6 @@ def read_manifest(text: bytes, step: Optional[int]) -> dict[str, Any]:
         raise ValueError(f"{MANIFEST} is incomplete") from None
     if not whole:
         raise ValueError(f"{MANIFEST} says nothing of a part")
-    return {name: value for name, value in manifest.items() if name not in ("schema", "sha256")}
 
 
 def index_of(parts: Mapping[str, Any]) -> bytes:
