@@ -81,6 +81,7 @@ def command(
     from slurmgpu.cli import init_questions as ask
     from slurmgpu.clusters.discover import write
     from slurmgpu.clusters.profiles import check_name, discover_here, likely_documented, named_profile
+    from slurmgpu.clusters.text import found_lines
     from slurmgpu.clusters.writing import first_job_text
     from slurmgpu.files.settings import load_settings, write_user_settings
     from slurmgpu.slurm import current_user
@@ -100,7 +101,7 @@ def command(
                 "slurmgpu sandbox up, then slurmgpu sandbox exec -- slurmgpu init",
             ) from None
         cluster = found.cluster
-        for line in ask.found_lines(found):
+        for line in found_lines(found):
             echo_error(line)
         profile, existing = _profile_to_write(cluster, name, settings, force=force)
         base = None
