@@ -342,12 +342,14 @@ def _json(report: StatusReport, *, one_line: bool, why_old: str) -> Iterator[str
 def _pretty(
     found: Sequence[Sequence[str]], lines: Sequence[Line], console: Console, *, as_asked: bool = False
 ) -> None:
-    """The table in colour, as wide as the terminal: the reason beside a job where there is room, else below it.
+    """Print the table in colour, as wide as the terminal: the reason beside a job where there is room, else below it.
 
-    Where even that is too wide, columns are left out, those first that matter least; none of those that were asked for.
+    Where even that is too wide, long names are cut, then columns are left out, those first that matter least; none of those
+    that were asked for.
     """
     from rich.text import Text
 
+    from slurmgpu.jobs.table import COLUMNS
     from slurmgpu.jobs.view import colour_of
 
     rows = [list(row) for row in found]
@@ -355,57 +357,42 @@ def _pretty(
     reasons = [row.pop() if last else "" for row in rows]
     if not rows[0]:  # the reason is all that was asked for
         rows, reasons = [[text] for text in reasons], ["" for _ in reasons]
-    beside = _width(rows) + 2 + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
+
+    def widths() -> list[int]:
+        return [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+
+    beside = sum(widths()) + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
     if not beside and not as_asked:
-        _narrow(rows, console.width)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for name in ("NODES", "NAME"):
+            column = rows[0].index(name)
+            for row in rows:
+                if len(row[column]) > _LONG:
+                    row[column] = row[column][: _LONG - 3] + "..."
+        for _, name in sorted((one.left_out, one.name) for one in COLUMNS if one.left_out is not None):
+            if sum(widths()) - 2 > console.width and name in rows[0]:
+                column = rows[0].index(name)
+                for row in rows:
+                    del row[column]
+    wide = widths()
     state = rows[0].index("STATE") if "STATE" in rows[0] else None
-    indent = sum(widths) + 2 * len(widths) if beside else 2
+    indent = sum(wide) if beside else 2
     for number, (row, reason) in enumerate(zip(rows, reasons, strict=True)):
-        text = Text("  ").join(Text(cell.ljust(width)) for cell, width in zip(row, widths, strict=True))
+        text = Text("".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True))[:-2])
         if number == 0:
             text.stylize("bold")
             reason = reason if beside else ""
         elif state is not None:
-            start = sum(widths[:state]) + 2 * state
-            colour = colour_of(lines[number - 1].job.state)
-            text.stylize(colour, start, start + len(row[state]))
-        folded = _folded("" if reason == "-" and not beside else reason, console.width - indent)
+            start = sum(wide[:state])
+            text.stylize(colour_of(lines[number - 1].job.state), start, start + len(row[state]))
+        reason = "" if reason == "-" and not beside else reason
+        room = max(console.width - indent, 20)
+        folded = textwrap.wrap(reason, room, break_long_words=False, break_on_hyphens=False)
         if beside and folded:
             text.append(f"  {folded.pop(0)}")
         text.rstrip()
         console.print(text, soft_wrap=True)
         for part in folded:
             console.print(Text(" " * indent + part), soft_wrap=True)
-
-
-def _width(rows: list[list[str]]) -> int:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _folded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
-
-
-def _narrow(rows: list[list[str]], width: int) -> None:
-    """Shorten long names, then leave columns out, until the rows fit."""
-    from slurmgpu.jobs.table import COLUMNS
-
-    for name in ("NODES", "NAME"):
-        column = rows[0].index(name)
-        for row in rows:
-            if len(row[column]) > _LONG:
-                row[column] = row[column][: _LONG - 3] + "..."
-
-    left_out = sorted((one.left_out, one.name) for one in COLUMNS if one.left_out is not None)
-    for _, name in left_out:
-        if _width(rows) <= width:
-            return
-        if name in rows[0]:
-            column = rows[0].index(name)
-            for row in rows:
-                del row[column]
 
 
 def _paused(seconds: float) -> bool:

@@ -13,7 +13,6 @@ import click
 from slurmgpu.amounts import count
 from slurmgpu.models.cluster import Cluster, Discovered, Limits, NodeGroup, Partition
 from slurmgpu.models.site import Source
-from slurmgpu.slurm import expand
 
 _WIDTH = 80
 _MOST_NAMED = 8
@@ -254,6 +253,8 @@ def _fitting(names: Sequence[str], width: int) -> str:
 
 def found_lines(found: Discovered) -> Iterator[str]:
     """Yield the cluster in a few lines."""
+    from slurmgpu.slurm import expand  # lists of profiles need no Slurm
+
     cluster = found.cluster
     groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
     nodes = len({name for group in groups for name in expand(group.names or "")})
