@@ -64,7 +64,7 @@ _CUT_SHORT = "it was cut short: what is missing was not measured"
 
 
 def check_job_options(kind: str, *, python: str | None, submit: bool, **for_jobs: Any) -> None:
-    """InvalidInput for options that would have no effect; ``for_jobs`` are those that are for jobs alone."""
+    """Raise InvalidInput for options that would have no effect; ``for_jobs`` are those that are for jobs alone."""
     for name, value in for_jobs.items() if not submit else ():
         if value:
             option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
@@ -269,7 +269,7 @@ def _show_jobs(folder: Path, *, wait: bool, as_json: bool, file: Path | None) ->
 
 
 def _check_same(file: Path, run_dir: Path) -> None:
-    """InvalidInput where the job file trains something else than the job measured."""
+    """Raise InvalidInput where the job file trains something else than the job measured."""
     measured = asked_in(run_dir).get("train")
     task = measured.get("task") if isinstance(measured, dict) else None
     train = load_job(file, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.train

@@ -229,5 +229,5 @@ def _text(script: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of the script, in a message, on one line and fit for any terminal."""
+    """Return text of the script for a message, on one line and fit for any terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

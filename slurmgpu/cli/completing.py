@@ -1,4 +1,4 @@
-"""What the tab key offers for values: from the cluster's profile without asking Slurm, jobs from a short squeue."""
+"""Completion of values by the tab key: from the cluster's profile without asking Slurm, jobs from a short squeue."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def command(
 
 
 def _check_places(settings: LoadedSettings, job: Path) -> None:
-    """InvalidInput when something could not be written at the end: said before anything is asked."""
+    """Raise InvalidInput when something could not be written at the end: said before anything is asked."""
     from slurmgpu.clusters.discover import can_be_made
 
     user = settings.folders["user"]
@@ -260,7 +260,7 @@ def _settings_to_write(
     *,
     force: bool,
 ) -> dict[Key, str | list[str]]:
-    """Of the wanted values those that may be written: what is there is kept, unless the person says otherwise.
+    """Return those of the wanted values that may be written: what is there is kept, unless the person says otherwise.
 
     ``named``: the keys that an option named, which cannot be left out in silence.
     """

@@ -1,4 +1,4 @@
-"""What `slurmgpu init` asks on the terminal: account, partition, PyTorch, folders."""
+"""The questions of `slurmgpu init` on the terminal: account, partition, PyTorch, folders."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def choose_runs(given: str | None, user: str, questions: Questions) -> str | Non
 
 
 def check_runs(text: str) -> None:
-    """InvalidInput when no run directory could be made there."""
+    """Raise InvalidInput when no run directory could be made there."""
     folder = expand_here(text, os.environ, "runs")
     if not folder.is_absolute():
         raise InvalidInput(f"runs: {text!r} is not a whole path", hint="begin it with / or $SCRATCH or ~")

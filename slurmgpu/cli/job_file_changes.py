@@ -88,7 +88,7 @@ def write_request(report: JobReport, path: Path, then: Job, plan: Plan, *, besid
     run_dir = Path(report.run.run_dir)
 
     def check() -> None:
-        """InvalidInput where the file is not what the run was made of: it may have been changed since, or options won."""
+        """Raise InvalidInput where the file is not what the run was made of: it may have been changed since, or options won."""
         now = _job_in(path)
         for name in _SAME:
             if getattr(now, name) != getattr(then, name):
@@ -150,7 +150,7 @@ def _write_values(path: Path, values: Values, check: Callable[[], None], *, besi
 
 
 def check_own(path: Path) -> None:
-    """InvalidInput for a job file that is not this user's to change."""
+    """Raise InvalidInput for a job file that is not this user's to change."""
     if path.exists() and path.stat().st_uid != os.getuid():
         raise InvalidInput(f"--apply: {path} is somebody else's", hint="copy it, and name the copy")
     if path.is_relative_to(data_folder("jobs")):

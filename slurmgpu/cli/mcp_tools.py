@@ -49,7 +49,7 @@ _SUFFIXES = {".yaml", ".yml"}
 
 
 class Notes(list[str]):
-    """What a command says besides its result."""
+    """Remarks beside a result."""
 
     def say(self, text: str) -> None:
         """Add a remark, as the command line prints it."""
@@ -292,7 +292,7 @@ def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int, 
 
 
 def _check_nothing_to_make(prepared: Prepared, say: Say) -> None:
-    """PlanError where an image is to be pulled, or an environment packed: that takes long, and fills the user's disk."""
+    """Raise PlanError where an image is to be pulled, or an environment packed: that takes long, and fills the user's disk."""
     making = prepared.image_to_make(say) or prepared.environment_to_pack()
     if making is not None:
         raise PlanError(

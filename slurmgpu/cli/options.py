@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., object])
 Decorator = Callable[[Callable[..., object]], Callable[..., object]]
-"""What ``click.option(...)`` returns, as far as it matters here."""
+"""The type of ``click.option(...)``, as far as it matters here."""
 
 # An answer that another process has asked for is as good as one's own for so many seconds.
 _YOUNG = 5.0
@@ -194,7 +194,7 @@ def named_or_newest(slurm: Slurm, jobs: tuple[str, ...], say: Say = note) -> tup
 
 
 def check_whose(run_dir: Path, word: str) -> None:
-    """Say so where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
+    """Tell the person where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
     from slurmgpu.jobs.select import names_folder
     from slurmgpu.runs.requests import foreign_file_of
 

@@ -131,7 +131,7 @@ def command(
 
 
 def _check_place() -> None:
-    """PlanError inside a job: what is asked for would be another one, beside the GPUs that are here."""
+    """Raise PlanError inside a job: what is asked for would be another one, beside the GPUs that are here."""
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None:
         return

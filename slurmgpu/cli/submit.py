@@ -89,7 +89,7 @@ def command(
 
 
 def check_dependency(slurm: Slurm, dependency: Dependency | None) -> None:
-    """PlanError for a dependency on a job that Slurm does not know, or whose end has decided that this one never starts.
+    """Raise PlanError for a dependency on a job that Slurm does not know, or whose end has decided that this one never starts.
 
     sbatch takes both, and depending on its release, and on how long ago the job ended, starts this one at once or never
     (seen on 22.05 and 26.05).

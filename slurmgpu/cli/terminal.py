@@ -1,4 +1,4 @@
-"""What is said to the person: notes beside a result, and the text of logs."""
+"""Output to the person: results as JSON, notes beside them, the text of logs."""
 
 from __future__ import annotations
 

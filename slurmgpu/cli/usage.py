@@ -1,4 +1,4 @@
-"""A command line that cannot be read: what was meant, and the next act."""
+"""Hints for a command line that cannot be read: the likely meaning and the next step."""
 
 from __future__ import annotations
 

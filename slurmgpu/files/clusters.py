@@ -92,7 +92,7 @@ def foreign_profiles(settings: LoadedSettings, folder: Path) -> list[Foreign]:
 
 
 def profiles(settings: LoadedSettings) -> dict[str, Path]:
-    """Profiles by name; of several with one name, the one that counts."""
+    """Return the profiles by name; of several with one name, the one that counts."""
     found: dict[str, Path] = {}
     for folder in profile_folders(settings):
         if folder.is_dir():
@@ -167,7 +167,7 @@ def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tupl
 
 
 def _lay_over(below: Layered, above: Layered) -> None:
-    """Mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away."""
+    """Lay a profile over another: mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away."""
     for field in _WHOLE:
         entries, upper = below.data.get(field), above.data.get(field)
         if isinstance(entries, dict) and isinstance(upper, dict):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
 
 _VARIABLE = r"\$[A-Za-z_{]"
-"""How a path begins that is not against the job file's folder."""
+"""The beginning of a path that is not against the job file's folder."""
 
 
 class LoadedJob(NamedTuple):
@@ -48,7 +48,7 @@ class LoadedJob(NamedTuple):
 
 _PROGRAMS = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}
 _OF_OTHERS = {"PBS": r"#PBS\s", "LSF": r"#BSUB\s", "SGE": r"#\$ -"}
-"""How lines of options begin in scripts for other schedulers."""
+"""The beginnings of option lines in scripts for other schedulers."""
 _TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
 
 
@@ -167,7 +167,7 @@ def load_job(
 
 
 def words_as_spelled(layer: Layered, text: str, in_text: str = "command") -> None:
-    """Numbers in commands are words, spelled as ``text`` spells them."""
+    """Make numbers in commands words, spelled as ``text`` spells them."""
     _as_spelled(layer.data, text, in_text)
     steps = layer.data.get("steps")
     for name, step in steps.items() if isinstance(steps, dict) and in_text == "command" else ():
@@ -215,7 +215,7 @@ def _work_dir(job: Job, home: Path) -> str:
 
 
 def _check_name(folder: Path) -> None:
-    """InvalidInput for a work folder that no script could name, though nobody has named it."""
+    """Raise InvalidInput for a work folder that no script could name, though nobody has named it."""
     name = str(folder)
     try:
         name.encode("utf-8")

@@ -69,7 +69,7 @@ class Layered:
         return None
 
     def place(self, key: Key) -> str:
-        """How a message begins that is about a key: where it was written, and a colon; empty where that is unknown."""
+        """Return the beginning of a message about a key: where it was written, and a colon; empty where that is unknown."""
         origin = self.origin(key)
         return f"{origin}: " if origin else ""
 

@@ -38,7 +38,7 @@ def read_run(directory: Path) -> Run:
 
 
 def _check_whose(directory: Path, run: Run) -> None:
-    """InvalidInput where somebody else's folder has a record of a third one's: what is done to it would be done to that."""
+    """Raise InvalidInput where somebody else's folder has a record of a third one's: what is done to it would be done to that."""
     try:
         holder, meant = directory.stat().st_uid, Path(run.run_dir).stat().st_uid
     except OSError:

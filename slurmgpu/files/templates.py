@@ -25,7 +25,7 @@ class Listed(NamedTuple):
     copied_from: str | None = None
     """The release that it was copied from, where the shipped one has changed since."""
     is_same: bool = False
-    """Whether it is a copy of the shipped one that nobody has changed."""
+    """True if it is a copy of the shipped one that nobody has changed."""
 
 
 def listed_templates(templates: Templates) -> list[Listed]:

@@ -41,7 +41,7 @@ def job_text(
 
 
 def block_text(text: str) -> str:
-    """Text of several lines as a block, where YAML can hold it so; else as it is, to be quoted."""
+    """Return text of several lines as a block, where YAML can hold it so; else as it is, to be quoted."""
     if "\n" not in text or not text.strip("\n"):
         return text
     block = LiteralScalarString(text)

@@ -1,4 +1,4 @@
-"""What assistants may spend: GPU-hours that are reserved before a job is submitted, and given back only if it surely was not.
+"""The budget of assistants: GPU-hours are reserved before a job is submitted, and given back only if it surely was not.
 
 One file for all servers of a user, changed under a lock. A job is counted as GPUs x time limit, whatever it uses in the end. A
 name that the assistant gives each submission (``once``) belongs to one job for ever, so that a call that is repeated submits
@@ -117,7 +117,7 @@ class Entry(Model):
     seconds: Annotated[int, Field(ge=0)]
     """GPU-seconds: GPUs x time limit x the most starts, over all tasks of an array."""
     asked: str
-    """What was asked for, as a hash: the same name for something else is a mistake."""
+    """A hash of the request: the same name for something else is a mistake."""
     name: str
     """The job's."""
     run_dir: str
@@ -132,7 +132,7 @@ class _Book(Model):
 
 
 def hours(seconds: int) -> str:
-    """GPU-seconds as GPU-hours, never less than they are."""
+    """Return GPU-seconds as GPU-hours, never less than they are."""
     return f"{-(-seconds * 100 // 3600) / 100:g}"
 
 

@@ -49,7 +49,7 @@ class Nothing(Fields):
 
 
 class JobFields(Fields):
-    """What describes a job: a job file, and what is said on top of it."""
+    """The description of a job: a job file, and fields that win over it."""
 
     file: Line | None = Field(
         None,

@@ -56,11 +56,11 @@ class OfferedTool(NamedTuple):
     needs: Literal["submit", "cancel"] | None = None
     keeps_end: bool = False
     codes: bool = True
-    """Whether a code other than 0 is a failure."""
+    """True if a code other than 0 is a failure."""
 
 
 class _Door:
-    """What is offered, and how a call is answered."""
+    """The tools on offer, and the answers to calls."""
 
     def __init__(self, known: Mapping[str, OfferedTool], *, read_only: bool) -> None:
         rules = () if read_only else allowed().allow

@@ -1,4 +1,4 @@
-"""What an assistant gets to read: plain, bounded, marked as data and without secrets; and the record of its calls."""
+"""The text for assistants: plain, bounded, marked as data and without secrets; and the record of their calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _plain_lines(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, *, keep_end: bool = False) -> str:
-    """No more than so many characters, whole lines where there are such; what is left out is counted."""
+    """Return no more than so many characters, whole lines where there are such; what is left out is counted."""
     if len(text) <= MOST_CHARACTERS:
         return text
     left = len(text) - MOST_CHARACTERS
@@ -181,7 +181,7 @@ class ToolOutput(NamedTuple):
 
     out: str
     notes: str = ""
-    """What it says besides."""
+    """Remarks beside it."""
     code: int = 0
     only: Callable[[str], str] | None = None
     """The part that an assistant asked for, taken after secrets are hidden: a search before could guess them."""
