@@ -167,7 +167,10 @@ def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tupl
 
 
 def _lay_over(below: Layered, above: Layered) -> None:
-    """Lay a profile over another: mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away."""
+    """Lay a profile over another.
+
+    Mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away.
+    """
     for field in _WHOLE:
         entries, upper = below.data.get(field), above.data.get(field)
         if isinstance(entries, dict) and isinstance(upper, dict):
