@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import read_templates
+from slurmgpu.files.job_text import job_text
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.files.yaml_text import job_text
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan

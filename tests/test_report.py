@@ -20,8 +20,8 @@ from slurmgpu.amounts import percent, short
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.report import command
 from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.editing import with_values
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.files.yaml_text import with_values
 from slurmgpu.jobs.report.advising import HEAD_ROOM, Proposal, advise, memory_text, rounded_up
 from slurmgpu.jobs.report.figures import Figures, Peak, figures_of, together
 from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into

@@ -27,8 +27,8 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
     Rendered again, it asks Slurm for exactly what the script asks for. No line of the script gets lost. `-` reads
     the script from standard input.
     """
+    from slurmgpu.files.job_text import job_text
     from slurmgpu.files.yaml import read_batch_script
-    from slurmgpu.files.yaml_text import job_text
     from slurmgpu.script.importing import import_script
 
     if to is not None and as_json:

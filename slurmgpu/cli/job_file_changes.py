@@ -14,11 +14,11 @@ import click
 from slurmgpu.cli.terminal import echo_error
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.data import data_folder
+from slurmgpu.files.editing import with_values
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Key, Layered
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.yaml import read_file, read_text, validate
-from slurmgpu.files.yaml_text import with_values
 from slurmgpu.jobs.report.advising import memory_text
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.models.job import Job

@@ -11,9 +11,9 @@ from typing import Any
 from slurmgpu.clusters.refreshing import overlay
 from slurmgpu.clusters.writing import flow
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.editing import with_values
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
-from slurmgpu.files.yaml_text import with_values
 from slurmgpu.models.cluster import Cluster, Discovered, Limits, NodeGroup, Partition, Totals
 
 __all__ = ["Disagreement", "Patch", "disagreements", "patch_of", "unseen"]

@@ -135,7 +135,7 @@ def _write(mended: str) -> str:
 
 def mended_lines(values: Mapping[tuple[str, ...], object]) -> str:
     """Return values under their right keys, as the lines of a file."""
-    from slurmgpu.files.yaml_text import job_text
+    from slurmgpu.files.job_text import job_text
 
     root: dict[str, Any] = {}
     for key, value in values.items():

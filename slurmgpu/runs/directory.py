@@ -18,9 +18,9 @@ from typing import Any
 
 from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.job_text import job_text
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.trust import open_regular
-from slurmgpu.files.yaml_text import job_text
 from slurmgpu.local.site import python_with_torch
 from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.models.job import Job

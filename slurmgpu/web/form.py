@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.job_text import job_text
 from slurmgpu.files.layered import Layered, dotted
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.files.yaml_text import job_text
 from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
