@@ -86,7 +86,7 @@ def submit(
     require_submitit()
     cwd = Path.cwd()
     loaded = load_job(None, _layer(function, dict(settings)), cwd=cwd, environ=os.environ)
-    prepared = prepare_job(loaded, None if cluster is None else os.fspath(cluster), _read(function))
+    prepared = prepare_job(loaded, None if cluster is None else os.fspath(cluster), _script_of(function))
     said: list[str] = []
     making = prepared.image_to_make(said.append)
     if making is not None:
@@ -112,9 +112,17 @@ def _layer(function: Callable[..., object], settings: dict[str, object]) -> Laye
     from slurmgpu.files.layered import Layered, Origin
     from slurmgpu.runs.by_submitit import is_checkpointable
 
-    name, dotted = _names(function)
+    inner = _innermost(function)
+    if not callable(inner):
+        raise InvalidInput(
+            f"{inner!r} is not a function", hint="submit(train, *its arguments), not submit(train(...))"
+        )
+    named: Any = inner if hasattr(inner, "__qualname__") else type(inner)
+    name = named.__name__.strip("<>")
+    # What can save its state may start again; of anything else nobody knows, and the settings decide.
+    restart = {"on": ["preemption", "node_failure"]} if is_checkpointable(function) else None
     layer = Layered({}, {})
-    given = {"name": name, "restart": _restart(is_checkpointable(function))} | settings
+    given: dict[str, object] = {"name": name, "restart": restart} | settings
     for key, value in given.items():
         if key not in _SETTINGS:
             raise InvalidInput(
@@ -122,20 +130,14 @@ def _layer(function: Callable[..., object], settings: dict[str, object]) -> Laye
                 hint=f"what {name} itself is to get goes into kwargs: kwargs={{{key!r}: {value!r}}}",
             )
         if value is not None:
-            place = (
-                ("resources", key)
-                if key in _RESOURCES
-                else ("launch", key)
-                if key == "srun_options"
-                else (key,)
-            )
-            layer.put(place, _plain(key, value), Origin(f"keyword {key}"))
+            above = ("resources",) if key in _RESOURCES else ("launch",) if key == "srun_options" else ()
+            layer.put((*above, key), _plain(key, value), Origin(f"keyword {key}"))
     layer.put(("launch", "launcher"), "srun", Origin("slurmgpu.submit"))
-    layer.put(("command",), [dotted], Origin("slurmgpu.submit"))
+    layer.put(("command",), [f"{named.__module__}.{named.__qualname__}"], Origin("slurmgpu.submit"))
     return layer
 
 
-def _read(function: Callable[..., object]) -> ScriptFacts | None:
+def _script_of(function: Callable[..., object]) -> ScriptFacts | None:
     """Return the file that the function is written in, and what that imports from beside it; None where there is none."""
     import inspect
 
@@ -149,23 +151,8 @@ def _read(function: Callable[..., object]) -> ScriptFacts | None:
     return None if file is None else read_python([Path(file).name], Path(file).absolute().parent)
 
 
-def _restart(checkpointable: bool) -> dict[str, object] | None:
-    """Return when to start again: what can save its state may; of anything else nobody knows, and the settings decide."""
-    return {"on": ["preemption", "node_failure"]} if checkpointable else None
-
-
-def _names(function: Callable[..., object]) -> tuple[str, str]:
-    """Return a function's own name and its dotted one, through functools.partial and for callable objects."""
-    function = _innermost(function)
-    if not callable(function):
-        raise InvalidInput(
-            f"{function!r} is not a function", hint="submit(train, *its arguments), not submit(train(...))"
-        )
-    named: Any = function if hasattr(function, "__qualname__") else type(function)
-    return named.__name__.strip("<>"), f"{named.__module__}.{named.__qualname__}"
-
-
 def _innermost(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what functools.partial wraps."""
     while isinstance(function, functools.partial):
         function = function.func
     return function

@@ -290,7 +290,7 @@ def test_a_file_is_judged_readable_by_reading_it(tmp_path: Path, monkeypatch: py
 
 
 def test_reasons_of_a_plan_fold_beside_their_options_on_a_terminal() -> None:
-    from slurmgpu.cli.submitting import _row_text
+    from slurmgpu.cli.plan_text import _row_text
 
     assert _row_text("--mem=1G", "one two three four five six", 10, 40) == (
         "  --mem=1G    one two three four five\n              six"

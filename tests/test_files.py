@@ -13,7 +13,7 @@ from slurmgpu.files.clusters import choose_cluster, profiles
 from slurmgpu.files.data import TemplateSource, read_templates
 from slurmgpu.files.jobs import find_job_file, load_job, read_user_script
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.files.settings import load_settings, write_user_setting
+from slurmgpu.files.settings import load_settings, write_user_settings
 from slurmgpu.files.yaml import read_file, read_yaml, validate
 from slurmgpu.models.job import Job
 
@@ -156,7 +156,7 @@ def test_choosing_a_cluster_keeps_the_comments_of_the_settings(tmp_path: Path) -
     environ = settings_files(tmp_path)
     path = tmp_path / "xdg/slurmgpu/config.yaml"
     path.write_text("# mine\nruns: /scratch/me # big\n")
-    assert write_user_setting(load_settings(tmp_path, environ), "cluster", "uva-afton") == path
+    assert write_user_settings(load_settings(tmp_path, environ), {("cluster",): "uva-afton"}) == path
     assert path.read_text() == "# mine\nruns: /scratch/me # big\ncluster: uva-afton\n"
 
 

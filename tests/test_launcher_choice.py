@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.cli.submitting import plan_text
+from slurmgpu.cli.plan_text import plan_text
 from slurmgpu.files.data import read_templates
 from slurmgpu.launchers import python_files, world_size
 from slurmgpu.lines.command import python_command

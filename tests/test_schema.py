@@ -122,7 +122,7 @@ def test_no_source_is_read_before_a_schema_is_asked_for() -> None:
         "import inspect\n"
         "def refuse(*_, **__): raise SystemExit('a source was read')\n"
         "inspect.getsource = inspect.getsourcelines = inspect.findsource = refuse\n"
-        "import slurmgpu.files.schema as schema, slurmgpu.cli.preparing\n"
+        "import slurmgpu.files.schema as schema, slurmgpu.runs.requests\n"
         "from slurmgpu.files.settings import Settings\n"
         "from slurmgpu.models.cluster import Cluster\n"
         "from slurmgpu.models.job import Job\n"

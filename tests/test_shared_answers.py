@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.cli import shared_answers
+from slurmgpu.cli import options
 from slurmgpu.cli.group import cli
 from slurmgpu.slurm import Slurm, even, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
@@ -64,7 +64,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
         def process(*_: object) -> Slurm:
             return Slurm(run=counted, env={"SLURM_CONF": "/nowhere"}, shelf=shelf_here())  # type: ignore[arg-type]
 
-        monkeypatch.setattr(shared_answers, "shared", process)
+        monkeypatch.setattr(options, "shared", process)
         return words, all_asked
 
     return prepare
@@ -107,7 +107,7 @@ def test_an_answer_of_another_process_says_how_old_it_is(
     words, calls = asked(name)
     assert "ago)" not in look(words)
     alone = len(calls)
-    monkeypatch.setattr(shared_answers, "shared", _patient(shared_answers.shared))
+    monkeypatch.setattr(options, "shared", _patient(options.shared))
     clock.pass_(40)
     assert "(40 s ago)" in look(words).splitlines()[0]
     assert json.loads(look([*words, "--json"]))["age_seconds"] == 40

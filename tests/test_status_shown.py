@@ -263,7 +263,7 @@ def test_an_answer_of_another_process_says_its_age(tmp_path: Path, monkeypatch: 
 
 
 def test_a_site_may_raise_the_floor_and_a_user_may_not_go_below(tmp_path: Path) -> None:
-    from slurmgpu.cli.shared_answers import shared
+    from slurmgpu.cli.options import shared
 
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "config.yaml").write_text("policy: {poll_floor: 60}\n")

@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.running_here import LocalRun
 from slurmgpu.cli.train import _option, command, layer_of, train_options
 from slurmgpu.cli.usage import usage_hint
 from slurmgpu.errors import SlurmGpuError
@@ -79,11 +78,11 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     monkeypatch.setenv("SLURMGPU_SITE", str(folder / "site"))
     monkeypatch.delenv("SLURMGPU_CLUSTER", raising=False)
 
-    def remember(prepared: Prepared, here: LocalRun) -> int:
-        asked.update(prepared=prepared, train=prepared.plan.train, **vars(here))
+    def remember(prepared: Prepared, _: object, **here: object) -> int:
+        asked.update(prepared=prepared, train=prepared.plan.train, **here)
         return 0
 
-    monkeypatch.setattr("slurmgpu.cli.running_here.run_prepared", remember)
+    monkeypatch.setattr("slurmgpu.runs.here.run_prepared", remember)
 
     def call(*words: str) -> dict[str, Any]:
         done = CliRunner().invoke(cli, ["train", *words, "--here"])

@@ -202,10 +202,10 @@ def bench_task(
     """
     from slurmgpu.cli.bench_jobs import check_job_options, submit_bench
     from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-    from slurmgpu.cli.running_here import plan_training_here, training_as_options
     from slurmgpu.files.layered import Layered
     from slurmgpu.runs.bench.memory import key_of_training, remember_verdict
     from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
+    from slurmgpu.runs.here import plan_training_here, training_as_options
     from slurmgpu.runs.preflight import check_task
 
     check_job_options("task", python=python, submit=submit, wait=wait, **places)
@@ -333,9 +333,9 @@ def _bench_here(
 ) -> tuple[Path, Results]:
     """Measure, and show it; the folder, and what was found. What was cut short ends the command."""
     from slurmgpu.cli.bench_jobs import print_results
-    from slurmgpu.cli.running_here import LOGIN_NICE, on_login_node
     from slurmgpu.runs.bench.here import measure_here, new_bench_folder
     from slurmgpu.runs.directory import chosen_python
+    from slurmgpu.runs.here import LOGIN_NICE, on_login_node
 
     kind = str(asked["kind"])
     nice = LOGIN_NICE if on_login_node(here) else 0

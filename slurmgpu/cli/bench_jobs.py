@@ -13,10 +13,7 @@ import click
 
 from slurmgpu.amounts import count
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
-from slurmgpu.cli.job_options import parameter
-from slurmgpu.cli.preparing import load, prepare
-from slurmgpu.cli.shared_answers import shared
-from slurmgpu.cli.submitting import submit, with_image
+from slurmgpu.cli.options import shared
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
@@ -29,7 +26,6 @@ from slurmgpu.jobs.view import reason
 from slurmgpu.jobs.wait import Onlooker, wait_for
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
-from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import printable
 from slurmgpu.runs.bench.here import new_bench_folder
@@ -58,17 +54,17 @@ from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
 from slurmgpu.runs.derived_jobs import COMMAND, as_bench, with_training_code
 from slurmgpu.runs.nodes import expand_nodes, nodes_that_take_jobs
 from slurmgpu.runs.prepare import Prepared, prepare_job
+from slurmgpu.runs.requests import load_given, prepare, submit, with_image
 from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
 _MOST_JOBS = 256
-_PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
 _OPTIONS = {"nodelists": "--nodelist", "sets": "--set"}
 _CUT_SHORT = "it was cut short: what is missing was not measured"
 
 
 def check_job_options(kind: str, *, python: str | None, submit: bool, **for_jobs: Any) -> None:
-    """InvalidInput for options that would have no effect; ``for_jobs`` are those that are for jobs alone."""
+    """Raise InvalidInput for options that would have no effect; ``for_jobs`` are those that are for jobs alone."""
     for name, value in for_jobs.items() if not submit else ():
         if value:
             option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
@@ -104,7 +100,7 @@ def check_job_options(kind: str, *, python: str | None, submit: bool, **for_jobs
 
 def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
     """Return the options of a job that is there for the measuring alone."""
-    return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
+    return {"command": COMMAND, "name": kind, "set": tuple(sets), "cluster": cluster}
 
 
 def submit_bench(
@@ -132,7 +128,7 @@ def submit_bench(
     for words, one, measured in prepared:
         on = words or one.plan.partition or "the cluster"
         try:
-            run = submit(one, slurm, probe=True, files={ASKED: json.dumps(measured).encode()})
+            run = submit(one, slurm, note, probe=True, files={ASKED: json.dumps(measured).encode()})
         except SlurmGpuError as error:
             if isinstance(error, SlurmRefused) and len(prepared) > 1:
                 note(f"{on}: {error.message}")
@@ -179,11 +175,9 @@ def _places(
     found = []
     for many, number, host in product(gpus or (None,), nodes or (None,), hosts or (None,)):
         asked = {"partition": partition, "account": account, "time": time, "gpus": many, "nodes": number}
-        own: dict[str, Any] = {
-            _PARAMETERS[f"resources.{key}"]: value for key, value in asked.items() if value is not None
-        }
+        own: dict[str, Any] = {f"resources.{key}": value for key, value in asked.items() if value is not None}
         if host is not None:
-            own["job__sbatch"] = (*(given.get("job__sbatch") or ()), f"nodelist={host}")
+            own["sbatch"] = (*(given.get("sbatch") or ()), f"nodelist={host}")
         words = (many, None if number is None else count(number, "node"), host)
         found.append((", ".join(filter(None, words)), {**given, **own}))
     if len(found) > _MOST_JOBS:
@@ -198,17 +192,19 @@ def _prepare_place(
     given: dict[str, Any], asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
 ) -> tuple[Prepared, Mapping[str, object]]:
     described: list[Job] = []
-    loaded = load(given)
+    loaded = load_given(given, note)[0]
     # As the training itself would be planned: it says how many processes a node has.
     trains = loaded.job.train is not None
-    tasks = prepare_job(loaded, given.get("job__cluster"), None).plan.tasks_per_node if trains else None
+    tasks = prepare_job(loaded, given.get("cluster"), None).plan.tasks_per_node if trains else None
 
     def change(job: Job, _: Cluster) -> Job:
         described.append(job)
         return as_bench(job, tasks=tasks, timed=timed)
 
-    prepared = prepare(given, starts="submit", change=change)
-    prepared, _ = with_image(prepared._replace(plan=with_training_code(prepared.plan)), pull=True, now=True)
+    prepared = prepare(given, note, starts="submit", change=change)
+    prepared, _ = with_image(
+        prepared._replace(plan=with_training_code(prepared.plan)), note, pull=True, now=True
+    )
     with as_interrupts():
         prepared.pack(note)
     measured = {
@@ -263,7 +259,7 @@ def show_bench(folder: Path, *, wait: bool, apply_to: str | None, as_json: bool)
 
 
 def _check_same(file: Path, run_dir: Path) -> None:
-    """InvalidInput where the job file trains something else than the job measured."""
+    """Raise InvalidInput where the job file trains something else than the job measured."""
     measured = asked_in(run_dir).get("train")
     task = measured.get("task") if isinstance(measured, dict) else None
     train = load_job(file, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.train

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.cli.completing import live_jobs
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
 from slurmgpu.printable import printable
-
-if TYPE_CHECKING:
-    from slurmgpu.jobs.cancel import Cancellation
 
 
 @click.command("cancel")
@@ -27,37 +23,28 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
     JOB is a job id (112; 112_3 for one task of an array), the name of jobs of mine, or a run directory.
     """
     from slurmgpu.jobs.cancel import cancel
-    from slurmgpu.jobs.select import current_user, select
-
-    slurm = own_slurm(ctx)
-    results = cancel(slurm, select(jobs), user=current_user(), signal=signal)
-    problems: dict[str, list[str]] = {"failed": [], "unknown": []}
-    for result in results:
-        kind = {"missing": "failed", "refused": "failed", "unknown": "unknown"}.get(result.outcome)
-        if kind is None:
-            click.echo(printable(result.message))
-            _say_how_to_go_on(result)
-        else:
-            problems[kind].append(printable(result.message))
-    error: type[SlurmGpuError] = SlurmRefused if problems["failed"] else OutcomeUnknown
-    messages = problems["failed"] + problems["unknown"]
-    if messages:
-        raise error("\n".join(messages), hint="See which jobs there are with: slurmgpu status")
-
-
-def _say_how_to_go_on(result: Cancellation) -> None:
-    """Name the command that starts the job again, where there is something to go on from."""
-    from slurmgpu.jobs.select import run_of
+    from slurmgpu.jobs.select import current_user, run_of, select
     from slurmgpu.runs.checkpoints import newest_of_tasks
 
-    run = next((run for job in result.jobs if (run := run_of(job)) is not None), None)
-    newest = newest_of_tasks(Path(run.run_dir)) if run is not None else {}
-    if run is None or not newest:
-        return
-    again = f"`slurmgpu resume {run.job_id}`"
-    if list(newest) == [""]:
-        # While its last processes run, it may save once more.
-        later = " or later" if result.outcome == "ending" else ""
-        note(f"{again} continues from step {newest[''].step}{later}")
-    else:
-        note(f"{again} starts the tasks that are not done")
+    failed, unknown = [], []
+    for result in cancel(own_slurm(ctx), select(jobs), user=current_user(), signal=signal):
+        message = printable(result.message)
+        if result.outcome in ("missing", "refused"):
+            failed.append(message)
+            continue
+        if result.outcome == "unknown":
+            unknown.append(message)
+            continue
+        click.echo(message)
+        # The command that starts the job again, where there is something to go on from.
+        run = next((run for job in result.jobs if (run := run_of(job)) is not None), None)
+        newest = newest_of_tasks(Path(run.run_dir)) if run is not None else {}
+        if run is not None and list(newest) == [""]:
+            # While its last processes run, it may save once more.
+            later = " or later" if result.outcome == "ending" else ""
+            note(f"`slurmgpu resume {run.job_id}` continues from step {newest[''].step}{later}")
+        elif run is not None and newest:
+            note(f"`slurmgpu resume {run.job_id}` starts the tasks that are not done")
+    if failed or unknown:
+        error: type[SlurmGpuError] = SlurmRefused if failed else OutcomeUnknown
+        raise error("\n".join(failed + unknown), hint="See which jobs there are with: slurmgpu status")

@@ -15,7 +15,7 @@ import click
 
 from slurmgpu.amounts import bytes_text
 from slurmgpu.cli.completing import runs
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput
 from slurmgpu.printable import printable

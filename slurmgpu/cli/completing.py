@@ -1,7 +1,8 @@
-"""What the tab key offers for values: from the cluster's profile without asking Slurm, jobs from a short squeue."""
+"""Completion of values by the tab key: from the cluster's profile without asking Slurm, jobs from a short squeue."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,17 +49,17 @@ def _settings() -> LoadedSettings:
 
 def _cluster(ctx: click.Context) -> Cluster:
     """Return the profile that the command line so far, the environment or the settings choose."""
-    import os
-
     from slurmgpu.files.clusters import choose_cluster
 
     return choose_cluster(ctx.params.get("job__cluster"), _settings(), os.environ)[0]
 
 
+@_offering
 def _partitions(ctx: click.Context) -> Iterable[str]:
     return _cluster(ctx).partitions
 
 
+@_offering
 def _accounts(ctx: click.Context) -> Iterable[str]:
     cluster = _cluster(ctx)
     resources = _settings().job.data.get("resources")
@@ -67,28 +68,32 @@ def _accounts(ctx: click.Context) -> Iterable[str]:
     return [name for name in named if name]
 
 
+@_offering
 def _qos(ctx: click.Context) -> Iterable[str]:
     return _cluster(ctx).qos
 
 
+@_offering
 def _gpu_types(ctx: click.Context) -> Iterable[str]:
     cluster = _cluster(ctx)
-    groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
     yield from cluster.gpu_types
-    for group in groups:
+    for group in (group for partition in cluster.partitions.values() for group in partition.nodes):
         yield from group.gpus if isinstance(group.gpus, dict) else [group.gpu_type] if group.gpu_type else []
 
 
+@_offering
 def _features(ctx: click.Context) -> Iterable[str]:
     groups = [group for partition in _cluster(ctx).partitions.values() for group in partition.nodes]
     return sorted({feature for group in groups for feature in group.features})
 
 
+@_offering
 def _environments(ctx: click.Context) -> Iterable[tuple[str, str]]:
     both = {**_cluster(ctx).environments, **_settings().settings.environments}
     return [(name, one.description or "") for name, one in both.items()]
 
 
+@_offering
 def _launchers(_: click.Context) -> Iterable[str]:
     from slurmgpu.models.base import LAUNCHERS
 
@@ -96,30 +101,41 @@ def _launchers(_: click.Context) -> Iterable[str]:
     return ["auto", *LAUNCHERS.names()]
 
 
-def _clusters(_: click.Context) -> Iterable[str]:
+@_offering
+def clusters(_: click.Context) -> Iterable[str]:
     from slurmgpu.files.clusters import profiles
     from slurmgpu.models.cluster import GENERIC
 
     return sorted([*profiles(_settings()), GENERIC.name])
 
 
-def _examples(_: click.Context) -> Iterable[tuple[str, str]]:
+@_offering
+def examples(_: click.Context) -> Iterable[tuple[str, str]]:
     from slurmgpu.files.data import examples
 
     return [(one.name, one.about) for one in examples()]
 
 
-def _templates(_: click.Context) -> Iterable[tuple[str, str]]:
+@_offering
+def templates(_: click.Context) -> Iterable[tuple[str, str]]:
     from slurmgpu.files.data import read_templates
     from slurmgpu.files.templates import listed_templates
 
     return [(one.name.removesuffix(".sh.j2"), one.about) for one in listed_templates(read_templates())]
 
 
+@_offering
+def runs(_: click.Context) -> Iterable[str]:
+    from slurmgpu.files.settings import runs_folder
+    from slurmgpu.jobs.runs import run_directories
+
+    folder = runs_folder(_settings().settings.runs, Path.cwd(), os.environ)
+    return [path.name for path in run_directories(folder)]
+
+
 def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
     """Return the ids and names of the user's jobs that squeue knows."""
-    from slurmgpu.jobs.select import current_user
-    from slurmgpu.slurm import Slurm, shelf_here
+    from slurmgpu.slurm import Slurm, current_user, shelf_here
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(shelf=shelf_here())
     jobs, _ = slurm.queue(current_user(), timeout=_SQUEUE_TIMEOUT)
@@ -135,30 +151,16 @@ def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
             yield job.name, job.job_id
 
 
-def _runs(_: click.Context) -> Iterable[str]:
-    import os
-
-    from slurmgpu.files.settings import runs_folder
-    from slurmgpu.jobs.runs import run_directories
-
-    folder = runs_folder(_settings().settings.runs, Path.cwd(), os.environ)
-    return [path.name for path in run_directories(folder)]
-
-
-clusters = _offering(_clusters)
-examples = _offering(_examples)
 jobs = _offering(lambda ctx: _queued(ctx, live=False))
 live_jobs = _offering(lambda ctx: _queued(ctx, live=True))
-runs = _offering(_runs)
-templates = _offering(_templates)
 
-BY_FIELD: dict[str, object] = {
-    "resources.partition": _offering(_partitions),
-    "resources.account": _offering(_accounts),
-    "resources.qos": _offering(_qos),
-    "resources.gpu_type": _offering(_gpu_types),
-    "resources.constraint": _offering(_features),
-    "environment": _offering(_environments),
-    "launch.launcher": _offering(_launchers),
+BY_FIELD: dict[str, Completer] = {
+    "resources.partition": _partitions,
+    "resources.account": _accounts,
+    "resources.qos": _qos,
+    "resources.gpu_type": _gpu_types,
+    "resources.constraint": _features,
+    "environment": _environments,
+    "launch.launcher": _launchers,
 }
 """The completers of the options that stand for fields of a job."""

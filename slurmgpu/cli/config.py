@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from slurmgpu.cli.terminal import echo_json
 
 
 @click.group()
@@ -38,7 +39,7 @@ def show(as_json: bool) -> None:
     others += [{"path": str(one.path), "why": one.why, "used": False} for one in settings.unused]
     if as_json:
         data = {"schema": "slurmgpu.config/1", "values": rows, "layers": layers, "of_others": others}
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        echo_json(data)
         return
     width = max((len(f"{row['key']}: {row['value']}") for row in rows), default=0)
     for row in rows:

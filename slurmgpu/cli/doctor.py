@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.doctor.lines import Level, Line, counts
 from slurmgpu.printable import printable
 
@@ -39,14 +38,14 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
-    from slurmgpu.cli.preparing import load
+    from slurmgpu.runs.requests import load_given
 
-    loaded, cluster_name = load(given), given.get("job__cluster")
+    loaded, cluster_name = load_given(given, note)[0], given.get("cluster")
     if on_gpu:
         from slurmgpu.doctor.on_nodes import probe_nodes
 
         probed = probe_nodes(
-            loaded, cluster_name, force=bool(given.get("job__force")), within=within * 60.0, say=note
+            loaded, cluster_name, force=bool(given.get("force")), within=within * 60.0, say=note
         )
         _print_lines(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
         return
@@ -74,11 +73,17 @@ def _print_lines(lines: Sequence[Line], more: dict[str, object], as_json: bool) 
             "lines": [line._asdict() for line in lines],
             **more,
         }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        echo_json(document)
     else:
         for text in _text(lines):
             click.echo(text)
-        click.echo(_summary(number))
+        words = {"warning": "warnings", "failure": "failures"}
+        said = [
+            f"{number[level]} {words.get(level, level) if number[level] != 1 else level}"
+            for level in ("failure", "warning", "unknown", "ok")
+            if number[level] or level == "ok"
+        ]
+        click.echo(f"\n{', '.join(said)}")
     if number["failure"]:
         click.get_current_context().exit(1)
 
@@ -92,25 +97,14 @@ def _text(lines: Sequence[Line]) -> Iterator[str]:
         for line in group:
             mark, colour = _MARKS[line.level]
             head = f"  {click.style(f'{mark:<7}', fg=colour)}  {line.check:<{width}}  "
-            texts = [*_wrapped(line.found, columns - width - 13)]
-            texts += _wrapped(line.act, columns - width - 13, arrow="-> ")
+            texts = []
+            for text, arrow in ((line.found, ""), (line.act, "-> ")):
+                hang = " " * len(arrow)
+                texts += textwrap.wrap(
+                    printable(text),
+                    columns - width - 13,
+                    initial_indent=arrow,
+                    subsequent_indent=hang,
+                    break_on_hyphens=False,
+                )
             yield head + f"\n{'':{width + 13}}".join(texts)
-
-
-def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        room,
-        initial_indent=arrow,
-        subsequent_indent=" " * len(arrow),
-        break_on_hyphens=False,
-    )
-
-
-def _summary(number: dict[Level, int]) -> str:
-    said = [
-        f"{number[level]} {level}{'s' if number[level] != 1 and level in ('warning', 'failure') else ''}"
-        for level in ("failure", "warning", "unknown", "ok")
-        if number[level] or level == "ok"
-    ]
-    return f"\n{', '.join(said)}"

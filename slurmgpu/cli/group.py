@@ -16,8 +16,6 @@ import click
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.version import __version__
 
-__all__ = ["COMMANDS", "SECTIONS", "cli", "run"]
-
 SECTIONS = {
     "Start": {
         "init": "Learn the cluster; write profile, settings and a first job.",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput
 
 
@@ -39,7 +38,7 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
         note(line)
     if as_json:
         document = {"schema": "slurmgpu.import/1", "job": imported.data, "notes": imported.notes}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        echo_json(document)
         return
     text = job_text(imported.data, head=imported.head, before=imported.before, beside=imported.beside)
     if to is None:

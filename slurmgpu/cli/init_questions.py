@@ -1,17 +1,17 @@
-"""What `slurmgpu init` asks on the terminal: account, partition, PyTorch, folders."""
+"""The questions of `slurmgpu init` on the terminal: account, partition, PyTorch, folders."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from slurmgpu.amounts import count
+from slurmgpu.cli.terminal import echo_error
 from slurmgpu.clusters.discover import can_be_made, places_for_runs
 from slurmgpu.clusters.pytorch import (
     Candidate,
@@ -21,98 +21,13 @@ from slurmgpu.clusters.pytorch import (
     chosen_by_name,
     try_environment,
 )
+from slurmgpu.clusters.text import accounts_here, gpu_partitions, in_short
 from slurmgpu.clusters.writing import has_gpus
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import LoadedSettings, expand_here
-from slurmgpu.models.cluster import Cluster, Discovered, Partition
+from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
-from slurmgpu.slurm import expand
-
-_MOST = 8
-
-
-def found_lines(found: Discovered) -> Iterator[str]:
-    """Yield the cluster in a few lines."""
-    cluster = found.cluster
-    groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
-    nodes = len({name for group in groups for name in expand(group.names or "")})
-    yield (
-        f"cluster {cluster.slurm_name or cluster.name}: {count(len(cluster.partitions), 'partition')}, "
-        f"{count(nodes, 'node')}; asked Slurm {found.calls} times in {found.seconds:.1f} s"
-    )
-    with_gpus = gpu_partitions(cluster)
-    for name in with_gpus[:_MOST]:
-        yield f"  partition  {in_short(name, cluster)}"
-    if len(with_gpus) > _MOST:
-        yield f"             and {len(with_gpus) - _MOST} more with GPUs: slurmgpu cluster show"
-    if not with_gpus:
-        yield "  partition  none with GPUs" if cluster.partitions else "  partition  none is shown to you"
-    accounts = [
-        f"{name} (your default)" if name == cluster.default_account else name
-        for name in accounts_here(cluster)
-    ]
-    yield f"  accounts   {_listed(accounts) or cluster.hidden.get('associations', 'none are known')}"
-    if cluster.qos:
-        yield f"  QOS        {_listed(list(cluster.qos))}"
-    for key, why in cluster.hidden.items():
-        if key != "associations" or accounts:
-            yield f"  hidden     {key}: {why}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
-
-
-def accounts_here(cluster: Cluster, partition: str | None = None) -> list[str]:
-    """Return the accounts that the user may charge, for jobs in any partition or in this one; none: not known."""
-    rows = [row for row in cluster.associations if partition is None or row.partition in (None, partition)]
-    names = list(dict.fromkeys(row.account for row in rows))
-    part = cluster.partitions.get(partition or "")
-    if part is None:
-        return names
-    return [
-        name
-        for name in names
-        if name not in part.denied_accounts and (not part.accounts or name in part.accounts)
-    ]
-
-
-def gpu_partitions(cluster: Cluster) -> list[str]:
-    """Return the partitions with GPUs that are open, the default one first."""
-    names = [
-        name
-        for name, partition in cluster.partitions.items()
-        if partition.state == "up" and any(group.gpu_count != 0 for group in partition.nodes)
-    ]
-    return sorted(names, key=lambda name: name != cluster.default_partition)
-
-
-def in_short(name: str, cluster: Cluster) -> str:
-    """Return a partition in one line."""
-    partition = cluster.partitions[name]
-    said = [_gpus(partition)]
-    if partition.limits.max_time is not None and partition.limits.max_time.seconds is not None:
-        said.append(f"at most {partition.limits.max_time}")
-    said += ["preemptible"] if partition.preemptible else []
-    said += ["the default"] if name == cluster.default_partition else []
-    return f"{name}: {', '.join(said)}"
-
-
-def _gpus(partition: Partition) -> str:
-    totals: dict[str, int] = {}
-    for group in partition.kinds:
-        if group.gpus != 0:
-            count = group.gpus if isinstance(group.gpus, int) else 0
-            kind = f"{group.gpu_type} GPUs" if group.gpu_type else "GPUs"
-            totals[kind] = totals.get(kind, 0) + count * (group.count or 0)
-    return ", ".join(f"{number or '?'} {kind}" for kind, number in totals.items()) or "no GPUs"
-
-
-def say(text: str = "") -> None:
-    """Tell the person something."""
-    click.echo(text, err=True)
 
 
 def _is_terminal() -> bool:
@@ -133,18 +48,18 @@ class Questions:
     def confirm(self, question: str, default: bool) -> bool:
         """Yes or no."""
         if self.yes:
-            say(f"{question} {'yes' if default else 'no'}")
+            echo_error(f"{question} {'yes' if default else 'no'}")
             return default
         return click.confirm(question, default=default, err=True)
 
     def choose(self, question: str, entries: Sequence[str], default: int = 0) -> int:
         """One of the entries, by its number or its first word; its index."""
         if self.yes:
-            say(f"{question} {entries[default]}")
+            echo_error(f"{question} {entries[default]}")
             return default
-        say(question)
+        echo_error(question)
         for number, entry in enumerate(entries, 1):
-            say(f"  {number}  {entry}")
+            echo_error(f"  {number}  {entry}")
         names = [entry.split(" ")[0].rstrip(":") for entry in entries]
 
         def check(answer: str) -> None:
@@ -162,7 +77,7 @@ class Questions:
             try:
                 check(answer.strip())
             except InvalidInput as error:
-                say(f"  {error.message}" + (f" ({error.hint})" if error.hint else ""))
+                echo_error(f"  {error.message}" + (f" ({error.hint})" if error.hint else ""))
                 continue
             return answer.strip()
 
@@ -185,7 +100,7 @@ def choose_base(given: str | None, likely: Sequence[tuple[str, str]], questions:
     if given is not None:
         return None if given == NONE else given
     for name, why in likely[:1]:
-        say(f"this seems to be {name}: {why}")
+        echo_error(f"this seems to be {name}: {why}")
         if questions.confirm("Keep its documented rules below what Slurm said?", True):
             return name
     return None
@@ -198,20 +113,26 @@ def choose_account(
     legal = accounts_here(found, partition)
     given = None if given is None else given.lower()  # as Slurm keeps them
 
-    def check(name: str) -> None:
-        if legal and name not in legal:
-            raise InvalidInput(
-                f"account {name!r} is not one that you may charge here", hint=f"one of: {', '.join(legal)}"
-            )
-
     if given is not None:
-        check(given)
+        if legal and given not in legal:
+            raise InvalidInput(
+                f"account {given!r} is not one that you may charge here", hint=f"one of: {', '.join(legal)}"
+            )
         return given
     needed = "account" in rules.dialect.required
+    if not legal and questions.yes:
+        if needed:
+            raise InvalidInput(
+                "jobs must name an account here, and Slurm does not list yours",
+                hint="name it: --account NAME",
+            )
+        return None
     if not legal:
-        return _unlisted_account(needed, questions)
+        question = "Account to charge (Slurm lists none of yours)"
+        name = questions.text(question, lambda _: None, None if needed else NONE)
+        return None if name == NONE else name
     if len(legal) == 1:
-        say(f"account: {legal[0]}, your only one")
+        echo_error(f"account: {legal[0]}, your only one")
         return legal[0]
     if questions.yes and found.default_account not in legal:
         raise InvalidInput(
@@ -220,18 +141,6 @@ def choose_account(
         )
     default = legal.index(found.default_account) if found.default_account in legal else 0
     return legal[questions.choose("Which account do your jobs charge?", legal, default)]
-
-
-def _unlisted_account(needed: bool, questions: Questions) -> str | None:
-    if questions.yes and needed:
-        raise InvalidInput(
-            "jobs must name an account here, and Slurm does not list yours", hint="name it: --account NAME"
-        )
-    if questions.yes:
-        return None
-    default = None if needed else NONE
-    name = questions.text("Account to charge (Slurm lists none of yours)", lambda _: None, default)
-    return None if name == NONE else name
 
 
 def choose_partition(given: str | None, found: Cluster, questions: Questions) -> str | None:
@@ -296,20 +205,18 @@ class EnvironmentQuestion:
             return None
         known = candidates(self.environ, self.found.software, self.folder, documented=self.rules.environments)
         if given is not None:
-            return self._named(chosen_by_name(given, known, self.folder))
+            one = chosen_by_name(given, known, self.folder)
+            tried = self._try(one)
+            if tried.why:
+                raise RunFailed(
+                    f"--environment {one.name}: torch could not be imported: {tried.why}",
+                    hint="choose another, or take it as it is with --no-try; nothing was written",
+                )
+            return self._described(one, tried)
         if not known:
-            say(f"environment: {_NO_TORCH}")
+            echo_error(f"environment: {_NO_TORCH}")
             return None
         return self._first_that_works(known) if self.questions.yes else self._choose(known)
-
-    def _named(self, one: Candidate) -> Environment:
-        tried = self._try(one)
-        if tried.why:
-            raise RunFailed(
-                f"--environment {one.name}: torch could not be imported: {tried.why}",
-                hint="choose another, or take it as it is with --no-try; nothing was written",
-            )
-        return self._described(one, tried)
 
     def _first_that_works(self, known: Sequence[Candidate]) -> Environment | None:
         """With --yes: the likeliest that can be shown to work here; one for the CPU only where there is no other."""
@@ -317,7 +224,7 @@ class EnvironmentQuestion:
         known = [one for one in known if cannot_be_tried(one.environment) is None]
         if self.no_try:
             likely = next((one for one in known if one.likely), None)
-            say(f"environment: {f'{self._entry(likely)}, not tried' if likely else _NO_TORCH}")
+            echo_error(f"environment: {f'{self._entry(likely)}, not tried' if likely else _NO_TORCH}")
             return self._described(likely, Tried(None)) if likely else None
         on_cpu: tuple[Candidate, Tried] | None = None
         for one in known[:_MOST_TRIES]:
@@ -327,15 +234,15 @@ class EnvironmentQuestion:
             if tried.version:
                 on_cpu = on_cpu or (one, tried)
         if on_cpu:
-            say(
+            echo_error(
                 f"environment: {on_cpu[0].name}, for want of another; its torch is {_CPU_ONLY}.\n"
                 "  To use them, make an environment with a torch built for CUDA or ROCm "
                 "(https://pytorch.org/get-started/locally),\n  and then: slurmgpu init --force --environment FOLDER"
             )
             return self._described(*on_cpu)
         if known[_MOST_TRIES:]:
-            say(f"  {len(known) - _MOST_TRIES} more were not tried; --environment names one")
-        say(f"environment: {_NO_TORCH}")
+            echo_error(f"  {len(known) - _MOST_TRIES} more were not tried; --environment names one")
+        echo_error(f"environment: {_NO_TORCH}")
         return None
 
     def _choose(self, known: Sequence[Candidate]) -> Environment | None:
@@ -343,7 +250,7 @@ class EnvironmentQuestion:
         while True:
             number = self.questions.choose("How do your jobs get PyTorch?", [*entries, "none of these"])
             if number == len(known):
-                say(f"  {_NO_TORCH.partition('. ')[2]}")
+                echo_error(f"  {_NO_TORCH.partition('. ')[2]}")
                 return None
             one = known[number]
             tried = self._try(one)
@@ -368,13 +275,13 @@ class EnvironmentQuestion:
             return Tried(None)
         untried = cannot_be_tried(one.environment)
         if untried:
-            say(f"environment: {one.name} ({one.what}): not tried: {untried}; the first job will show")
+            echo_error(f"environment: {one.name} ({one.what}): not tried: {untried}; the first job will show")
             return Tried(None)
-        say(f"environment: trying {one.name} ({one.what}) ...")
+        echo_error(f"environment: trying {one.name} ({one.what}) ...")
         templates = read_templates(*self.settings.template_sources(self.environ))
         done = try_environment(one.environment, self.rules, templates, self.folder, self.environ)
         built = f", {_CPU_ONLY}" if self._wastes_gpus(done) else ""
-        say(f"  torch {done.version}{built}" if done.version else f"  does not work: {done.why}")
+        echo_error(f"  torch {done.version}{built}" if done.version else f"  does not work: {done.why}")
         return done
 
     def _described(self, one: Candidate, tried: Tried) -> Environment:
@@ -396,26 +303,22 @@ def choose_runs(given: str | None, user: str, questions: Questions) -> str | Non
         return None if given == NONE else given
     places = places_for_runs(os.environ, user)
     if questions.yes and not places:
-        say(
+        echo_error(
             f"runs: {beside}; no scratch folder of yours was found (checkpoints are large: mind home's quota)"
         )
         return None
     entries = [f"{place.text} ({place.why})" for place in places]
-    number = questions.choose(
-        "Where do run directories go? (checkpoints are large: prefer scratch to home)",
-        [
-            *entries,
-            f"{beside} (mind the quota, if that is in your home)",
-            *([] if questions.yes else ["another folder"]),
-        ],
-    )
+    entries += [f"{beside} (mind the quota, if that is in your home)"]
+    entries += [] if questions.yes else ["another folder"]
+    question = "Where do run directories go? (checkpoints are large: prefer scratch to home)"
+    number = questions.choose(question, entries)
     if number < len(places):
         return places[number].text
     return None if number == len(places) else questions.text("Folder", check_runs)
 
 
 def check_runs(text: str) -> None:
-    """InvalidInput when no run directory could be made there."""
+    """Raise InvalidInput when no run directory could be made there."""
     folder = expand_here(text, os.environ, "runs")
     if not folder.is_absolute():
         raise InvalidInput(f"runs: {text!r} is not a whole path", hint="begin it with / or $SCRATCH or ~")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,13 +14,10 @@ from slurmgpu.cli.usage import ARGUMENTS, COMMAND
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.options import ROWS, Row
 
-__all__ = ["JobCommand", "change_options", "job_options", "parameter"]
+if TYPE_CHECKING:
+    pass
 
-F = TypeVar("F", bound=Callable[..., Any])
 _PYTHON = r"(\A|/)python[\d.]*\Z|\.py\Z"
-
-
-_TYPES: dict[str, object] = {"count": click.INT}
 
 
 class JobCommand(click.Command):
@@ -39,9 +35,8 @@ class JobCommand(click.Command):
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
                 )
         ctx.meta[ARGUMENTS] = tuple(args)
-        has_script = any(
-            "py" in word and re.search(_PYTHON, word) for word in args
-        )  # asked now: parsing consumes them
+        # Looked for now, because parsing consumes the words.
+        has_script = any("py" in word and re.search(_PYTHON, word) for word in args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -57,21 +52,17 @@ class JobCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
-def parameter(row: Row) -> str:
-    """Return the name under which an option's value arrives."""
-    return "job__" + row.key.replace(".", "__")
-
-
 def _given(**values: object) -> dict[str, object]:
-    return {"command": click.get_current_context().meta.get(COMMAND), **values}
+    named = {name.removeprefix("job__").replace("__", "."): value for name, value in values.items()}
+    return {**named, "command": click.get_current_context().meta.get(COMMAND)}
 
 
 def _option(row: Row) -> Decorator:
     flag: dict[str, Any] = {"is_flag": True, "default": None} if row.kind == "flag" else {}
     return click.option(
         *row.flags,
-        parameter(row),
-        type=_TYPES.get(row.kind),
+        "job__" + row.key.replace(".", "__"),
+        type=click.INT if row.kind == "count" else None,
         metavar=row.metavar,
         help=row.help,
         shell_complete=BY_FIELD.get(row.key),
@@ -86,39 +77,25 @@ _FILE = click.argument(
 _OPTIONS: tuple[Decorator, ...] = (
     *(_option(row) for row in ROWS if row.flags),
     click.option(
-        "--cluster",
-        "job__cluster",
-        metavar="NAME",
-        help="The cluster profile: its name, or a file.",
+        "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file.",
         shell_complete=clusters,
     ),
+    click.option("--requeue/--no-requeue", "job__requeue", default=None, help="Whether Slurm may start it again."),
     click.option(
-        "--requeue/--no-requeue", "job__requeue", default=None, help="Whether Slurm may start it again."
-    ),
-    click.option(
-        "--set",
-        "job__set",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Any part of the job file: train.epochs=3.",
+        "--set", "job__set", multiple=True, metavar="KEY=VALUE", help="Any part of the job file: train.epochs=3."
     ),
     click.option(
         "--sbatch", "job__sbatch", multiple=True, metavar="NAME[=VALUE]", help="Any other sbatch option."
     ),
     click.option(
-        "--force",
-        "job__force",
-        is_flag=True,
+        "--force", "job__force", is_flag=True,
         help="Go on against a refusal: a request that does not fit, a command that is not there.",
     ),
     click.option(
-        "--template",
-        "job__template",
-        metavar="PATH",
-        type=click.Path(readable=False),
+        "--template", "job__template", metavar="PATH", type=click.Path(readable=False),
         help="Your own template: a file, or a folder.",
     ),
-)
+)  # fmt: skip
 
 device_option = click.option(
     "--gpu/--cpu",
@@ -133,6 +110,7 @@ run_dir_option = click.option(
     help="Go on in this run directory, of the same job (default: a new one).",
 )
 job_options = gathered("given", _given, _FILE, *_OPTIONS)
-"""Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
+"""Add the job file argument and every option that describes a job; they arrive as one dict ``given``,
+by the fields of a job file (``resources.gpus``); ``file``, ``cluster``, ``set``, ``force`` ... are what is none."""
 change_options = gathered("given", _given, *_OPTIONS)
 """Add every option that describes a job, for a command whose job file is known; they arrive as ``given``."""

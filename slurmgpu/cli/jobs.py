@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 import click
 
 from slurmgpu.cli.completing import examples as named_examples
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 
 
 @click.group(invoke_without_command=True)
@@ -27,7 +26,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
             {"name": one.name, "about": one.about, "files": [path.name for path in one.files]}
             for one in found
         ]
-        click.echo(json.dumps({"schema": "slurmgpu.jobs/1", "jobs": listed}, indent=2))
+        echo_json({"schema": "slurmgpu.jobs/1", "jobs": listed}, ensure_ascii=True)
         return
     width = max(len(one.name) for one in found)
     for one in found:

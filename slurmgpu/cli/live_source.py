@@ -1,4 +1,4 @@
-"""What ``slurmgpu top`` and ``slurmgpu web`` look at, and how they resume and submit."""
+"""The source of jobs for ``slurmgpu top`` and ``slurmgpu web``, and how they resume and submit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.shared_answers import own_slurm, shared_slurm
+from slurmgpu.cli.options import own_slurm, shared_slurm
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.jobs.live import Source
@@ -46,7 +46,7 @@ def live_source(ctx: click.Context, since: str | None, *, all_users: bool = Fals
 
 
 class KnownRuns:
-    """Finds the runs of jobs; of one that was looked for once, what was found then."""
+    """Finds the runs of jobs, each once."""
 
     def __init__(self) -> None:
         self._runs_of = runs_by_settings(Path.cwd(), os.environ)
@@ -56,7 +56,7 @@ class KnownRuns:
         self._by_trace = runs_that_ended(self._runs_of)
 
     def quick(self, job: JobStatus) -> Run | None:
-        """Among those whose scripts have ended, of which each folder is read once in a while."""
+        """Return the run of a job whose script has ended, as far as the folders of runs show that now and then."""
         key = f"{job.cluster} {job.job_id} {job.submit}"
         if key in self._known:
             return self._known[key]
@@ -70,7 +70,7 @@ class KnownRuns:
         return run
 
     def find(self, job: JobStatus) -> Run | None:
-        """Among all that are known here."""
+        """Return the run of a job, among all that are known here."""
         return run_of_job(job, self._runs_of)
 
 
@@ -100,7 +100,7 @@ def submit(path: Path, cluster: str) -> Submitted:
 
 
 def _run_alone(command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run it in a process of its own, for it handles signals and prints."""
+    """Run a command in a process of its own, for it handles signals and prints."""
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.shared_answers import named_or_newest, shared_slurm
-from slurmgpu.cli.terminal import note, written
+from slurmgpu.cli.options import named_or_newest, shared_slurm
+from slurmgpu.cli.terminal import Say, note, written
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 
@@ -67,13 +68,11 @@ def command(
     job. Where a job has several logs (standard error apart, tasks of an array, ranks), a header comes above each.
     """
     from slurmgpu.cli.waiting import wait_at_terminal
-    from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.log_files import logs_of
-    from slurmgpu.jobs.runs import run_of_job
     from slurmgpu.jobs.select import select
     from slurmgpu.jobs.wait import GrowingLogs
 
-    wanted_lines = _wanted(rank, since, pattern, context)
+    wanted = wanted_lines(rank, since, pattern, context)
     if follow and len(jobs) > 1:
         raise InvalidInput(
             f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
@@ -82,36 +81,32 @@ def command(
     slurm = shared_slurm(ctx)
     jobs = named_or_newest(slurm, jobs)
     selections = select(jobs)
-    runs_of = runs_by_settings(Path.cwd(), os.environ)
-
-    def run_for(job: JobStatus) -> Run | None:
-        return run_of_job(job, runs_of)
-
-    def shows(log: Log) -> bool:
-        return log.shows(stream or "both") and (
-            wanted_lines.rank is None or log.rank in (None, wanted_lines.rank)
-        )
-
-    logs = [log for log in _find(slurm, selections, run_for, patient=follow) if shows(log)]
+    run_for = run_finder()
+    logs = only_wanted(find_logs(slurm, selections, run_for, patient=follow), wanted, stream)
     if paths:
-        ctx.exit(_show_paths(logs))
-    growing = GrowingLogs(
-        several=len(logs) > 1, prefixes=prefix, filter_of=lambda log: _filter(log, wanted_lines)
-    )
-    _show_all(logs, last, growing, follow)
+        for log in logs:
+            if log.path is None:
+                note(f"{log.title}: {log.why}")
+            else:
+                click.echo(log.path)
+        ctx.exit(1 if any(log.path is None for log in logs) else 0)
+    growing = GrowingLogs(several=len(logs) > 1, prefixes=prefix, filter_of=wanted_filter(wanted))
+    with written(redraws=len(logs) == 1) as write:
+        for text, of_log in log_texts(logs, last, growing):
+            write(text) if of_log else click.echo(text, nl=False)
+    mention_empty([log for log in logs if log.why or not follow], note)
     if follow:
-        for lines_wanted in filter(None, map(growing.filter_for, logs)):
-            lines_wanted.go_on()
+        for lines in filter(None, map(growing.filter_for, logs)):
+            lines.go_on()
 
         def logs_shown(job: JobStatus) -> list[Log]:
-            return [log for log in logs_of(selections[0].run or run_for(job), job) if shows(log)]
+            return only_wanted(logs_of(selections[0].run or run_for(job), job), wanted, stream)
 
-        wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), logs_shown, growing)
-    there = [log for log in logs if log.path and os.access(log.path, os.R_OK)]
-    if not growing.shown and there and not wanted_lines.all:
-        note(_nothing_of(there, wanted_lines, growing))
-        ctx.exit(1)
-    ctx.exit(0 if growing.shown or there else 1)
+        # A run directory is named by its own name, for the path is long.
+        is_folder = "/" in jobs[0] or jobs[0] in {".", ".."}
+        name = Path(jobs[0]).absolute().name if is_folder else jobs[0]
+        wait_at_terminal(slurm, selections[0], name, logs_shown, growing)
+    ctx.exit(outcome(logs, wanted, growing, note))
 
 
 _EMPTY_NAMED, _EMPTY = 3, " is empty"
@@ -119,7 +114,18 @@ _EMPTY_NAMED, _EMPTY = 3, " is empty"
 _FIRST_TIME_IN = 1000
 
 
-def _wanted(rank: int | None, since: str | None, grep: str | None, context: int | None) -> Wanted:
+def run_finder() -> Callable[[JobStatus], Run | None]:
+    """Return a finder of jobs' runs, in this folder and the job's own."""
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.runs import run_of_job
+
+    return partial(run_of_job, runs_of=runs_by_settings(Path.cwd(), os.environ))
+
+
+def wanted_lines(
+    rank: int | None, since: str | None = None, grep: str | None = None, context: int | None = None
+) -> Wanted:
+    """Return what options want of the lines; InvalidInput for one that is not valid."""
     from slurmgpu.jobs.logs import Wanted
     from slurmgpu.jobs.select import since_moment
 
@@ -141,16 +147,20 @@ def _wanted(rank: int | None, since: str | None, grep: str | None, context: int 
     return Wanted(rank, moment, pattern, min(context or 0, sys.maxsize))
 
 
-def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
+def wanted_filter(wanted: Wanted) -> Callable[[Log], LineFilter | None]:
+    """Return a maker of what takes out the lines of a log that are not wanted; it makes None where all are."""
     from slurmgpu.jobs.logs import LineFilter
 
-    if wanted.all or log.path is None:
-        return None
-    return LineFilter(wanted, rank=log.rank, at_first=_first_time(log.path) if wanted.since else None)
+    def made(log: Log) -> LineFilter | None:
+        if wanted.all or log.path is None:
+            return None
+        return LineFilter(wanted, rank=log.rank, at_first=_first_time(log.path) if wanted.since else None)
+
+    return made
 
 
 def _first_time(path: Path) -> datetime | None:
-    """When the first lines of a log were written: the first time in it, else no later than its last change."""
+    """Return when the first lines of a log were written: the first time in it, else no later than its last change."""
     from slurmgpu.jobs.log_files import lines_of, pieces_of, size_of
     from slurmgpu.jobs.logs import time_of
 
@@ -166,31 +176,27 @@ def _first_time(path: Path) -> datetime | None:
         return None
 
 
-def _nothing_of(logs: list[Log], wanted: Wanted, growing: GrowingLogs) -> str:
-    """Return why nothing is shown of logs that are there."""
-    filters = [growing.filter_for(log) for log in logs]
-    if wanted.rank is not None and not any(one.ranked for one in filters if one is not None):
-        return (
-            f"no line says that rank {wanted.rank} wrote it: `srun --label`, or `torchrun --log-dir logs` make that known; "
-            "without --rank all is shown"
-        )
-    of = [f"of rank {wanted.rank}"] if wanted.rank is not None else []
-    of += [f"since {wanted.since.astimezone():%Y-%m-%d %H:%M:%S}"] if wanted.since else []
-    of += [f"with {wanted.pattern.pattern!r} in it"] if wanted.pattern else []
-    return f"there is no line {' '.join(of)}"
+def only_wanted(logs: list[Log], wanted: Wanted, stream: Stream | None) -> list[Log]:
+    """Return the logs of a stream in which the rank may have written, if one is wanted."""
+    ranks = (None, wanted.rank)
+    return [log for log in logs if log.shows(stream or "both") and (wanted.rank is None or log.rank in ranks)]
 
 
-def _find(
-    slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
+def find_logs(
+    slurm: Slurm,
+    selections: list[Selection],
+    run_for: Callable[[JobStatus], Run | None],
+    *,
+    patient: bool = False,
 ) -> list[Log]:
     """Return the logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
-    from slurmgpu.jobs.logs import find_logs
+    from slurmgpu.jobs import logs
     from slurmgpu.jobs.select import current_user
     from slurmgpu.jobs.wait import SLOWEST_POLL
 
     while True:
         try:
-            return find_logs(slurm, selections, current_user(), run_for, earlier=not patient)
+            return logs.find_logs(slurm, selections, current_user(), run_for, earlier=not patient)
         except SlurmUnreachable as error:
             if not patient:
                 raise
@@ -198,60 +204,43 @@ def _find(
             time.sleep(SLOWEST_POLL)
 
 
-def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: bool) -> None:
-    """Print the logs; say of which there is nothing to show, unless they are to be followed."""
-    with written(redraws=len(logs) == 1) as write:
-        nothing = [
-            (log, why)
-            for log in logs
-            if (why := _show_log(log, last, growing, write)) and (log.why or not follow)
-        ]
-    empty = sum(why.endswith(_EMPTY) for _, why in nothing)
-    for log, why in nothing:
-        if empty <= _EMPTY_NAMED or not why.endswith(_EMPTY):
-            note(f"{log.title}: {why}")
-    if empty > _EMPTY_NAMED:
-        note(f"{empty} logs are empty; --path names them")
-
-
-def _name_of(word: str) -> str:
-    """Return a job as it was named; of a run directory its own name, for the path is long."""
-    return Path(word).absolute().name if "/" in word or word in {".", ".."} else word
-
-
-def _show_paths(logs: list[Log]) -> int:
-    """Print where the logs are; 1 when that is not known of one."""
-    for log in logs:
-        if log.path is None:
-            note(f"{log.title}: {log.why}")
-        else:
-            click.echo(log.path)
-    return 1 if any(log.path is None for log in logs) else 0
-
-
-def _show_log(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
-    """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
+def log_texts(logs: list[Log], last: int | None, growing: GrowingLogs) -> Iterator[tuple[str, bool]]:
+    """Yield what is in the logs so far, piece by piece, and whether the log has it or it is a header above."""
     from slurmgpu.jobs.log_files import nothing_in, size_of
     from slurmgpu.jobs.wait import header
 
-    if log.path is None:
-        return log.why
-    if nothing := nothing_in(log):
-        growing.add(log)
-        return nothing
-    size = size_of(log.path)
-    pieces = _pieces(log, log.path, last, size, growing)
-    first = next(pieces, "")
-    if first and growing.several and not growing.prefixes:
-        click.echo(click.style(header(log), bold=True))
-    end = "\n"
-    for piece in chain([first], pieces) if first else ():
-        write(piece)
-        end = piece[-1:]
-    if end != "\n" and growing.several:
-        click.echo()
-    growing.add(log, size, shown=bool(first))
-    return None
+    for log in logs:
+        if log.path is None:
+            continue
+        if nothing_in(log):
+            growing.add(log)
+            continue
+        size = size_of(log.path)
+        pieces = _pieces(log, log.path, last, size, growing)
+        first = next(pieces, "")
+        if first and growing.several and not growing.prefixes:
+            yield click.style(header(log), bold=True) + "\n", False
+        end = "\n"
+        for piece in chain([first], pieces) if first else ():
+            yield piece, True
+            end = piece[-1:]
+        if end != "\n" and growing.several:
+            yield "\n", False
+        growing.add(log, size, shown=bool(first))
+
+
+def mention_empty(logs: list[Log], say: Say) -> None:
+    """Say why there is nothing to show of logs."""
+    from slurmgpu.jobs.log_files import nothing_in
+
+    reasons = [(log, nothing_in(log)) for log in logs]
+    nothing = [(log, why) for log, why in reasons if why]
+    empty = sum(why.endswith(_EMPTY) for _, why in nothing)
+    for log, why in nothing:
+        if empty <= _EMPTY_NAMED or not why.endswith(_EMPTY):
+            say(f"{log.title}: {why}")
+    if empty > _EMPTY_NAMED:
+        say(f"{empty} logs are empty; --path names them")
 
 
 def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
@@ -269,3 +258,22 @@ def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingL
     found = lines.lines(lines_of(pieces_of(path, 0, size)))
     for line in found if last is None else deque(found, maxlen=min(last, sys.maxsize)):
         yield prefixed(log, line) if growing.prefixes else line
+
+
+def outcome(logs: list[Log], wanted: Wanted, growing: GrowingLogs, say: Say) -> int:
+    """Return the exit code for what was shown; ``say`` hears why nothing is shown of logs that are there."""
+    there = [log for log in logs if log.path and os.access(log.path, os.R_OK)]
+    if growing.shown or not there or wanted.all:
+        return 0 if growing.shown or there else 1
+    filters = [growing.filter_for(log) for log in there]
+    if wanted.rank is not None and not any(one.ranked for one in filters if one is not None):
+        say(
+            f"no line says that rank {wanted.rank} wrote it: `srun --label`, or `torchrun --log-dir logs` make that known; "
+            "without --rank all is shown"
+        )
+        return 1
+    of = [f"of rank {wanted.rank}"] if wanted.rank is not None else []
+    of += [f"since {wanted.since.astimezone():%Y-%m-%d %H:%M:%S}"] if wanted.since else []
+    of += [f"with {wanted.pattern.pattern!r} in it"] if wanted.pattern else []
+    say(f"there is no line {' '.join(of)}")
+    return 1

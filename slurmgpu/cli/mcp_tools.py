@@ -1,25 +1,28 @@
-"""The tools for assistants: what the commands of the same name print, within what an assistant may see and spend."""
+"""The tools for assistants: what the commands of the same name say, within what an assistant may see and spend."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-
-from slurmgpu.cli import cluster, logs, plan, report, status, why
-from slurmgpu.cli.preparing import prepare
-from slurmgpu.cli.shared_answers import shared
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli import check, cluster, logs, report, status, why
+from slurmgpu.cli.options import filters_in_words, job_filter, shared
+from slurmgpu.cli.plan import plan_lines
+from slurmgpu.cli.terminal import noted
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, SlurmGpuError, SlurmRefused
 from slurmgpu.files.data import example_names
+from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import staying_below
+from slurmgpu.files.yaml import refuse_too_many_lines
 from slurmgpu.jobs.cancel import cancel as cancel_jobs
+from slurmgpu.jobs.gpus_now import gpus_now
 from slurmgpu.jobs.look import status as look_up
 from slurmgpu.jobs.select import current_user, select
+from slurmgpu.jobs.wait import GrowingLogs
 from slurmgpu.mcp import fields
 from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require_allowed
 from slurmgpu.mcp.permitted import (
@@ -33,15 +36,24 @@ from slurmgpu.mcp.permitted import (
     stay_below,
 )
 from slurmgpu.mcp.server import OfferedTool
-from slurmgpu.mcp.text import ToolOutput, captured
+from slurmgpu.mcp.text import ToolOutput
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_before_submission, doubts
 from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.requests import Say, find_source, mention_image, prepare
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import JobId, Slurm
 
 _SEARCHED = 5000  # lines of a log
 _SUFFIXES = {".yaml", ".yml"}
+
+
+class Notes(list[str]):
+    """Remarks beside a result."""
+
+    def say(self, text: str) -> None:
+        """Add a remark, as the command line prints it."""
+        self.append(noted(text))
 
 
 def job_of(asked: fields.JobFields) -> dict[str, Any]:
@@ -52,20 +64,18 @@ def job_of(asked: fields.JobFields) -> dict[str, Any]:
         if str(word).endswith((".py", ".sh")):
             stay_below(str(word), "command")
     stay_below(str(asked.set.get("work_dir") or "."), "work_dir")
-    named_profile(given.get("job__cluster"))
+    named_profile(given.get("cluster"))
     if file is not None:
         if file in example_names() and not Path(file).exists():
             return given  # one that ships with slurmgpu
-        given["job__file"] = file = inside(file)
+        given["file"] = file = inside(file)
         if Path(file).suffix not in _SUFFIXES:
             check_is_script(file)
         return given
-    from slurmgpu.cli.job_source import find_source
-
     found = find_source(given, Path.cwd(), os.environ)
     if found.batch is not None:
         raise InvalidInput(
-            f"command: {found.batch.name!r} is a batch script", hint="name it as file, without command"
+            f"command: {found.batch[0]!r} is a batch script", hint="name it as file, without command"
         )
     if found.path is not None:
         inside(str(found.path), "job.yaml")
@@ -74,94 +84,127 @@ def job_of(asked: fields.JobFields) -> dict[str, Any]:
 
 def show_plan(asked: fields.PlanFields) -> ToolOutput:
     """Show the plan of a job with its reasons."""
-    with captured() as told, staying_below(Path.cwd()):
-        plan.print_plan(job_of(asked), when=False, as_json=False)
-    return told.said()
+    notes = Notes()
+    with staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked), renders=False, say=notes.say)
+        mention_image(prepared, notes.say)
+        output = ToolOutput.of((f"{line}\n" for line in plan_lines(prepared)), notes)
+    return output._replace(code=PlanError.exit_code if prepared.refused else 0)
 
 
 def show_script(asked: fields.PlanFields) -> ToolOutput:
     """Show the batch script of a job."""
-    from slurmgpu.cli.preparing import prepare, tell_of_image
-
-    with captured() as told, staying_below(Path.cwd()):
-        prepared = prepare(job_of(asked))
-        tell_of_image(prepared)
-        click.echo(prepared.render(), nl=False)
-    return told.said()
+    notes = Notes()
+    with staying_below(Path.cwd()):
+        prepared = prepare(job_of(asked), say=notes.say)
+        mention_image(prepared, notes.say)
+        return ToolOutput.of([prepared.render()], notes)
 
 
 def show_findings(asked: fields.CheckFields) -> ToolOutput:
     """Show the findings in a batch script."""
-    from slurmgpu.cli.check import findings, print_findings
-    from slurmgpu.files.yaml import refuse_too_many_lines
-
-    with captured() as told, staying_below(Path.cwd()):
+    with staying_below(Path.cwd()):
         if asked.file is not None:
             shown = inside(asked.file)
             text = check_is_script(shown)
         else:
             shown, text = "<text>", refuse_too_many_lines(asked.text or "", "text")
-        print_findings(shown, findings(text, named_profile(asked.cluster)))
-    return told.said()
+        found = check.findings(text, check.chosen_cluster(named_profile(asked.cluster)))
+        lines = (f"{line}\n" for line in check.finding_lines(shown, found))
+        return ToolOutput.of(lines, [check.counts_line(shown, found)])
 
 
 def show_why(asked: fields.WhyFields) -> ToolOutput:
     """Show why jobs wait, or why they failed."""
     own_jobs(asked.jobs, shared())
-    with captured(ends=True) as told:
-        _invoke(why.command, jobs=tuple(asked.jobs))
-    return told.said()
+    notes, slurm = Notes(), shared()
+    report, answers = why.explain_jobs(slurm, select(asked.jobs), user=current_user())
+    lines = why.answer_lines(report, answers, slurm.oldest(), say=notes.append)
+    return _output(lines, notes, missing=report.missing, unasked=report.unasked)
 
 
 def show_status(asked: fields.StatusFields) -> ToolOutput:
     """Show the user's jobs."""
-    return _show_some(status.command, asked)
+    check_since(asked.since)
+    if asked.jobs:
+        own_jobs(asked.jobs, shared())
+    notes, settings = Notes(), load_settings(Path.cwd(), os.environ).settings
+    filters = (asked.state, asked.partition, None, asked.name)
+    columns, counts, selections = (
+        status.chosen_columns(None, settings),
+        job_filter(*filters),
+        select(asked.jobs),
+    )
+    report = status.find_jobs(
+        shared(settings),
+        selections,
+        user=current_user(),
+        since=asked.since,
+        columns=columns,
+        run_for=status.run_finder(named=bool(selections)),
+    )
+    assert report is not None
+    lines = status.report_lines(
+        status.only_chosen(report, selections, counts),
+        selections,
+        columns=columns,
+        by_state=asked.state is not None,
+        filters=filters_in_words(*filters),
+        say=notes.append,
+    )
+    return _output(lines, notes, missing=report.missing, unasked=report.unasked)
 
 
 def show_report(asked: fields.ReportFields) -> ToolOutput:
     """Show what jobs used of what they asked for."""
-    return _show_some(report.command, asked, each=asked.each)
-
-
-def _show_some(
-    command: click.Command, asked: fields.StatusFields | fields.ReportFields, **more: object
-) -> ToolOutput:
     check_since(asked.since)
     if asked.jobs:
         own_jobs(asked.jobs, shared())
-    with captured(ends=True) as told:
-        _invoke(
-            command,
-            jobs=tuple(asked.jobs),
-            since=asked.since,
-            states=asked.state,
-            partitions=asked.partition,
-            name=asked.name,
-            **more,
-        )
-    return told.said()
+    notes, filters = Notes(), (asked.state, asked.partition, None, asked.name)
+    counts, since = job_filter(*filters), report.moment_of(asked.since)
+    profile = report.cluster_in_use(notes.append)
+    found = report.find_reports(
+        shared(), asked.jobs, user=current_user(), since=since, counts=counts, cluster=profile
+    )
+    by = filters_in_words(*filters)
+    lines = report.report_lines(found, profile, each=asked.each, by=by, say=notes.append)
+    unasked = found.unasked or (not asked.jobs and not found.available)
+    return _output(lines, notes, missing=found.missing, unasked=unasked)
 
 
 def show_gpus(_: fields.Nothing) -> ToolOutput:
     """Show which GPUs are free."""
-    with captured() as told:
-        _invoke(cluster.cluster_gpus)
-    return told.said()
+    notes, slurm = Notes(), shared()
+    found = gpus_now(slurm.present(), current_user())
+    return _output(cluster.gpus_lines(found, slurm.oldest(), notes.append), notes)
 
 
 def show_logs(asked: fields.LogsFields) -> ToolOutput:
     """Show the last lines of a job's logs."""
     own_jobs([asked.job], shared())
-    with captured(ends=True) as told:
-        _invoke(
-            logs.command,
-            jobs=(asked.job,),
-            last=_SEARCHED if asked.find else asked.lines,
-            rank=asked.rank,
-            stream=asked.stream,
-        )
-    said, find = told.said(), asked.find
-    return said if find is None else said._replace(only=lambda text: _with_text(text, find, asked))
+    notes, wanted = Notes(), logs.wanted_lines(asked.rank)
+    found = logs.find_logs(shared(), select([asked.job]), logs.run_finder())
+    found = logs.only_wanted(found, wanted, asked.stream)
+    growing = GrowingLogs(several=len(found) > 1, filter_of=logs.wanted_filter(wanted))
+    texts = logs.log_texts(found, _SEARCHED if asked.find else asked.lines, growing)
+    codes: list[int] = []
+
+    def pieces() -> Iterator[str]:
+        yield from (text for text, _ in texts)
+        # Only once all is read: of a log that is cut nothing is judged.
+        logs.mention_empty(found, notes.say)
+        codes.append(logs.outcome(found, wanted, growing, notes.say))
+
+    output = ToolOutput.of(pieces(), notes)
+    output = output._replace(code=sum(codes))
+    find = asked.find
+    return output if find is None else output._replace(only=lambda text: _with_text(text, find, asked))
+
+
+def _output(lines: Iterable[str], notes: Notes, *, missing: object = (), unasked: object = ()) -> ToolOutput:
+    """Return lines as an answer, which failed where Slurm does not know a job, or could not be asked for it."""
+    output = ToolOutput.of((f"{line}\n" for line in lines), notes)
+    return output._replace(code=1 if missing else OutcomeUnknown.exit_code if unasked else 0)
 
 
 def _with_text(text: str, find: str, asked: fields.LogsFields) -> str:
@@ -173,26 +216,22 @@ def _with_text(text: str, find: str, asked: fields.LogsFields) -> str:
     return "\n".join(kept) or f"there is no line with {find!r} in the last {_SEARCHED:,}"
 
 
-def _invoke(command: click.Command, **options: object) -> None:
-    """Run a command; options that are not given have their defaults."""
-    click.Context(command, info_name=command.name).invoke(command, **options)
-
-
 def submit_job(asked: fields.SubmitFields) -> ToolOutput:
     """Submit a job once, within the budget."""
     limit = limit_of(require_allowed("submit"))
     book = Budget(os.environ)
     what = _hash(asked)
-    with captured() as told:
-        entry = book.known(asked.once, what)
-        if entry is None:
-            entry = _submitted(asked, what, book, limit)
-        else:
-            note(f"it was submitted before, at {entry.time}; nothing was submitted now")
-        click.echo(f"job {entry.job_id} ({entry.name}), run directory {entry.run_dir}")
-        left = f"{max(limit - book.spent(), 0) // 36 / 100:g}"
-        click.echo(f"{hours(entry.seconds)} GPU-hours are reserved for it; {left} of {hours(limit)} are left")
-    return told.said()
+    entry, notes = book.known(asked.once, what), Notes()
+    if entry is None:
+        entry = _submitted(asked, what, book, limit, notes.say)
+    else:
+        notes.say(f"it was submitted before, at {entry.time}; nothing was submitted now")
+    left = f"{max(limit - book.spent(), 0) // 36 / 100:g}"
+    lines = [
+        f"job {entry.job_id} ({entry.name}), run directory {entry.run_dir}",
+        f"{hours(entry.seconds)} GPU-hours are reserved for it; {left} of {hours(limit)} are left",
+    ]
+    return _output(lines, notes)
 
 
 def _hash(asked: fields.SubmitFields) -> str:
@@ -201,14 +240,14 @@ def _hash(asked: fields.SubmitFields) -> str:
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
-def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) -> Entry:
+def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int, say: Say) -> Entry:
     """Reserve, and submit; the entry of the job."""
     with staying_below(Path.cwd()):
-        prepared = prepare(job_of(asked), starts="submit")
-        _check_nothing_to_make(prepared)
+        prepared = prepare(job_of(asked), starts="submit", say=say)
+        _check_nothing_to_make(prepared, say)
         seconds, script = gpu_seconds(prepared), prepared.render()
         if starts := prepared.plan.restart_limit:
-            note(
+            say(
                 f"it may start {starts + 1} times, and each counts (restart: {{limit: 1}} or restart: {{on: []}} reserves less)"
             )
         check_script(prepared.plan, script)
@@ -231,7 +270,7 @@ def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) 
         folder=prepared.folder,
         cwd=Path.cwd(),
         job_file=None if path is None else str(path.absolute()),
-        told=note,
+        told=say,
     )
     try:
         run, said = submit_in(directory, submission, Slurm(), os.environ)
@@ -246,21 +285,18 @@ def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int) 
     try:
         book.settle(asked.once, "submitted", run.job_id)
     except SlurmGpuError as error:  # the job is there; its run directory tells so to the next call
-        note(error.message)
-    if said:
-        note(said)
-    for doubt in doubted:
-        note(doubt)
+        say(error.message)
+    for remark in (*([said] if said else []), *doubted):
+        say(remark)
     return entry.model_copy(update={"state": "submitted", "job_id": run.job_id})
 
 
-def _check_nothing_to_make(prepared: Prepared) -> None:
-    """PlanError where an image is to be pulled, or an environment packed: that takes long, and fills the user's disk."""
-    making, packing = prepared.image_to_make(note), prepared.environment_to_pack()
-    told = making.told_before if making is not None else packing.told_before if packing is not None else None
-    if told is not None:
+def _check_nothing_to_make(prepared: Prepared, say: Say) -> None:
+    """Raise PlanError where an image is to be pulled, or an environment packed: that takes long, and fills the user's disk."""
+    making = prepared.image_to_make(say) or prepared.environment_to_pack()
+    if making is not None:
         raise PlanError(
-            f"submit: {told}; assistants do not do that",
+            f"submit: {making.told_before}; assistants do not do that",
             hint="the user submits it once with slurmgpu submit; what it makes is kept, and serves the next jobs",
         )
 
@@ -284,14 +320,11 @@ def cancel_own_jobs(asked: fields.CancelFields) -> ToolOutput:
                 f"cancel: {job.job_id} is not a job of {me}; nothing was cancelled",
                 hint="name the user's own jobs only; status lists them",
             )
-    with captured() as told:
-        results = cancel_jobs(slurm, selections, user=me)
-        for result in results:
-            click.echo(result.message)
+    results = cancel_jobs(slurm, selections, user=me)
     outcomes = {result.outcome for result in results}
     code = SlurmRefused.exit_code if outcomes & {"missing", "refused"} else 0
     code = code or (OutcomeUnknown.exit_code if "unknown" in outcomes else 0)
-    return told.said()._replace(code=code)
+    return _output((result.message for result in results), Notes())._replace(code=code)
 
 
 TOOLS: dict[str, OfferedTool] = {

@@ -1,24 +1,34 @@
-"""Decorators for options: several as one value, several in a row, and those that choose among jobs."""
+"""Options that commands share: several as one value, those that choose among jobs; and the Slurm that is asked about them."""
 
 from __future__ import annotations
 
+import os
 import pwd
 import shlex
 from collections.abc import Callable
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from slurmgpu.cli.terminal import Say, note
 from slurmgpu.errors import InvalidInput
+from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
+    from slurmgpu.files.settings import Settings
     from slurmgpu.models.run import JobState, JobStatus
+    from slurmgpu.slurm import Slurm
 
 
 F = TypeVar("F", bound=Callable[..., object])
 Decorator = Callable[[Callable[..., object]], Callable[..., object]]
-"""What ``click.option(...)`` returns, as far as it matters here."""
+"""The type of ``click.option(...)``, as far as it matters here."""
+
+# An answer that another process has asked for is as good as one's own for so many seconds.
+_YOUNG = 5.0
 
 
 def gathered(name: str, made: Callable[..., object], *options: Decorator) -> Callable[[F], F]:
@@ -115,7 +125,7 @@ def _states(text: str) -> set[JobState]:
 
 def user_of(user: str | None, all_users: bool) -> str | None:
     """Return whose jobs ``--user`` and ``--all-users`` mean; None: everybody's. InvalidInput for a user that is none."""
-    from slurmgpu.jobs.select import current_user
+    from slurmgpu.slurm import current_user
 
     if user is None:
         return None if all_users else current_user()
@@ -132,3 +142,73 @@ def user_of(user: str | None, all_users: bool) -> str | None:
             f"--user {user}: there is no such user", hint="give the name with which that user logs in"
         )
     return user
+
+
+def own_slurm(ctx: click.Context) -> Slurm:
+    """Return a Slurm that is asked anew; a caller's own, such as a test's, where the context has one."""
+    from slurmgpu.slurm import Slurm
+
+    return ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+
+
+def shared_slurm(ctx: click.Context, settings: Settings | None = None) -> Slurm:
+    """Return a Slurm whose answers are shared; a caller's own, such as a test's, where the context has one."""
+    from slurmgpu.slurm import Slurm
+
+    return ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+
+
+def shared(settings: Settings | None = None) -> Slurm:
+    """Return a Slurm whose answers may be some seconds old: as many as settings and site allow.
+
+    Not for what decides something: who submits, cancels or resumes asks anew.
+    """
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.slurm import Slurm, shelf_here
+
+    settings = load_settings(Path.cwd(), os.environ).settings if settings is None else settings
+    return Slurm(shelf=shelf_here(max(settings.poll_floor, settings.policy.poll_floor or 0)))
+
+
+def named_or_newest(slurm: Slurm, jobs: tuple[str, ...], say: Say = note) -> tuple[str, ...]:
+    """Return the jobs that are named; where none is, the one that this user submitted last, and say which.
+
+    Raises InvalidInput where there has been none since yesterday.
+    """
+    if jobs:
+        return jobs
+    from slurmgpu.jobs.look import status
+    from slurmgpu.slurm import current_user
+
+    known = [job for job in status(slurm, user=current_user()).jobs if job.raw_id is not None]
+    if not known:
+        raise InvalidInput(
+            "no job is named, and you have had none since yesterday",
+            hint="slurmgpu status --since 7d lists older ones",
+        )
+    long_ago = datetime.min.replace(tzinfo=timezone.utc)
+    newest = max(known, key=lambda job: (job.submit or long_ago, job.raw_id or 0))
+    word = newest.job_id.partition("_")[0]  # an array as a whole
+    say(f"job {word}{f' ({printable(newest.name)})' if newest.name else ''}, your newest")
+    return (word,)
+
+
+def check_whose(run_dir: Path, word: str) -> None:
+    """Say where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
+    from slurmgpu.jobs.select import names_folder
+    from slurmgpu.runs.requests import foreign_file_of
+
+    foreign = foreign_file_of(run_dir)
+    if foreign is None:
+        return
+    if not names_folder(word):
+        raise InvalidInput(
+            f"{word}: {foreign.path} {foreign.why}, and you did not name it on the command line; what is in it would run as you",
+            hint=f"look into it, then name it: {shlex.quote(str(run_dir))}",
+        )
+    note(f"{foreign.path} is used, and it {foreign.why}")
+
+
+def ago(age: float) -> str:
+    """Return how old the oldest answer is, `` (12 s ago)``, where that is worth a word."""
+    return f" ({age:.0f} s ago)" if age > _YOUNG else ""

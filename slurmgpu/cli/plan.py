@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note, terminal_columns
+from slurmgpu.cli.terminal import echo_json, note, terminal_columns
 from slurmgpu.errors import PlanError
 from slurmgpu.printable import printable
 
@@ -26,33 +26,35 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
-    print_plan(given, when=when, as_json=as_json)
+    from slurmgpu.runs.requests import mention_image, prepare
 
-
-def print_plan(given: dict[str, Any], *, when: bool, as_json: bool) -> None:
-    """Plan the job that is described, and print that."""
-    from slurmgpu.cli.preparing import prepare, tell_of_image
-    from slurmgpu.cli.submitting import plan_text
-
-    prepared = prepare(given, renders=False)
-    plan = prepared.plan
-    tell_of_image(prepared)
+    prepared = prepare(given, note, renders=False)
+    mention_image(prepared, note)
     starts: dict[str, Any] = {"when": _starts(prepared), "balance": _balance(prepared)} if when else {}
     if as_json:
-        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json", by_alias=True), **starts}
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        plan = prepared.plan.model_dump(mode="json", by_alias=True)
+        data = {"schema": "slurmgpu.plan/1", **plan, **starts}
+        echo_json(data)
     else:
-        click.echo(plan_text(plan, terminal_columns(sys.stdout)))
-        if plan.train is not None:
-            from slurmgpu.runs.bench.memory import measured_before
-
-            for sentence in measured_before(prepared):
-                click.echo(printable(f"  {sentence}"))
+        for line in plan_lines(prepared, terminal_columns(sys.stdout)):
+            click.echo(line)
         if when:
-            click.echo(_starts_text(starts["when"]))
-            click.echo(_balance_text(starts["balance"]))
+            for line in _lines_of_starts(**starts):
+                click.echo(line)
     if prepared.refused:  # as submit would end
         raise click.exceptions.Exit(PlanError.exit_code)
+
+
+def plan_lines(prepared: Prepared, columns: int | None = None) -> Iterator[str]:
+    """Yield the plan with its reasons, and what benches of its training have found; ``columns`` of a terminal."""
+    from slurmgpu.cli.plan_text import plan_text
+
+    yield plan_text(prepared.plan, columns)
+    if prepared.plan.train is not None:
+        from slurmgpu.runs.bench.memory import measured_before
+
+        for sentence in measured_before(prepared):
+            yield printable(f"  {sentence}")
 
 
 def _starts(prepared: Prepared) -> list[dict[str, Any]]:
@@ -88,31 +90,6 @@ def _starts(prepared: Prepared) -> list[dict[str, Any]]:
     return rows
 
 
-def _starts_text(rows: list[dict[str, Any]]) -> str:
-    from slurmgpu.planning.cost import figure
-
-    table = [("partition", "idle nodes", "would start", "costs at most", "")]
-    for row in rows:
-        start = row["start"][:16].replace("T", " ") if row["start"] else "unknown"
-        cost = f"{figure(row['gpu_hours'])} GPU-hours" if row["gpu_hours"] is not None else "unknown"
-        if row["charge"] is not None:
-            cost += f", {figure(row['charge'])} {row['charge_unit']}"
-        remark = (
-            f"Slurm refuses it: {row['refused']}" if row["refused"] else f"on {row['nodes'] or 'unknown'}"
-        )
-        idle = "unknown" if row["idle_nodes"] is None else str(row["idle_nodes"])
-        table.append((row["partition"] or "-", idle, "never" if row["refused"] else start, cost, remark))
-    widths = [max(len(row[column]) for row in table) for column in range(4)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
-        for row in table
-    ]
-    lines.append(
-        "Slurm's own estimate (sbatch --test-only): no promise; it may pass a wrong account, QOS or time limit."
-    )
-    return "\n" + "\n".join(line.rstrip() for line in lines)
-
-
 def _balance(prepared: Prepared) -> dict[str, Any]:
     """Return what the job's account has left, in minutes of each resource, where sshare says so."""
     from slurmgpu.slurm import Slurm
@@ -126,10 +103,29 @@ def _balance(prepared: Prepared) -> dict[str, Any]:
     return {"account": account, "left": balance.left if balance else {}, "why": why or None}
 
 
-def _balance_text(balance: dict[str, Any]) -> str:
+def _lines_of_starts(when: list[dict[str, Any]], balance: dict[str, Any]) -> Iterator[str]:
     from slurmgpu.planning.cost import figure
 
+    table = [("partition", "idle nodes", "would start", "costs at most", "")]
+    for row in when:
+        start = row["start"][:16].replace("T", " ") if row["start"] else "unknown"
+        cost = f"{figure(row['gpu_hours'])} GPU-hours" if row["gpu_hours"] is not None else "unknown"
+        if row["charge"] is not None:
+            cost += f", {figure(row['charge'])} {row['charge_unit']}"
+        remark = (
+            f"Slurm refuses it: {row['refused']}" if row["refused"] else f"on {row['nodes'] or 'unknown'}"
+        )
+        idle = "unknown" if row["idle_nodes"] is None else str(row["idle_nodes"])
+        table.append((row["partition"] or "-", idle, "never" if row["refused"] else start, cost, remark))
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    yield ""
+    for cells in table:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+        yield "  ".join([*padded, cells[4]]).rstrip()
+    yield "Slurm's own estimate (sbatch --test-only): no promise; it may pass a wrong account, QOS or time limit."
+    account = balance["account"]
     if not balance["left"]:
-        return f"what account {balance['account'] or '-'} has left: unknown ({balance['why']})"
+        yield f"what account {account or '-'} has left: unknown ({balance['why']})"
+        return
     left = ", ".join(f"{figure(minutes / 60)} {name}-hours" for name, minutes in balance["left"].items())
-    return f"account {balance['account']} has left: {left} (sshare: granted, less used, less reserved by running jobs)"
+    yield f"account {account} has left: {left} (sshare: granted, less used, less reserved by running jobs)"

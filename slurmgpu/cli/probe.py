@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput
 from slurmgpu.printable import printable
 
@@ -30,10 +28,7 @@ if TYPE_CHECKING:
     help="How long it runs, 1 to 60; the time in the queue does not count.",
 )
 @click.option(
-    "--wait-at-most",
-    type=int,
-    metavar="MINUTES",
-    help="Cancel it when it has waited so long in the queue.",
+    "--wait-at-most", type=int, metavar="MINUTES", help="Cancel it when it has waited so long in the queue."
 )
 @click.option(
     "--micro-batch",
@@ -63,20 +58,47 @@ def command(
     Ctrl-C cancels it. Exit code 1 when the job fails or does not start in time, with its first cause, or why it waits;
     3 when its end is not known.
     """
-    from slurmgpu.cli.job_file_changes import write_request
+    from slurmgpu.cli.job_file_changes import check_own, write_request
+    from slurmgpu.cli.plan_text import show_submission
     from slurmgpu.cli.probing import find_micro_batch, plan_probe, run_probe, tell_beforehand
-    from slurmgpu.cli.submitting import show_submission, with_image
     from slurmgpu.jobs.causes import cause_lines
     from slurmgpu.jobs.report.text import job_lines
+    from slurmgpu.runs.requests import with_image
     from slurmgpu.slurm import Slurm
 
-    _check_options(minutes, wait_at_most, dry_run=dry_run, as_json=as_json, apply=apply)
+    if not 1 <= minutes <= LONGEST:
+        raise InvalidInput(
+            f"--minutes {minutes}: a probe runs for 1 to {LONGEST} minutes",
+            hint="give --minutes 2, or submit the job and ask slurmgpu report JOB afterwards",
+        )
+    if wait_at_most is not None and wait_at_most < 1:
+        raise InvalidInput(
+            f"--wait-at-most {wait_at_most}: it is a number of minutes in the queue, from 1 on",
+            hint="give --wait-at-most 30, or leave it out to wait as long as it takes",
+        )
+    for option, is_given in (("--json", as_json), ("--apply", apply)):
+        if dry_run and is_given:
+            raise InvalidInput(
+                f"--dry-run and {option} are both given: nothing is found out by a dry run",
+                hint="keep one of the two",
+            )
     probe = plan_probe(given, minutes)
-    file = _file_to_change(probe.prepared) if apply else None
+    file = probe.prepared.loaded.path if apply else None
+    if apply and file is None:
+        raise InvalidInput(
+            "--apply: the job is made of options or a batch script, and there is no job file to write into",
+            hint="name a job file: slurmgpu probe job.yaml --apply; or leave --apply out, and see what is proposed",
+        )
+    if file is not None:
+        check_own(file)
+        if not os.access(file, os.W_OK):
+            raise InvalidInput(
+                f"--apply: {file} cannot be written", hint="copy it, and probe the copy; or leave --apply out"
+            )
     parts = _parts(probe.prepared) if micro_batch else 0
     tell_beforehand(probe, minutes)
     if dry_run:
-        prepared, making = with_image(probe.prepared, pull=True, now=False)
+        prepared, making = with_image(probe.prepared, note, pull=True, now=False)
         show_submission(prepared, Slurm(), making, "probe --dry-run")
         return
     found = (
@@ -86,7 +108,7 @@ def command(
     )
     planned = found.probe.prepared
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        echo_json(_document(found), ensure_ascii=True)
     else:
         click.echo("\n".join(job_lines(found.report, planned.cluster.carbon, bars=False)))
         for line in cause_lines(found.cause) if found.cause is not None else ():
@@ -126,45 +148,6 @@ def _parts(prepared: Prepared) -> int:
         )
     world = world_size(prepared.plan)
     return train.samples_at_a_time(world) * train.accumulate
-
-
-def _check_options(
-    minutes: int, wait_at_most: int | None, *, dry_run: bool, as_json: bool, apply: bool
-) -> None:
-    if not 1 <= minutes <= LONGEST:
-        raise InvalidInput(
-            f"--minutes {minutes}: a probe runs for 1 to {LONGEST} minutes",
-            hint="give --minutes 2, or submit the job and ask slurmgpu report JOB afterwards",
-        )
-    if wait_at_most is not None and wait_at_most < 1:
-        raise InvalidInput(
-            f"--wait-at-most {wait_at_most}: it is a number of minutes in the queue, from 1 on",
-            hint="give --wait-at-most 30, or leave it out to wait as long as it takes",
-        )
-    for option, is_given in (("--json", as_json), ("--apply", apply)):
-        if dry_run and is_given:
-            raise InvalidInput(
-                f"--dry-run and {option} are both given: nothing is found out by a dry run",
-                hint="keep one of the two",
-            )
-
-
-def _file_to_change(prepared: Prepared) -> Path:
-    """Return the job file that is changed afterwards; InvalidInput, before anything runs, where there is none to change."""
-    from slurmgpu.cli.job_file_changes import check_own
-
-    path = prepared.loaded.path
-    if path is None:
-        raise InvalidInput(
-            "--apply: the job is made of options or a batch script, and there is no job file to write into",
-            hint="name a job file: slurmgpu probe job.yaml --apply; or leave --apply out, and see what is proposed",
-        )
-    check_own(path)
-    if not os.access(path, os.W_OK):
-        raise InvalidInput(
-            f"--apply: {path} cannot be written", hint="copy it, and probe the copy; or leave --apply out"
-        )
-    return path
 
 
 def _document(found: ProbeResult) -> dict[str, object]:

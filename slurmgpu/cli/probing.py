@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurmgpu.amounts import count, percent
-from slurmgpu.cli.preparing import prepare
-from slurmgpu.cli.submitting import submit, with_image
 from slurmgpu.cli.terminal import note
 from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import SlurmUnreachable
@@ -27,6 +25,7 @@ from slurmgpu.runs.bench.memory import measured_before
 from slurmgpu.runs.derived_jobs import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.runs.metrics import folder_of
 from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.requests import prepare, submit, with_image
 from slurmgpu.slurm import History, Slurm, Start
 
 if TYPE_CHECKING:
@@ -67,16 +66,13 @@ def plan_probe(given: dict[str, Any], minutes: int, accumulate: int | None = Non
         asked.append(job)
         if accumulate is not None and job.train is not None:
             job = job.model_copy(update={"train": job.train.model_copy(update={"accumulate": accumulate})})
-        return as_probe(job, minutes, policy, 0 if is_sampled(job, policy) else _slurm_samples())
+        # Slurm refuses to be asked for less than it does (22.05).
+        often = None if is_sampled(job, policy) else Slurm().sampling()
+        seldom = often is not None and often.told and (often.seconds == 0 or often.seconds > SLURM_SECONDS)
+        return as_probe(job, minutes, policy, SLURM_SECONDS if seldom else 0)
 
-    prepared = prepare(given, starts="submit", change=change)
+    prepared = prepare(given, note, starts="submit", change=change)
     return Probe(asked[0], prepared)
-
-
-def _slurm_samples() -> int:
-    """Return how often Slurm is to sample a probe; 0 if it does so often enough: it refuses to be asked for less (22.05)."""
-    often = Slurm().sampling()
-    return SLURM_SECONDS if often.told and (often.seconds == 0 or often.seconds > SLURM_SECONDS) else 0
 
 
 def tell_beforehand(probe: Probe, minutes: int) -> None:
@@ -99,25 +95,17 @@ def tell_beforehand(probe: Probe, minutes: int) -> None:
 
 def run_probe(probe: Probe, at_most: int | None) -> ProbeResult:
     """Submit it, wait for its end, and read what it used. ``at_most``: minutes in the queue."""
-    prepared, _ = with_image(probe.prepared, pull=True, now=True)
+    prepared, _ = with_image(probe.prepared, note, pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
     slurm = Slurm()
-    run = submit(prepared, slurm, probe=True)
+    run = submit(prepared, slurm, note, probe=True)
     job = Wait(slurm, run, at_most).until_its_end()
-    return _read_result(slurm, run, job, probe)
-
-
-def _read_result(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> ProbeResult:
-    asked, prepared = probe
     well = ended_well(job, folder_of(Path(run.run_dir), job))
-    limit = asked.resources.time
-    request = Probed(
-        None if limit is None else limit.seconds if limit.seconds is not None else "UNLIMITED", goes_on(asked)
-    )
-    report = probed(
-        report_of(slurm, run, job, prepared.cluster), run, prepared.plan, request, prepared.cluster
-    )
+    limit = probe.asked.resources.time
+    whole = None if limit is None else limit.seconds if limit.seconds is not None else "UNLIMITED"
+    found, request = report_of(slurm, run, job, prepared.cluster), Probed(whole, goes_on(probe.asked))
+    report = probed(found, run, prepared.plan, request, prepared.cluster)
     return ProbeResult(probe, run, report, well, None if well else cause_of(job, run))
 
 
@@ -127,8 +115,13 @@ def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobRe
     deadline = time.monotonic() + _ACCOUNTING_LATE
     pause = 1.0
     found: Reports | None = None
+
+    def is_told(found: Reports) -> bool:
+        figures = found.jobs[0].figures if found.jobs else None
+        return figures is not None and figures.job.state.is_final and figures.steps > 0
+
     with as_interrupts():
-        while found is None or not (_is_told(found) or not found.available or time.monotonic() > deadline):
+        while found is None or not (is_told(found) or not found.available or time.monotonic() > deadline):
             if found is not None:
                 time.sleep(pause)
                 pause = min(2 * pause, 10.0)
@@ -147,11 +140,6 @@ def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobRe
     if found is not None and found.jobs and found.jobs[0].figures.job.state.is_final:
         return found.jobs[0]
     return JobReport(looked_into(History((Start(job),)), slurm.sampling(), lambda _: run), cluster, run)
-
-
-def _is_told(found: Reports) -> bool:
-    figures = found.jobs[0].figures if found.jobs else None
-    return figures is not None and figures.job.state.is_final and figures.steps > 0
 
 
 _FULL = frozenset({"gpu-memory", "cpu-memory", "host-memory"})

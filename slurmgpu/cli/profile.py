@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.completing import runs
-from slurmgpu.cli.shared_answers import shared_slurm
+from slurmgpu.cli.options import shared_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.printable import printable
 

@@ -25,15 +25,15 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
     The script is plain text that sbatch takes as it is.
     """
-    from slurmgpu.cli.preparing import prepare, tell_of_image
+    from slurmgpu.runs.requests import mention_image, prepare
 
-    prepared = prepare(given)
-    tell_of_image(prepared)
+    prepared = prepare(given, note)
+    mention_image(prepared, note)
     script = prepared.render(to.name if to else None)
     if to is None:
         click.echo(script, nl=False)
         return
-    _write(to, script, overwrite=bool(given.get("job__force")))
+    _write(to, script, overwrite=bool(given.get("force")))
     note(f"wrote {to}; its second line says how to submit it by hand")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.preparing import check_whose
+from slurmgpu.cli.options import check_whose
 from slurmgpu.cli.terminal import note
 from slurmgpu.cli.waiting import Wait
 from slurmgpu.errors import InvalidInput, PlanError, RunFailed, SlurmRefused

@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from itertools import islice
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.options import filter_options, filters_in_words, job_filter, user_of
-from slurmgpu.cli.shared_answers import ago, shared_slurm
+from slurmgpu.cli.options import ago, filter_options, filters_in_words, job_filter, shared_slurm, user_of
+from slurmgpu.cli.terminal import Say, echo_error
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.printable import printable
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from slurmgpu.jobs.select import Selection
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.run import JobStatus, Run
+    from slurmgpu.slurm import Slurm
+
+_LISTED = 25
+"""So few jobs get a line each without being asked for."""
 
 
 @click.command("report")
@@ -70,31 +74,14 @@ def command(
     directory. What is not known is said to be unknown, and nothing is proposed from it. Exit code 1 when a JOB is named that
     Slurm does not know, 3 when Slurm could not be asked for it.
     """
-    from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, report_on_jobs, report_since
-    from slurmgpu.jobs.runs import run_of_job, runs_that_ended
-    from slurmgpu.jobs.select import select, since_moment
-
     # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
     gc.set_threshold(100_000, 50, 50)
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
     whose, counts = user_of(user, all_users), job_filter(states, partitions, accounts, name)
-    now = datetime.now(timezone.utc)
-    begin = since_moment(since, now) if since is not None else None
+    begin = moment_of(since)
     _check_options(jobs, apply=apply, html=html, as_json=as_json)
-    slurm = shared_slurm(ctx)
-    cluster = _cluster()
-    runs_of = runs_by_settings(Path.cwd(), os.environ)
-    if jobs:
-        selections = select(jobs)
-        run_for = _find_once(selections, partial(run_of_job, runs_of=runs_of))
-        found = report_on_jobs(
-            slurm, selections, user=whose, since=begin, run_for=run_for, cluster=cluster, counts=counts
-        )
-    else:
-        begin = begin or now - DEFAULT_SINCE
-        run_for = _find_once((), runs_that_ended(runs_of))
-        found = report_since(slurm, begin, user=whose, run_for=run_for, cluster=cluster, counts=counts)
+    slurm, cluster = shared_slurm(ctx), cluster_in_use(echo_error)
+    found = find_reports(slurm, jobs, user=whose, since=begin, counts=counts, cluster=cluster)
     if html is not None:
         _write_page(found, cluster, html)
     elif as_json:
@@ -107,7 +94,11 @@ def command(
             click.echo(block, nl=False)
         click.echo()
     else:
-        _print(found, cluster, each=each, by=filters_in_words(states, partitions, accounts, name))
+        by = filters_in_words(states, partitions, accounts, name)
+        # Whether this terminal shows block characters.
+        bars = sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        for line in report_lines(found, cluster, each=each, by=by, bars=bars, say=echo_error):
+            click.echo(line)
     if apply:
         from slurmgpu.cli.job_file_changes import apply_to_file
 
@@ -118,8 +109,38 @@ def command(
         ctx.exit(OutcomeUnknown.exit_code)
 
 
-_LISTED = 25
-"""So few jobs get a line each without being asked for."""
+def moment_of(since: str | None) -> datetime | None:
+    """Return the moment that an option means; None where it is not given."""
+    from slurmgpu.jobs.select import since_moment
+
+    return since_moment(since, datetime.now(timezone.utc)) if since is not None else None
+
+
+def find_reports(
+    slurm: Slurm,
+    jobs: Sequence[str],
+    *,
+    user: str | None,
+    since: datetime | None,
+    counts: Callable[[JobStatus], bool],
+    cluster: Cluster | None,
+) -> Reports:
+    """Return what the jobs that are named used of what they asked for, or (none) all since a moment."""
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.report.gathering import DEFAULT_SINCE, report_on_jobs, report_since
+    from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+    from slurmgpu.jobs.select import select
+
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
+    if jobs:
+        selections = select(jobs)
+        run_for = _find_once(selections, partial(run_of_job, runs_of=runs_of))
+        return report_on_jobs(
+            slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster, counts=counts
+        )
+    since = since or datetime.now(timezone.utc) - DEFAULT_SINCE
+    run_for = _find_once((), runs_that_ended(runs_of))
+    return report_since(slurm, since, user=user, run_for=run_for, cluster=cluster, counts=counts)
 
 
 def _job_file(words: tuple[str, ...]) -> tuple[tuple[str, ...], Path | None]:
@@ -152,7 +173,7 @@ def _check_options(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_
         )
 
 
-def _cluster() -> Cluster | None:
+def cluster_in_use(say: Say) -> Cluster | None:
     """Return the profile that is in use here, for what it says of limits and carbon; a report needs none."""
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
@@ -160,7 +181,7 @@ def _cluster() -> Cluster | None:
     try:
         return choose_cluster(None, load_settings(Path.cwd()), os.environ)[0]
     except SlurmGpuError as error:
-        click.echo(f"note: no profile is used: {printable(error.message)}", err=True)
+        say(f"note: no profile is used: {printable(error.message)}")
         return None
 
 
@@ -183,24 +204,27 @@ def _find_once(
     return find
 
 
-def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> None:
+def report_lines(
+    found: Reports, cluster: Cluster | None, *, each: bool, by: str, say: Say, bars: bool = False
+) -> Iterator[str]:
+    """Yield the reports for people; notes on them go to ``say``.
+
+    ``each``: a line for each job; ``by``: the filters, in words; ``bars``: draw shares with block characters.
+    """
     from slurmgpu.jobs.report import text
     from slurmgpu.jobs.report.lines import summed
 
     for note in found.notes:
-        click.echo(f"note: {printable(note)}", err=True)
+        say(f"note: {printable(note)}")
     name = found.cluster or "unknown"
     if not found.jobs:
         if not found.missing and not found.unasked:
             said = "No jobs ran" if found.available else "Nothing is known of jobs that ran"
             since = f" since {found.since.astimezone():%Y-%m-%d %H:%M}" if found.since else ""
-            click.echo(f"{said}{printable(by)} on cluster {name}{since}.", err=True)
+            say(f"{said}{printable(by)} on cluster {name}{since}.")
         return
-    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
-    click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")
-    carbon = cluster.carbon if cluster else None
-    # Whether this terminal shows block characters.
-    bars = sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    since = f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}" if found.since else ""
+    yield f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}{since}\n"
     blocks: list[list[str]] = []
     if found.since is None and not each:
         from slurmgpu.runs.bench.memory import measured_of_run
@@ -209,13 +233,14 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> N
             told = (
                 [printable(f"  {line}") for line in measured_of_run(one.run)] if one.run is not None else []
             )
-            blocks.append([*text.job_lines(one, carbon, bars=bars), *(["", *told] if told else [])])
+            lines = text.job_lines(one, cluster.carbon if cluster else None, bars=bars)
+            blocks.append([*lines, *(["", *told] if told else [])])
     else:
         if found.since is not None:
             blocks.append(text.summary_lines(summed(found.each, found.jobs)))
         if each or len(found.jobs) <= _LISTED:
             blocks.append(text.job_table(found.jobs))
-    click.echo(text.joined(blocks))
+    yield text.joined(blocks)
 
 
 def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:

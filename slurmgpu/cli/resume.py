@@ -11,7 +11,7 @@ import click
 
 from slurmgpu.cli.completing import runs
 from slurmgpu.cli.job_options import JobCommand, change_options
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.trust import read_regular
@@ -71,7 +71,7 @@ def command(
                 hint="nothing was submitted; try again when Slurm answers",
             )
         before = read_plan(run_dir)
-        named = given.pop("job__array", None) or task
+        named = given.pop("array", None) or task
         submission, job = _submission(run_dir, before, given, hold)
         tasks = _unfinished(slurm, run_dir, settled.run, before, submission.plan, named)
         anew = (before, job) if job else None
@@ -90,7 +90,7 @@ def command(
 
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     """Return the run directory that is meant, and the task of an array if one is."""
-    from slurmgpu.cli.preparing import check_whose
+    from slurmgpu.cli.options import check_whose
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.runs import find_run
     from slurmgpu.jobs.select import current_user
@@ -113,13 +113,12 @@ def _submission(
     run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
     """Return what to submit: the same script, or with options a newly planned one and its job."""
-    from slurmgpu.cli.preparing import prepare
-    from slurmgpu.cli.submitting import with_image
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.models.run import SUBMITIT_FOLDER
     from slurmgpu.runs.command_checks.judge import each_slip
     from slurmgpu.runs.directory import SCRIPT
     from slurmgpu.runs.preflight import command_of, doubts
+    from slurmgpu.runs.requests import prepare, with_image
     from slurmgpu.runs.submit import Submission
 
     cwd = Path.cwd()
@@ -137,7 +136,7 @@ def _submission(
         for of, slip in each_slip(command_of(before, before.work_dir, cwd, os.environ, in_file=True)):
             note(f"warning: {of}{slip.message}; {slip.hint}")
         return Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note), None
-    prepared = prepare({**given, "job__file": str(run_dir / "job.yaml")})
+    prepared = prepare({**given, "file": str(run_dir / "job.yaml")}, note)
     train = prepared.loaded.job.train
     if train is not None and before.train is not None:
         # What nobody says stays as it was: this version of slurmgpu may have other defaults.
@@ -148,7 +147,7 @@ def _submission(
             f"{run_dir}: its job is {'no' if before.option('array') is None else 'an'} array, and stays so",
             hint="leave array as it was, or submit a job of its own",
         )
-    prepared, _ = with_image(prepared, pull=True, now=True)
+    prepared, _ = with_image(prepared, note, pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
     plan, script, folder = prepared.plan, prepared.render(), prepared.folder

@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.shared_answers import own_slurm
+from slurmgpu.cli.options import own_slurm
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.printable import printable
-
-if TYPE_CHECKING:
-    from slurmgpu.jobs.settle import SettledRun
 
 
 @click.group("runs", no_args_is_help=True)
@@ -56,16 +52,13 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
         click.echo(printable(said), err=True)
     settled = [(path, settle(slurm, path, datetime.now(timezone.utc))) for path in open_runs]
     for path, one in settled:
-        click.echo(printable(f"{path}: {_outcome_in_words(path, one)}"))
+        doubt = f" ({one.why})" if one.why else ""
+        if one.outcome == "unknown":
+            said = f"not known: {one.why}"
+        elif one.outcome == "job":
+            said = f"job {one.run.job_id}{doubt}"
+        else:
+            said = f"Slurm has no such job{doubt}; slurmgpu resume {path} submits it"
+        click.echo(printable(f"{path}: {said}"))
     if any(one.outcome == "unknown" for _, one in settled):
         ctx.exit(OutcomeUnknown.exit_code)
-
-
-def _outcome_in_words(path: Path, settled: SettledRun) -> str:
-    """Return what became of a run, and what can be done about it."""
-    if settled.outcome == "unknown":
-        return f"not known: {settled.why}"
-    doubt = f" ({settled.why})" if settled.why else ""
-    if settled.outcome == "job":
-        return f"job {settled.run.job_id}{doubt}"
-    return f"Slurm has no such job{doubt}; slurmgpu resume {path} submits it"

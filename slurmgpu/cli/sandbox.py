@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import clusters
+from slurmgpu.cli.terminal import echo_json
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.processes import tail_of_logs
 from slurmgpu.sandbox.programs import SandboxFailed, require_programs, slurm_release, slurm_version
@@ -77,12 +78,8 @@ def sandbox_up(
             "--like takes nodes, GPUs, CPUs and memory from the cluster's profile",
             hint="leave --nodes, --gpus-per-node, --cpus and --memory out, or leave --like out",
         )
-    notes: list[str] = []
-    if like:
-        shape, describe, notes = _twin(name, like)
-    else:
-        shape = _plain(nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G")
-        describe = _discovered
+    plain = (nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G")
+    shape, describe, notes = _twin(name, like) if like else _plain(*plain)
     lacking = can_account()
     if accounting is not False and lacking:
         if accounting:
@@ -117,7 +114,7 @@ def sandbox_status(as_json: bool) -> None:
     found = [(name, folder, read_state(folder)) for name, folder in known_sandboxes().items()]
     if as_json:
         entries = [status_entry(*one) for one in found]
-        click.echo(json.dumps({"schema": "slurmgpu.sandboxes/1", "sandboxes": entries}, indent=2))
+        echo_json({"schema": "slurmgpu.sandboxes/1", "sandboxes": entries}, ensure_ascii=True)
         return
     if not found:
         click.echo("there is no sandbox: `slurmgpu sandbox up` starts one", err=True)
@@ -249,16 +246,8 @@ LEAST_MEMORY = 1000
 LONGEST_DAYS = 365
 
 
-def _discovered(env: Mapping[str, str]) -> str:
-    """Return the profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
-    from slurmgpu.clusters.discover import discover
-    from slurmgpu.clusters.writing import profile_text
-    from slurmgpu.slurm import Slurm
-
-    return profile_text(discover(Slurm(env=env), environ=env))
-
-
-def _plain(nodes: int, gpus_per_node: str, cpus: int, memory: str) -> Shape:
+def _plain(nodes: int, gpus_per_node: str, cpus: int, memory: str) -> tuple[Shape, Describe, list[str]]:
+    """Return a sandbox of equal nodes, and a description of it as `cluster discover` writes it."""
     from slurmgpu.models.units import GpuRequest, Memory
     from slurmgpu.sandbox.configuration import default_shape
 
@@ -277,10 +266,19 @@ def _plain(nodes: int, gpus_per_node: str, cpus: int, memory: str) -> Shape:
             f"--memory {memory}: a node needs {LEAST_MEMORY} MiB at least",
             hint="a bare number is MiB; write 64G for 64 GiB",
         )
-    return default_shape(nodes, gpus.count, gpus.type if gpus.count else None, cpus, mib)
+
+    def describe(env: Mapping[str, str]) -> str:
+        from slurmgpu.clusters.discover import discover
+        from slurmgpu.clusters.writing import profile_text
+        from slurmgpu.slurm import Slurm
+
+        return profile_text(discover(Slurm(env=env), environ=env))
+
+    return default_shape(nodes, gpus.count, gpus.type if gpus.count else None, cpus, mib), describe, []
 
 
 def _twin(name: str, like: str) -> tuple[Shape, Describe, list[str]]:
+    """Return a twin of a cluster, its profile, and what of the cluster it has not."""
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
     from slurmgpu.sandbox.twin import twin_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.terminal import echo_json
 from slurmgpu.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ def command(what: Kind) -> None:
 
     with suppress(InvalidInput):  # a settings file that is still being written
         load_settings(Path.cwd())  # they may name launchers of the user's
-    click.echo(json.dumps(schema_of(what), indent=2, ensure_ascii=False))
+    echo_json(schema_of(what))

@@ -131,7 +131,7 @@ def command(
 
 
 def _check_place() -> None:
-    """PlanError inside a job: what is asked for would be another one, beside the GPUs that are here."""
+    """Raise PlanError inside a job: what is asked for would be another one, beside the GPUs that are here."""
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None:
         return
@@ -149,14 +149,14 @@ def _check_place() -> None:
 
 def _plan_session(given: dict[str, Any]) -> Prepared:
     """Return the job as it is planned, with a command or a shell (None) in place of what it runs."""
-    from slurmgpu.cli.preparing import plan_given
+    from slurmgpu.runs.requests import plan_given
     from slurmgpu.script.render import shell_plan
     from slurmgpu.shell.session import as_session, left_out
 
     command = given["command"]
-    if given["job__file"]:  # the resources are for what the file runs
+    if given["file"]:  # the resources are for what the file runs
         given = {**given, "command": None}
-    prepared = plan_given(given, as_session)
+    prepared = plan_given(given, note, as_session)
     plan = prepared.plan
     for option in left_out(plan):
         note(f"{option} is an option of batch jobs: a shell goes without it")

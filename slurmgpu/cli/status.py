@@ -17,8 +17,8 @@ import click
 
 from slurmgpu.amounts import duration
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.options import filter_options, filters_in_words, job_filter, user_of
-from slurmgpu.cli.shared_answers import ago, shared_slurm
+from slurmgpu.cli.options import ago, filter_options, filters_in_words, job_filter, shared_slurm, user_of
+from slurmgpu.cli.terminal import Say, echo_error
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.printable import printable
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from slurmgpu.jobs.select import Selection
     from slurmgpu.jobs.table import Column
     from slurmgpu.models.run import JobStatus, Run
+    from slurmgpu.slurm import Slurm
+
+# What many users' watches may cost a controller together sets the pace, not what one would like to see.
+WATCH_SECONDS = 30.0
+# On a narrow terminal; --json always has everything.
+_LONG = 16
+_ROOM_FOR_REASONS = 30
 
 
 @click.command("status")
@@ -73,18 +80,14 @@ def command(
     age; exit code 1 when one is named that Slurm does not know, 3 when the queue could not be asked for it.
     Where Slurm does not answer at all, what it said last is shown with its age, and the exit code is 4.
     """
-    from dataclasses import replace
-
     from slurmgpu.files.settings import load_settings
-    from slurmgpu.jobs.look import last_known
-    from slurmgpu.jobs.look import status as look_up
-    from slurmgpu.jobs.select import select, since_moment
+    from slurmgpu.jobs.select import select
     from slurmgpu.jobs.table import in_order
 
     # Of tens of thousands of records none is in a circle, and to look for circles would take as long as to read them.
     gc.set_threshold(100_000, 50, 50)
     settings = load_settings(Path.cwd(), os.environ).settings
-    shown_columns = _columns(columns, settings)
+    shown_columns = chosen_columns(columns, settings)
     counts = job_filter(states, partitions, accounts, name)
     if sort:
         in_order([], sort, datetime.now(timezone.utc))
@@ -93,36 +96,40 @@ def command(
     if watch and slurm.shelf is not None:
         slurm.shelf.good_for = pace  # a watch's picture is never older than that
     selections = select(jobs)
-    ids = [one.id for one in selections]
-    tasks_alone = bool(ids) and all(one is not None and one.tasks is not None for one in ids)
-    whose, run_for = user_of(user, all_users), _run_for(named=bool(selections))
-    detail: Detail = "use" if any(column.is_use for column in shown_columns) else "usual"
-
-    def look(*, old: bool = False) -> StatusReport | None:
-        moment = since_moment(since, datetime.now(timezone.utc)) if since else None
-        if old:
-            return last_known(slurm, user=whose, selections=selections, since=moment, detail=detail)
-        return look_up(
-            slurm, user=whose, selections=selections, since=moment, live=live, detail=detail, run_for=run_for
-        )
+    look = partial(
+        find_jobs,
+        slurm,
+        selections,
+        user=user_of(user, all_users),
+        since=since,
+        live=live,
+        columns=shown_columns,
+        run_for=run_finder(named=bool(selections)),
+    )
+    clears = watch and not as_json and sys.stdout.isatty()
 
     def show(report: StatusReport, why_old: str = "") -> None:
-        if watch and not as_json and sys.stdout.isatty():
+        if clears:
             click.clear()
-        found = [task for job in report.jobs if counts(job) for task in _named_tasks(job, selections)]
-        print_report(
-            replace(report, jobs=in_order(found, sort, report.time) if sort else found),
+        report = only_chosen(report, selections, counts, sort)
+        if as_json:
+            for part in _json(report, one_line=watch, why_old=why_old):
+                click.echo(part, nl=False)
+            return
+        lines = report_lines(
+            report,
+            selections,
             live=live,
             each_task=each_task,
-            # An array, or some of its tasks, are all that is named: each task has a line of its own then.
-            opened=tasks_alone or (len(ids) == 1 and ids[0] is not None),
             columns=shown_columns,
-            some_tasks=states is not None or any(one.job_id and one.job_id.tasks for one in selections),
+            by_state=states is not None,
             filters=filters_in_words(states, partitions, accounts, name),
-            as_json=as_json,
-            one_line=watch,
             why_old=why_old,
+            on_terminal=sys.stdout.isatty(),
+            say=echo_error,
         )
+        for line in lines:
+            click.echo(line)
 
     while True:
         try:
@@ -131,7 +138,7 @@ def command(
             known = look(old=True)
             if known is not None:
                 show(known, error.message)
-            elif watch and not as_json and sys.stdout.isatty():
+            elif clears:
                 click.clear()
             if not watch:
                 raise
@@ -151,68 +158,142 @@ def command(
             return
 
 
-# On a narrow terminal; --json always has everything.
-_LONG = 16
-_ROOM_FOR_REASONS = 30
-
-
-def print_report(
-    report: StatusReport,
+def find_jobs(
+    slurm: Slurm,
+    selections: list[Selection],
     *,
-    live: bool,
-    each_task: bool,
-    opened: bool,
+    user: str | None,
+    since: str | None,
     columns: Sequence[Column],
-    some_tasks: bool,
-    filters: str,
-    as_json: bool,
-    one_line: bool,
-    why_old: str,
-) -> None:
-    """Print a report; ``why_old``: why it is what Slurm said last, and not what it says now.
+    run_for: Callable[[JobStatus], Run | None],
+    live: bool = False,
+    old: bool = False,
+) -> StatusReport | None:
+    """Return what Slurm and the run directories tell of the jobs; with ``old``, what Slurm said last, if it is known."""
+    from slurmgpu.jobs.look import last_known, status
+    from slurmgpu.jobs.select import since_moment
 
-    ``opened``: the tasks of an array have lines of their own if it is alone; ``some_tasks``: some of them may be left out.
+    moment = since_moment(since, datetime.now(timezone.utc)) if since else None
+    detail: Detail = "use" if any(column.is_use for column in columns) else "usual"
+    if old:
+        return last_known(slurm, user=user, selections=selections, since=moment, detail=detail)
+    return status(
+        slurm, user=user, selections=selections, since=moment, live=live, detail=detail, run_for=run_for
+    )
+
+
+def run_finder(named: bool) -> Callable[[JobStatus], Run | None]:
+    """Return a finder of jobs' runs, in this folder and the job's own; of many jobs a quick one."""
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.jobs.runs import run_of_job, runs_that_ended
+
+    @cache
+    def finder() -> Callable[[JobStatus], Run | None]:
+        runs_of = runs_by_settings(Path.cwd(), os.environ)
+        return partial(run_of_job, runs_of=runs_of) if named else runs_that_ended(runs_of)
+
+    return lambda job: finder()(job)
+
+
+def only_chosen(
+    report: StatusReport,
+    selections: list[Selection],
+    counts: Callable[[JobStatus], bool],
+    sort: str | None = None,
+) -> StatusReport:
+    """Return the report with the jobs that count, in order; of tasks that wait together, those named one by one."""
+    from dataclasses import replace
+
+    from slurmgpu.jobs.arrays import only
+    from slurmgpu.jobs.table import in_order
+
+    found: list[JobStatus] = []
+    for job in filter(counts, report.jobs):
+        means = [one for one in selections if one.matches(job)]
+        named = [one.job_id for one in means if one.job_id is not None]
+        found += only(job, named) if means and len(named) == len(means) else [job]
+    return replace(report, jobs=in_order(found, sort, report.time) if sort else found)
+
+
+def chosen_columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
+    """Return the columns asked for, on the command line or in the settings; none: those that say something."""
+    from slurmgpu.jobs.table import COLUMNS, columns_of
+
+    usual = columns_of(settings.status_columns, "status_columns in the settings")
+    if given is None:
+        return usual
+    named = columns_of(given.removeprefix("+").split(","), "--columns")
+    if not given.startswith("+"):
+        return named
+    usual = usual or tuple(column for column in COLUMNS if column.shown([], False))
+    added = [column for column in named if column not in usual]
+    return (*usual[:-1], *added, usual[-1])  # the reason is the longest, and last
+
+
+def report_lines(
+    report: StatusReport,
+    selections: Sequence[Selection],
+    *,
+    columns: Sequence[Column],
+    say: Say,
+    live: bool = False,
+    each_task: bool = False,
+    by_state: bool = False,
+    filters: str = "",
+    why_old: str = "",
+    on_terminal: bool = False,
+) -> Iterator[str]:
+    """Yield a report as a table for people; notes on it go to ``say``.
+
+    ``why_old``: why it is what Slurm said last, and not what it says now. ``by_state``: tasks in other states are left out.
     """
     from slurmgpu.jobs.arrays import Among
     from slurmgpu.jobs.arrays import lines as lines_of
     from slurmgpu.jobs.table import aligned, table
 
-    if as_json:
-        for part in _json(report, one_line, why_old):
-            click.echo(part, nl=False)
-        return
     for note in report.notes if not why_old else ():
-        click.echo(f"note: {printable(note)}", err=True)
+        say(f"note: {printable(note)}")
     cluster = report.cluster or "unknown"
-    if not report.jobs and (report.missing or report.unasked):
-        return  # a note says so of each
     if not report.jobs:
-        click.echo(
-            f"No jobs{printable(filters)} on cluster {cluster}: none waiting or running, and none finished in the time "
-            "asked for.",
-            err=True,
-        )
+        if not report.missing and not report.unasked:  # else a note says so of each
+            say(
+                f"No jobs{printable(filters)} on cluster {cluster}: none waiting or running, and none finished in the time "
+                "asked for."
+            )
         return
-    click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{_age(report, why_old)}")
+    age = ago(report.age)
+    if why_old:
+        since = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))
+        age = f": WHAT SLURM SAID {since} AGO. It does not answer now, and the jobs may have gone on since"
+    yield f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{age}"
+    ids = [one.id for one in selections]
+    some_tasks = by_state or any(one.job_id and one.job_id.tasks for one in selections)
     among = Among(report.since, some_tasks)
     arrays = {job.array_job_id for job in report.jobs}
+    # An array, or some of its tasks, are all that is named: each task has a line of its own then.
+    tasks_alone = bool(ids) and all(one is not None and one.tasks is not None for one in ids)
+    opened = tasks_alone or (len(ids) == 1 and ids[0] is not None)
     if opened and not each_task and len(arrays) == 1 and None not in arrays:
         each_task = True
         if (summary := lines_of(report.jobs, among=among)[0].tasks) is not None:
-            click.echo(f"array {arrays.pop()}: {summary}")
+            yield f"array {arrays.pop()}: {summary}"
     rows, lines = table(
         report.jobs, report.time, live=live, each_task=each_task, columns=columns, among=among
     )
-    if why_old:
-        rows = _marked(rows)
-    if sys.stdout.isatty():
-        from rich.console import Console
+    if why_old and "STATE" in rows[0]:  # each state is in doubt, also for who takes one line out of the table
+        state = rows[0].index("STATE")
+        rows = [rows[0], *((*row[:state], f"{row[state]}?", *row[state + 1 :]) for row in rows[1:])]
+    if not on_terminal:
+        yield aligned(rows)
+        return
+    from rich.console import Console
 
-        _pretty(rows, lines, Console(), as_asked=bool(columns))
-        if (question := unexplained(report.jobs)) is not None:
-            click.secho(question, dim=True)
-    else:
-        click.echo(aligned(rows))
+    console = Console()
+    with console.capture() as printed:
+        _pretty(rows, lines, console, as_asked=bool(columns))
+    yield printed.get().removesuffix("\n")
+    if (question := unexplained(report.jobs)) is not None:
+        yield click.style(question, dim=True)
 
 
 def unexplained(jobs: Sequence[JobStatus]) -> str | None:
@@ -226,22 +307,7 @@ def unexplained(jobs: Sequence[JobStatus]) -> str | None:
     return f"to see why {newest.job_id} failed: slurmgpu why {newest.job_id}" if newest is not None else None
 
 
-def _age(report: StatusReport, why_old: str) -> str:
-    if not why_old:
-        return ago(report.age)
-    since = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))
-    return f": WHAT SLURM SAID {since} AGO. It does not answer now, and the jobs may have gone on since"
-
-
-def _marked(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows in which each state is in doubt: who takes a line out of the table still sees it."""
-    if "STATE" not in rows[0]:
-        return rows
-    state = rows[0].index("STATE")
-    return [rows[0], *((*row[:state], f"{row[state]}?", *row[state + 1 :]) for row in rows[1:])]
-
-
-def _json(report: StatusReport, one_line: bool, why_old: str) -> Iterator[str]:
+def _json(report: StatusReport, *, one_line: bool, why_old: str) -> Iterator[str]:
     """Yield the document, job by job.
 
     What Slurm said before it fell silent is apart from `jobs`, which a program takes as it stands.
@@ -276,12 +342,14 @@ def _json(report: StatusReport, one_line: bool, why_old: str) -> Iterator[str]:
 def _pretty(
     found: Sequence[Sequence[str]], lines: Sequence[Line], console: Console, *, as_asked: bool = False
 ) -> None:
-    """The table in colour, as wide as the terminal: the reason beside a job where there is room, else below it.
+    """Print the table in colour, as wide as the terminal: the reason beside a job where there is room, else below it.
 
-    Where even that is too wide, columns are left out, those first that matter least; none of those that were asked for.
+    Where even that is too wide, long names are cut, then columns are left out, those first that matter least; none of those
+    that were asked for.
     """
     from rich.text import Text
 
+    from slurmgpu.jobs.table import COLUMNS
     from slurmgpu.jobs.view import colour_of
 
     rows = [list(row) for row in found]
@@ -289,99 +357,42 @@ def _pretty(
     reasons = [row.pop() if last else "" for row in rows]
     if not rows[0]:  # the reason is all that was asked for
         rows, reasons = [[text] for text in reasons], ["" for _ in reasons]
-    beside = _width(rows) + 2 + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
+
+    def widths() -> list[int]:
+        return [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+
+    beside = sum(widths()) + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
     if not beside and not as_asked:
-        _narrow(rows, console.width)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for name in ("NODES", "NAME"):
+            column = rows[0].index(name)
+            for row in rows:
+                if len(row[column]) > _LONG:
+                    row[column] = row[column][: _LONG - 3] + "..."
+        for _, name in sorted((one.left_out, one.name) for one in COLUMNS if one.left_out is not None):
+            if sum(widths()) - 2 > console.width and name in rows[0]:
+                column = rows[0].index(name)
+                for row in rows:
+                    del row[column]
+    wide = widths()
     state = rows[0].index("STATE") if "STATE" in rows[0] else None
-    indent = sum(widths) + 2 * len(widths) if beside else 2
+    indent = sum(wide) if beside else 2
     for number, (row, reason) in enumerate(zip(rows, reasons, strict=True)):
-        text = Text("  ").join(Text(cell.ljust(width)) for cell, width in zip(row, widths, strict=True))
+        text = Text("".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True))[:-2])
         if number == 0:
             text.stylize("bold")
             reason = reason if beside else ""
         elif state is not None:
-            start = sum(widths[:state]) + 2 * state
-            colour = colour_of(lines[number - 1].job.state)
-            text.stylize(colour, start, start + len(row[state]))
-        folded = _folded("" if reason == "-" and not beside else reason, console.width - indent)
+            start = sum(wide[:state])
+            text.stylize(colour_of(lines[number - 1].job.state), start, start + len(row[state]))
+        reason = "" if reason == "-" and not beside else reason
+        room = max(console.width - indent, 20)
+        folded = textwrap.wrap(reason, room, break_long_words=False, break_on_hyphens=False)
         if beside and folded:
             text.append(f"  {folded.pop(0)}")
         text.rstrip()
         console.print(text, soft_wrap=True)
         for part in folded:
             console.print(Text(" " * indent + part), soft_wrap=True)
-
-
-def _width(rows: list[list[str]]) -> int:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _folded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
-
-
-def _narrow(rows: list[list[str]], width: int) -> None:
-    """Shorten long names, then leave columns out, until the rows fit."""
-    from slurmgpu.jobs.table import COLUMNS
-
-    for name in ("NODES", "NAME"):
-        column = rows[0].index(name)
-        for row in rows:
-            if len(row[column]) > _LONG:
-                row[column] = row[column][: _LONG - 3] + "..."
-
-    left_out = sorted((one.left_out, one.name) for one in COLUMNS if one.left_out is not None)
-    for _, name in left_out:
-        if _width(rows) <= width:
-            return
-        if name in rows[0]:
-            column = rows[0].index(name)
-            for row in rows:
-                del row[column]
-
-
-# What many users' watches may cost a controller together sets the pace, not what one would like to see.
-WATCH_SECONDS = 30.0
-
-
-def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
-    """Return the columns asked for, on the command line or in the settings; none: those that say something."""
-    from slurmgpu.jobs.table import COLUMNS, columns_of
-
-    usual = columns_of(settings.status_columns, "status_columns in the settings")
-    if given is None:
-        return usual
-    added = given.startswith("+")
-    named = columns_of(given.removeprefix("+").split(","), "--columns")
-    if not added:
-        return named
-    usual = usual or tuple(column for column in COLUMNS if column.shown([], False))
-    beside = [column for column in named if column not in usual]
-    return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
-
-
-def _named_tasks(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
-    """Return a record, or of tasks that wait together those that are named one by one."""
-    from slurmgpu.jobs.arrays import only
-
-    means = [one for one in selections if one.matches(job)]
-    named = [one.job_id for one in means if one.job_id is not None]
-    return only(job, named) if means and len(named) == len(means) else [job]
-
-
-def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:
-    """Return a finder of jobs' runs, in this folder and the job's own; of many jobs a quick one."""
-    from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.jobs.runs import run_of_job, runs_that_ended
-
-    @cache
-    def finder() -> Callable[[JobStatus], Run | None]:
-        runs_of = runs_by_settings(Path.cwd(), os.environ)
-        return partial(run_of_job, runs_of=runs_of) if named else runs_that_ended(runs_of)
-
-    return lambda job: finder()(job)
 
 
 def _paused(seconds: float) -> bool:

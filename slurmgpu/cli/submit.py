@@ -53,8 +53,7 @@ def command(
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.preparing import prepare
-    from slurmgpu.cli.submitting import show_submission, submit, with_image
+    from slurmgpu.runs.requests import prepare, submit, with_image
     from slurmgpu.slurm import Slurm
 
     if as_json and dry_run:
@@ -62,9 +61,9 @@ def command(
             "--json prints the record of a run, and --dry-run makes none",
             hint="leave one out; slurmgpu plan --json prints the plan",
         )
-    prepared, making = with_image(prepare(given, starts="submit"), pull=pull, now=not dry_run)
+    prepared, making = with_image(prepare(given, note, starts="submit"), note, pull=pull, now=not dry_run)
     slurm = Slurm()
-    if not given.get("job__force"):
+    if not given.get("force"):
         check_dependency(slurm, prepared.loaded.job.dependency)
     packed = None
     if via == "submitit":
@@ -73,11 +72,13 @@ def command(
         packed = pack_command(prepared.plan)
         prepared = prepared._replace(plan=packed.plan)
     if dry_run:
+        from slurmgpu.cli.plan_text import show_submission
+
         show_submission(prepared, slurm, making)
         return
     with as_interrupts():
         prepared.pack(note)
-    run = submit(prepared, slurm, hold=hold, files=packed.files if packed is not None else {})
+    run = submit(prepared, slurm, note, hold=hold, files=packed.files if packed is not None else {})
     click.echo(run.to_json() if as_json else f"{run.job_id}\n", nl=False)
     if packed is not None:
         attach(packed, run)
@@ -88,7 +89,7 @@ def command(
 
 
 def check_dependency(slurm: Slurm, dependency: Dependency | None) -> None:
-    """PlanError for a dependency on a job that Slurm does not know, or whose end has decided that this one never starts.
+    """Raise PlanError for a dependency on a job that Slurm does not know, or whose end has decided that this one never starts.
 
     sbatch takes both, and depending on its release, and on how long ago the job ended, starts this one at once or never
     (seen on 22.05 and 26.05).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from slurmgpu.cli.completing import templates as named_templates
 from slurmgpu.cli.job_options import JobCommand, job_options
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput
 from slurmgpu.version import __version__
 
@@ -41,7 +40,7 @@ def list_(as_json: bool) -> None:
     found = listed_templates(_in_force())
     if as_json:
         rows = [{**one._asdict(), "file": str(one.file)} for one in found]
-        click.echo(json.dumps({"schema": "slurmgpu.templates/1", "templates": rows}, indent=2))
+        echo_json({"schema": "slurmgpu.templates/1", "templates": rows}, ensure_ascii=True)
         return
     width = max(len(one.name) for one in found)
     for one in found:
@@ -61,11 +60,28 @@ def list_(as_json: bool) -> None:
 @click.option("--shipped", is_flag=True, help="Show the shipped one, though a file of yours replaces it.")
 def show(name: str, given: dict[str, object], rendered: bool, shipped: bool) -> None:
     """Show the text of a template; with --rendered, what it becomes in a job's script."""
+    from collections import ChainMap
+
     from slurmgpu.files.data import SHIPPED, read_templates
     from slurmgpu.files.templates import template_named
+    from slurmgpu.runs.requests import prepare
+    from slurmgpu.script.render import render_script
 
     if rendered:
-        click.echo(_rendered(name, given), nl=False)
+        prepared = prepare(given, note)
+        templates = prepared.templates()
+        whole, mark = template_named(name, templates), "\0\n"
+        marked = {whole: mark + templates[whole] + mark}
+        script = render_script(prepared.plan, ChainMap(marked, dict(templates)), place=templates.place)
+        parts = script.split(mark)[1::2]
+        if not parts:
+            raise InvalidInput(
+                f"template {whole}: the script of this job does not use it",
+                hint="slurmgpu render shows the script",
+            )
+        click.echo(
+            "".join(part.rstrip(" ") for part in parts), nl=False
+        )  # the mark behind it may be indented
         return
     if any(given.values()):
         raise InvalidInput(
@@ -77,29 +93,6 @@ def show(name: str, given: dict[str, object], rendered: bool, shipped: bool) -> 
     if found and found[0].layer != SHIPPED:
         note(f"{whole} is replaced by {found[1]} ({found[0].layer})")
     click.echo(templates[whole], nl=False)
-
-
-def _rendered(name: str, given: dict[str, object]) -> str:
-    """Return a template's part of a job's script."""
-    from collections import ChainMap
-
-    from slurmgpu.cli.preparing import prepare
-    from slurmgpu.files.templates import template_named
-    from slurmgpu.script.render import render_script
-
-    prepared = prepare(given)
-    templates = prepared.templates()
-    whole = template_named(name, templates)
-    mark = "\0\n"
-    marked = {whole: mark + templates[whole] + mark}
-    script = render_script(prepared.plan, ChainMap(marked, dict(templates)), place=templates.place)
-    parts = script.split(mark)[1::2]
-    if not parts:
-        raise InvalidInput(
-            f"template {whole}: the script of this job does not use it",
-            hint="slurmgpu render shows the script",
-        )
-    return "".join(part.rstrip(" ") for part in parts)  # the mark behind it may be indented
 
 
 @command.command("copy")

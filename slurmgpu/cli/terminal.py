@@ -1,4 +1,4 @@
-"""What is said to the person: notes beside a result, and the text of logs."""
+"""Output to the person: results as JSON, notes beside them, the text of logs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,32 @@ from typing import TextIO
 
 import click
 
-from slurmgpu.printable import Harmless
+from slurmgpu.printable import Harmless, printable_lines
+
+Say = Callable[[str], None]
+"""Takes a remark for the person, a line or more."""
 
 
 def note(text: str) -> None:
     """Say something to the person, beside the result."""
-    from slurmgpu.printable import printable_lines
+    click.echo(noted(text), err=True)
 
-    click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
+
+def noted(text: str) -> str:
+    """Return a remark as it is printed."""
+    return click.style("slurmgpu: ", fg="yellow") + printable_lines(text)
+
+
+def echo_error(text: str) -> None:
+    """Print a line beside the result."""
+    click.echo(text, err=True)
+
+
+def echo_json(document: object, *, ensure_ascii: bool = False) -> None:
+    """Print a JSON document."""
+    import json
+
+    click.echo(json.dumps(document, indent=2, ensure_ascii=ensure_ascii))
 
 
 def terminal_columns(stream: TextIO) -> int | None:
@@ -30,7 +48,11 @@ def terminal_columns(stream: TextIO) -> int | None:
 @contextmanager
 def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
     """Yield a printer of logs: to a file the text as it is, to a terminal or a pipe without control sequences."""
-    harmless = None if _goes_to_a_file() else Harmless(redraws=redraws)
+    try:
+        to_file = stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # no file at all: a program that collects it
+        to_file = True
+    harmless = None if to_file else Harmless(redraws=redraws)
 
     def write(piece: str) -> None:
         click.echo(harmless.text(piece) if harmless is not None else piece, nl=False)
@@ -40,10 +62,3 @@ def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
     finally:
         if harmless is not None:
             click.echo(harmless.end(), nl=False)
-
-
-def _goes_to_a_file() -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
-    except (OSError, ValueError):  # no file at all: a program that collects it
-        return True

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import types
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
 from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.job_options import device_option, run_dir_option
 from slurmgpu.cli.options import Decorator, gathered
-from slurmgpu.cli.terminal import note
+from slurmgpu.cli.terminal import echo_json, note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
@@ -81,26 +81,17 @@ def _kinds(annotation: object) -> list[object]:
 def layer_of(settings: Mapping[str, object]) -> Layered:
     """Return the options as a layer over a job file; what is not a number stays a word, for the model to refuse by name."""
     layer = Layered({}, {})
-    for name, value in settings.items():
+    for name, given in settings.items():
         kinds = _kinds(TrainSettings.model_fields[name].annotation)
-        layer.put(("train", name), _value(value, kinds), Origin(f"option --{name.replace('_', '-')}"))
+        value: object = list(given) if isinstance(given, tuple) else given
+        number: type[int] | type[float] | None = int if int in kinds else float if float in kinds else None
+        if isinstance(value, str) and type(None) in kinds and value.lower() in _NULL:
+            value = None
+        elif isinstance(value, str) and number is not None:
+            with suppress(ValueError):
+                value = number(value)
+        layer.put(("train", name), value, Origin(f"option --{name.replace('_', '-')}"))
     return layer
-
-
-def _value(value: object, kinds: list[object]) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    if not isinstance(value, str):
-        return value
-    if type(None) in kinds and value.lower() in _NULL:
-        return None
-    for number in (int, float):
-        if number in kinds:
-            try:
-                return number(value)
-            except ValueError:
-                return value
-    return value
 
 
 train_options = gathered(
@@ -135,9 +126,7 @@ train_options = gathered(
     help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
 )
 @click.option(
-    "--here",
-    is_flag=True,
-    help="Train on this machine although it looks like a login node; stays small.",
+    "--here", is_flag=True, help="Train on this machine although it looks like a login node; stays small."
 )
 @click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
 @device_option
@@ -171,15 +160,14 @@ def command(
     With --estimate it trains nothing: in the same environment it works out what a rank keeps in memory, without a GPU and
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
-    from slurmgpu.cli.running_here import (
-        LocalRun,
+    from slurmgpu.runs.directory import chosen_python, prepare_here
+    from slurmgpu.runs.here import (
         count_of_the_job,
         looks_like_a_login_node,
         on_login_node,
         plan_training_here,
         run_prepared,
     )
-    from slurmgpu.runs.directory import chosen_python
     from slurmgpu.runs.preflight import check_task
 
     if as_json and not estimate:
@@ -197,13 +185,26 @@ def command(
     )
     if estimate:
         _estimate(prepared, interpreter, processes, cluster, as_json=as_json)
-        ctx.exit(0)
+        return
     if only_prepare:
-        ctx.exit(_prepare_task(prepared, interpreter))
+        plan, script, folder, nice = _entrypoint_alone(prepared, interpreter)
+        code = prepare_here(plan, script, folder, nice=nice)
+        if code:
+            instead = "; it ran in the job's environment, and --python PATH takes another Python"
+            note(f"preparing ended with exit code {code}{'' if python else instead}")
+        ctx.exit(code)
     if looks_like_a_login_node() and not here:
         check_task(prepared.plan, prepared.folder)  # a fault of one's own is said before the refusal
-    local = LocalRun(on_login_node(here), processes, on_gpus=on_gpus, python=interpreter, run_dir=run_dir)
-    ctx.exit(run_prepared(prepared, local))
+    code = run_prepared(
+        prepared,
+        note,
+        login_node=on_login_node(here),
+        processes=processes,
+        on_gpus=on_gpus,
+        python=interpreter,
+        run_dir=run_dir,
+    )
+    ctx.exit(code)
 
 
 ESTIMATED = (1, 8, 16, 64)
@@ -212,6 +213,11 @@ _HEAD_ROOM = 0.1
 """Share of a GPU that stays free, as with ``fit_head_room``: the allocator holds more than is in use."""
 _CONTEXT = 1 << 30
 """Bytes: CUDA itself and NCCL's buffers."""
+_AMOUNTS = {
+    "parameters": "PARAMETERS", "gradients": "GRADIENTS", "optimizer": "OPTIMIZER", "averages": "EMA",
+    "gathered": "GATHERED", "activations": "ACTIVATIONS", "total": "TOTAL", "host": "HOST",
+}  # fmt: skip
+"""The amounts of a rank, and their columns."""
 
 
 def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
@@ -228,18 +234,14 @@ def fits(row: Mapping[str, Any], memory: float | None) -> dict[str, Any]:
     return {"fits": row["total"] <= left, "micro_batch": max(0, most)}
 
 
-def _gpu_types(cluster: Cluster) -> list[tuple[str, Kind | None]]:
-    """Return the cluster's types of GPU; one of which nobody knows the memory is None."""
+def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool) -> None:
+    """The estimate as a table with a line for each type of GPU, or as JSON."""
     from slurmgpu.runs.bench.verdict import kinds_of
 
     known = {kind.name: kind for kind in kinds_of(cluster)}
     there = {kind.gpu_type for part in cluster.partitions.values() for kind in part.kinds if kind.gpu_type}
-    return [(name, known.get(name)) for name in sorted(there | set(cluster.gpu_types))]
-
-
-def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool) -> None:
-    """The estimate as a table with a line for each type of GPU, or as JSON."""
-    kinds = _gpu_types(cluster)
+    # One of which nobody knows the memory is None.
+    kinds = [(name, known.get(name)) for name in sorted(there | set(cluster.gpu_types))]
     rows = [
         {**row, "on": {name: fits(row, kind and kind.bytes) for name, kind in kinds}} for row in found["rows"]
     ]
@@ -248,7 +250,7 @@ def print_estimate(found: Mapping[str, Any], cluster: Cluster, *, as_json: bool)
             name: {"memory": kind and int(kind.bytes), "guess": kind and kind.doubt} for name, kind in kinds
         }
         document = {**found, "rows": rows, "cluster": cluster.name, "gpu_types": types}
-        click.echo(json.dumps(document, indent=2))
+        echo_json(document, ensure_ascii=True)
         return
     for line in _lines(found, rows, cluster, kinds):
         click.echo(line)
@@ -264,10 +266,8 @@ def _lines(
 
     yield f"{found['task']}: {found['parameters']:,} parameters, {found['precision']}; GiB of each rank at its peak, worked out"
     yield ""
-    header = (
-        "STRATEGY", "GPUS", "AT A TIME", "PARAMETERS", "GRADIENTS", "OPTIMIZER", "EMA", "GATHERED", "ACTIVATIONS",
-        "TOTAL", "HOST", *(name.upper() for name, _ in kinds),
-    )  # fmt: skip
+    types = (name.upper() for name, _ in kinds)
+    header = ("STRATEGY", "GPUS", "AT A TIME", *_AMOUNTS.values(), *types)
     yield aligned([header, *(_cells(row) for row in rows)])
     yield ""
     sizes = ", ".join(f"{size}: {_gib(size_of)}" for size, size_of in found["activations"].items())
@@ -302,40 +302,18 @@ def _lines(
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    name = row["strategy"]
-    name += ", cpu_offload" if row["cpu_offload"] else ""
-    amounts = ("parameters", "gradients", "optimizer", "averages", "gathered", "activations", "total", "host")
-    return (
-        name, str(row["gpus"]), str(row["micro_batch"]),
-        *("?" if row[each] is None else _gib(row[each]) if row[each] else "-" for each in amounts),
-        *(_answer(each) for each in row["on"].values()),
-    )  # fmt: skip
-
-
-def _answer(one: Mapping[str, Any]) -> str:
-    if one["fits"] is None:
-        return "unknown"
-    if one["micro_batch"] is None:
-        return "no"
-    return f"{'yes' if one['fits'] else 'no'}, {one['micro_batch']}"
+    name = row["strategy"] + (", cpu_offload" if row["cpu_offload"] else "")
+    amounts = [row[each] for each in _AMOUNTS]
+    answers = []
+    for one in row["on"].values():
+        most = "" if one["micro_batch"] is None else f", {one['micro_batch']}"
+        answers.append("unknown" if one["fits"] is None else f"{'yes' if one['fits'] else 'no'}{most}")
+    said = ("?" if amount is None else _gib(amount) if amount else "-" for amount in amounts)
+    return (name, str(row["gpus"]), str(row["micro_batch"]), *said, *answers)
 
 
 def _gib(size: float) -> str:
     return f"{size / (1 << 30):.2f}"
-
-
-def _prepare_task(prepared: Prepared, python: Path | None) -> int:
-    """Run the script that the job would run, on one process, to prepare alone; its exit code."""
-    from slurmgpu.runs.directory import prepare_here
-
-    ready = _ready(prepared, python)
-    code = prepare_here(ready.plan, ready.script, ready.folder, nice=ready.nice)
-    if code:
-        instead = (
-            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
-        )
-        note(f"preparing ended with exit code {code}{instead}")
-    return code
 
 
 def _estimate(
@@ -345,9 +323,9 @@ def _estimate(
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.runs.directory import estimate_here
 
-    ready = _ready(prepared, python)
-    counts = [*ESTIMATED, processes or max(1, prepared.plan.nodes * prepared.plan.processes_per_node)]
-    found = estimate_here(ready.plan, ready.script, ready.folder, nice=ready.nice, gpus=sorted(set(counts)))
+    plan, script, folder, nice = _entrypoint_alone(prepared, python)
+    counts = {*ESTIMATED, processes or max(1, prepared.plan.nodes * prepared.plan.processes_per_node)}
+    found = estimate_here(plan, script, folder, nice=nice, gpus=sorted(counts))
     if found is None:
         instead = "" if python else ": --python PATH takes another Python than the job's"
         raise RunFailed(f"nothing was worked out{instead}")
@@ -355,18 +333,10 @@ def _estimate(
     print_estimate(found, cluster, as_json=as_json)
 
 
-class _Ready(NamedTuple):
-    """A script of the entrypoint alone, and where it runs."""
-
-    plan: Plan
-    script: str
-    folder: Path
-    nice: int
-
-
-def _ready(prepared: Prepared, python: Path | None) -> _Ready:
-    from slurmgpu.cli.running_here import LOGIN_NICE, looks_like_a_login_node
+def _entrypoint_alone(prepared: Prepared, python: Path | None) -> tuple[Plan, str, Path, int]:
+    """Return the plan and the script of the entrypoint alone, the folder where it runs, and how nice it is to others."""
     from slurmgpu.runs.directory import prepare_plan
+    from slurmgpu.runs.here import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.runs.preflight import check_task, is_folder
 
     folder = prepared.folder
@@ -384,4 +354,4 @@ def _ready(prepared: Prepared, python: Path | None) -> _Ready:
             "--python PATH takes another Python"
         )
     script = prepared._replace(plan=plan).render()
-    return _Ready(plan, script, folder, LOGIN_NICE if looks_like_a_login_node() else 0)
+    return plan, script, folder, LOGIN_NICE if looks_like_a_login_node() else 0

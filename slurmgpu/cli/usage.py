@@ -1,4 +1,4 @@
-"""A command line that cannot be read: what was meant, and the next act."""
+"""Hints for a command line that cannot be read: the likely meaning and the next step."""
 
 from __future__ import annotations
 
@@ -10,45 +10,26 @@ import click
 
 from slurmgpu.errors import nearest
 
-__all__ = ["ARGUMENTS", "COMMAND", "meant_command", "usage_hint"]
-
 ARGUMENTS, COMMAND = "slurmgpu.arguments", "slurmgpu.command"
 """Keys under which a command keeps its words, and those after ``--`` (``click.Context.meta``)."""
 
-# What others call them.
-_COMMANDS = {
-    "delete": "cancel",
-    "explain": "why",
-    "gpus": "cluster gpus",
-    "history": "status --since 7d",
-    "jupyter": "shell --jupyter",
-    "kill": "cancel",
-    "launch": "submit",
-    "list": "status",
-    "log": "logs",
-    "ls": "status",
-    "monitor": "status",
-    "notebook": "shell --jupyter",
-    "ps": "status",
-    "queue": "status",
-    "requeue": "resume",
-    "rerun": "resume",
-    "restart": "resume",
-    "rm": "cancel",
-    "sacct": "status --since 7d",
-    "salloc": "shell",
-    "sbatch": "submit",
-    "scancel": "cancel",
-    "script": "render",
-    "settings": "config",
-    "show": "plan",
-    "sinfo": "cluster gpus",
-    "squeue": "status",
-    "srun": "run",
-    "start": "submit",
-    "stop": "cancel",
-    "tail": "logs",
-    "validate": "check",
+# What others call the commands.
+_CALLED_ELSEWHERE = {
+    "cancel": "delete kill rm scancel stop",
+    "check": "validate",
+    "cluster gpus": "gpus sinfo",
+    "config": "settings",
+    "logs": "log tail",
+    "plan": "show",
+    "render": "script",
+    "resume": "requeue rerun restart",
+    "run": "srun",
+    "shell": "salloc",
+    "shell --jupyter": "jupyter notebook",
+    "status": "list ls monitor ps queue squeue",
+    "status --since 7d": "history sacct",
+    "submit": "launch sbatch start",
+    "why": "explain",
 }
 # Options of sbatch, srun and torchrun whose part something else plays here.
 _INSTEAD = {
@@ -85,32 +66,26 @@ _CALLED_HERE = {
     ("import", "--output"): "--to job.yaml",
     ("init", "--cluster"): "--based-on NAME",
 }
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-
-
-def meant_command(word: str, commands: Iterable[str]) -> str:
-    """Return the next act for a word that is not a command."""
-    known = list(commands)
-    if re.search(r"\.(ya?ml|py|sh|sbatch|slurm)\Z", word):
-        given = (
-            word
-            if word.endswith("ml")
-            else f"--gpus 1 -- {'python' if word.endswith('.py') else 'bash'} {word}"
-        )
-        return f"a command of slurmgpu comes first: slurmgpu submit {given}"
-    meant = _COMMANDS.get(word.lower()) or nearest(word.lower(), known)
-    if not meant:
-        return "slurmgpu --help lists the commands"
-    about = meant.partition(" --")[0]
-    return f"did you mean {meant}? slurmgpu {about} --help"
-
-
 # Settings of a training that are mappings, and one of each.
 _MAPPINGS = {
     "best": "{metric: accuracy, mode: max}",
     "early-stop": "{metric: loss, mode: min, patience: 5}",
     "pretrained-rename": '{"backbone.": ""}',
 }
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+
+
+def meant_command(word: str, commands: Iterable[str]) -> str:
+    """Return the next act for a word that is not a command."""
+    if re.search(r"\.(ya?ml|py|sh|sbatch|slurm)\Z", word):
+        program = "python" if word.endswith(".py") else "bash"
+        given = word if word.endswith("ml") else f"--gpus 1 -- {program} {word}"
+        return f"a command of slurmgpu comes first: slurmgpu submit {given}"
+    called = (name for name, others in _CALLED_ELSEWHERE.items() if word.lower() in others.split())
+    meant = next(called, None) or nearest(word.lower(), list(commands))
+    if not meant:
+        return "slurmgpu --help lists the commands"
+    return f"did you mean {meant}? slurmgpu {meant.partition(' --')[0]} --help"
 
 
 def usage_hint(error: click.UsageError) -> str:
@@ -161,47 +136,46 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     from slurmgpu.models.train import TrainSettings
 
     known = {flag for parameter in ctx.command.params for flag in parameter.opts}
-    if (
-        error.option_name in {"-j", "--job", "--jobs", "--jobid", "--job-id", "--id"}
-        and "--sbatch" not in known
-    ):
-        return f"a job's number stands alone: {ctx.command_path} 1234"
-    if error.option_name in {"-f", "--file", "--job-file", "--job"} and "--sbatch" in known:
-        return f"the job file needs no option: {ctx.command_path} FILE"
-    if right := _CALLED_HERE.get((ctx.info_name or "", error.option_name)):
+    option, path, about = error.option_name, ctx.command_path, ctx.info_name
+    words, command = ctx.meta.get(ARGUMENTS, ()), ctx.meta.get(COMMAND, ())
+    line = shlex.join(command) or "python train.py"
+    if option in {"-j", "--job", "--jobs", "--jobid", "--job-id", "--id"} and "--sbatch" not in known:
+        return f"a job's number stands alone: {path} 1234"
+    if option in {"-f", "--file", "--job-file", "--job"} and "--sbatch" in known:
+        return f"the job file needs no option: {path} FILE"
+    if right := _CALLED_HERE.get((about or "", option)):
         return f"write {right}"
-    if ctx.info_name == "cancel" and error.option_name in {"--yes", "-y"}:
+    if about == "cancel" and option in {"--yes", "-y"}:
         return "cancel asks nothing: leave it out"
-    if (ctx.info_name, error.option_name) == ("cancel", "--all") or (
-        error.option_name in {"-u", "--user", "--me", "-U"} and ctx.info_name in {"status", "why", "cancel"}
+    if (about, option) == ("cancel", "--all") or (
+        option in {"-u", "--user", "--me", "-U"} and about in {"status", "why", "cancel"}
     ):
         if "--all-users" not in known:
             return (
                 "give the jobs' numbers or names, which slurmgpu status lists; all of yours: scancel -u $USER"
             )
-        one = f", one user's: {ctx.command_path} --user NAME" if "--user" in known else ""
-        return f"your own jobs need no option{one}, everybody's: {ctx.command_path} --all-users"
-    if error.option_name == "--tail" and "-n" in known:
-        return f"the last lines of each log: {ctx.command_path} -n 50"
-    for word in ctx.meta.get(ARGUMENTS, ()):
+        one = f", one user's: {path} --user NAME" if "--user" in known else ""
+        return f"your own jobs need no option{one}, everybody's: {path} --all-users"
+    if option == "--tail" and "-n" in known:
+        return f"the last lines of each log: {path} -n 50"
+    for word in words:
         if re.match(r"-[a-z][a-z-]+", word) and f"-{word.partition('=')[0]}" in known:
             return f"long options have two dashes: -{word}"
-    if lsf := re.search(r"-W (\d+(:\d+)?)(?= |\Z)", " ".join(ctx.meta.get(ARGUMENTS, ()))):
+    if lsf := re.search(r"-W (\d+(:\d+)?)(?= |\Z)", " ".join(words)):
         return f"-W is LSF's option for the time; here: -t {lsf[1]}{':00' if lsf[2] else ''}"
-    name = error.option_name.lstrip("-")
+    name = option.lstrip("-")
     name = SBATCH.letters.get(name, name.replace("_", "-"))
     if f"--{name}" in known:
         return f"write --{name}"
     absent = TrainSettings.ABSENT.get(name.removeprefix("no-").replace("-", "_"))
-    if ctx.info_name == "train" and absent is not None:
+    if about == "train" and absent is not None:
         return absent
-    if ctx.info_name == "train" and name in _MAPPINGS:
+    if about == "train" and name in _MAPPINGS:
         return f"it has several parts: --set 'train.{name.replace('-', '_')}={_MAPPINGS[name]}'"
-    if ctx.info_name == "up" and name in {"gpu", "gpus"}:
+    if about == "up" and name in {"gpu", "gpus"}:
         return "--gpus-per-node 2 gives each node of the sandbox so many"
     if "--sbatch" not in known:
         return None
-    command = ctx.meta.get(COMMAND, ())
     if name in {"gpus-per-task", "ntasks"} and "srun" in command:
         return "leave srun out of the command, and ask for as many GPUs: --gpus 4 -- python train.py gives each GPU a process"
     if name in _INSTEAD:
@@ -209,9 +183,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     if name in SBATCH.options:
         value = "" if SBATCH.options[name].takes == "none" else "=VALUE"
         return f"any option of sbatch is passed on by --sbatch {name}{value}"
-    if len(error.option_name) == 2 and (other := error.option_name.swapcase()) in known:
+    if len(option) == 2 and (other := option.swapcase()) in known:
         return f"letters of options are large or small: write {other}"
-    words = ctx.meta.get(ARGUMENTS, ())
     batch = next((word for word in words if re.search(_BATCH_SCRIPT, word)), None)
     if batch is not None and not command:
         return f"a batch script's command is written in it: change its line in {batch}"
@@ -219,14 +192,13 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         key = name.replace("-", "_")
         return (
             f"a setting of train: is given by --set train.{key}=VALUE; an option of a command goes into the command, "
-            f"which takes the place of the job file's: -- {shlex.join(command) or 'python train.py'} {error.option_name} VALUE"
+            f"which takes the place of the job file's: -- {line} {option} VALUE"
         )
     # Without their dashes, which would make any two alike.
     near = nearest(name, [flag[2:] for flag in known if flag[:2] == "--"])
-    if near or ctx.info_name == "doctor":
-        return f"{f'did you mean --{near}? ' if near else ''}{ctx.command_path} --help lists the options"
-    line = shlex.join(command) or "python train.py"
-    return f"options of the command go after two dashes: -- {line} {error.option_name}"
+    if near or about == "doctor":
+        return f"{f'did you mean --{near}? ' if near else ''}{path} --help lists the options"
+    return f"options of the command go after two dashes: -- {line} {option}"
 
 
 def _extra(ctx: click.Context) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import click
 
 from slurmgpu.amounts import count
-from slurmgpu.cli.shared_answers import shared
+from slurmgpu.cli.options import shared
 from slurmgpu.cli.terminal import note, written
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
@@ -46,13 +46,8 @@ def wait_at_terminal(
 
 def wait_for_job(run: Run, follow: bool, slurm: Slurm | None = None) -> int:
     """Wait for a run's newest job, with ``follow`` printing its logs; its exit code."""
-    if slurm is None:
-        slurm = shared()
-        if slurm.shelf is not None:
-            slurm.shelf.only_from_now()  # the job has come this moment
-    selection = Selection(text=run.run_dir, run=run)
     logs = (lambda job: logs_of(run, job)) if follow else None
-    ended = wait_at_terminal(slurm, selection, str(run.job_id), logs)
+    ended = wait_at_terminal(slurm or _shared_from_now(), _of_run(run), str(run.job_id), logs)
     if not ended.known:
         note(
             f"how job {run.job_id} ended is not known: neither queue nor accounting tells; look into {run.run_dir}"
@@ -62,37 +57,26 @@ def wait_for_job(run: Run, follow: bool, slurm: Slurm | None = None) -> int:
     return exit_code(ended)
 
 
+def _shared_from_now() -> Slurm:
+    """Return a Slurm whose answers are shared, of those from now on: the job has come this moment."""
+    slurm = shared()
+    if slurm.shelf is not None:
+        slurm.shelf.only_from_now()
+    return slurm
+
+
+def _of_run(run: Run) -> Selection:
+    return Selection(text=run.run_dir, run=run)
+
+
 _TELL_WHY_AFTER = 30.0
 """Seconds in the queue, after which it is said why."""
-
-
 _REDRAWN_EVERY = 2.0
 """Seconds: what is drawn is read from a shared folder."""
 
 
 class _TooLong(Exception):
     """It has waited for as long as it may."""
-
-
-class _Line:
-    """One line on the terminal that changes as the job goes on; nothing where stderr is none."""
-
-    def __init__(self) -> None:
-        self._shown, self._next = "", 0.0
-
-    def draw(self, progress: Callable[[], str | None]) -> None:
-        if not sys.stderr.isatty() or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _REDRAWN_EVERY
-        text = progress()
-        if text is not None and text != self._shown:
-            click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
-            self._shown = text
-
-    def clear(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-            self._shown = ""
 
 
 class Wait:
@@ -102,7 +86,7 @@ class Wait:
         self, slurm: Slurm, run: Run, at_most: int | None, progress: Callable[[], str | None] = lambda: None
     ) -> None:
         self._slurm, self._run, self._at_most, self._progress = slurm, run, at_most, progress
-        self._line = _Line()
+        self._shown, self._redrawn = "", 0.0
         self._began = time.monotonic()
         self._newest: JobStatus | None = None
         self._told = False
@@ -112,14 +96,11 @@ class Wait:
         run = self._run
         try:
             with as_interrupts():
-                asked = shared()
-                if asked.shelf is not None:
-                    asked.shelf.only_from_now()
+                asked = _shared_from_now()
                 note("Ctrl-C cancels it")
                 onlooker = Onlooker(current_user(), self._say, see=self._see)
-                selection = Selection(text=run.run_dir, run=run)
-                ended = wait_for(asked, [selection], onlooker, pause=self._pause)
-            self._line.clear()
+                ended = wait_for(asked, [_of_run(run)], onlooker, pause=self._pause)
+            self._clear()
         except _TooLong:
             self._cancel()
             raise SlurmGpuError(
@@ -140,8 +121,23 @@ class Wait:
     def _say(self, text: str) -> None:
         """Say a new state; the end is told by the report, which knows what was planned."""
         if self._newest is None or not self._newest.state.is_final:
-            self._line.clear()
+            self._clear()
             note(f"job {self._run.job_id}: {text}")
+
+    def _draw(self) -> None:
+        """Show how far the job is, in a line that changes; nothing where stderr is no terminal."""
+        if not sys.stderr.isatty() or time.monotonic() < self._redrawn + _REDRAWN_EVERY:
+            return
+        self._redrawn = time.monotonic()
+        text = self._progress()
+        if text is not None and text != self._shown:
+            click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
+            self._shown = text
+
+    def _clear(self) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+            self._shown = ""
 
     def _see(self, jobs: list[JobStatus]) -> None:
         self._newest = jobs[0] if jobs else None
@@ -154,10 +150,10 @@ class Wait:
             if not self._told and waited > _TELL_WHY_AFTER:
                 self._told = True
                 why = self._why()
-                self._line.clear()
+                self._clear()
                 if why:
                     note(f"job {self._run.job_id} waits: {why}")
-        self._line.draw(self._progress)
+        self._draw()
         time.sleep(seconds)
 
     def _why(self) -> str | None:
@@ -173,10 +169,9 @@ class Wait:
             return None
 
     def _cancel(self) -> None:
-        self._line.clear()
-        selection = Selection(text=self._run.run_dir, run=self._run)
+        self._clear()
         try:
-            for one in cancel(self._slurm, [selection], user=current_user()):
+            for one in cancel(self._slurm, [_of_run(self._run)], user=current_user()):
                 note(one.message)
         except SlurmUnreachable as error:
             note(f"job {self._run.job_id} may go on until its time limit: {error.message}")

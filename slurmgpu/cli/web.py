@@ -113,11 +113,9 @@ def command(
     if directory is not None:
         export_page(directory, cluster, parts, fetch)
         return
-    named = [
-        f"--{name}" for name, value in (("cluster", cluster), ("parts", parts), ("fetch", fetch)) if value
-    ]
-    if named:
-        raise click.UsageError(f"{named[0]} goes with --export, which is not given")
+    for name, value in (("cluster", cluster), ("parts", parts), ("fetch", fetch)):
+        if value:
+            raise click.UsageError(f"--{name} goes with --export, which is not given")
     if listen and not behind:
         raise click.UsageError(
             "--listen goes with --behind, which is not given: without a proxy, only this machine is answered"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
-from slurmgpu.cli.shared_answers import ago, named_or_newest, shared_slurm
+from slurmgpu.cli.options import ago, named_or_newest, shared_slurm
+from slurmgpu.cli.terminal import Say, echo_error, echo_json
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA, ORDERLY_STOP
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.interrupts import as_interrupts
@@ -21,9 +21,15 @@ from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.look import StatusReport
+    from slurmgpu.jobs.select import Selection
     from slurmgpu.jobs.why.answer import Why
     from slurmgpu.models.run import JobStatus
-    from slurmgpu.slurm import Present, Slurm
+    from slurmgpu.slurm import Slurm
+
+SCHEMA = "slurmgpu.why/1"
+MOST_JOBS = 10
+"""Of more, the first are explained: a name can stand for hundreds."""
+_COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
 
 
 @click.command("why")
@@ -46,7 +52,6 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
     1 when Slurm does not know a job, 3 when the queue could not be asked for it.
     """
     from slurmgpu.files.settings import load_settings
-    from slurmgpu.jobs.look import status
     from slurmgpu.jobs.select import current_user, select
 
     settings = load_settings(Path.cwd(), os.environ).settings
@@ -57,51 +62,53 @@ def command(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: 
             hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
         )
     selections = select(named_or_newest(slurm, jobs))
-    report = status(slurm, user=None if all_users else current_user(), selections=selections)
-    present = slurm.present()
-    told = [
-        _explained(slurm, job, present, report.time, shapes)
-        for job in sorted(report.jobs, key=_turn)[:MOST_JOBS]
-    ]
+    user = None if all_users else current_user()
+    report, answers = explain_jobs(slurm, selections, user=user, shapes=shapes)
     if as_json:
-        click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
+        echo_json(_document(report, answers, slurm.oldest()), ensure_ascii=True)
     else:
-        _print_answers(report, told, slurm.oldest())
+        on_terminal = sys.stdout.isatty()
+        width = max(get_terminal_size().columns, 40) if on_terminal else 10_000
+        lines = answer_lines(
+            report, answers, slurm.oldest(), width=width, in_colour=on_terminal, say=echo_error
+        )
+        for line in lines:
+            click.echo(line)
     if report.missing:
         ctx.exit(1)
     if report.unasked:
         ctx.exit(OutcomeUnknown.exit_code)
 
 
-SCHEMA = "slurmgpu.why/1"
-
-MOST_JOBS = 10
-"""Of more, the first are explained: a name can stand for hundreds."""
-
-_COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
-
-
-def _turn(job: JobStatus) -> int:
-    """Return its turn: jobs that wait or failed first, since the question is mostly about them."""
-    if job.state.is_waiting:
-        return 0
-    return 3 if job.state.value == "COMPLETED" else 1 if job.state.is_final else 2
-
-
-def _explained(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
+def explain_jobs(
+    slurm: Slurm, selections: list[Selection], *, user: str | None, shapes: bool = False
+) -> tuple[StatusReport, list[Why]]:
+    """Return what Slurm says of the jobs, and why each of the first waits, or ended; ``shapes`` asks what would start sooner."""
+    from slurmgpu.jobs.look import status
     from slurmgpu.jobs.why.explain import explain
     from slurmgpu.jobs.why.sizes import shapes_of
 
-    why = explain(job, present, now, os.environ)
-    if why.verdict == "ended":
-        _tell_end(why)
-    if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
-        why.shapes = shapes_of(slurm, job, present, Path.cwd(), now)
-        why.mends = [one for one in why.mends if "--shapes" not in (one.command or "")]
-    return why
+    def turn(job: JobStatus) -> int:
+        """Jobs that wait or failed come first, since the question is mostly about them."""
+        if job.state.is_waiting:
+            return 0
+        return 3 if job.state.value == "COMPLETED" else 1 if job.state.is_final else 2
+
+    report = status(slurm, user=user, selections=selections)
+    present = slurm.present()
+    answers = []
+    for job in sorted(report.jobs, key=turn)[:MOST_JOBS]:
+        why = explain(job, present, report.time, os.environ)
+        if why.verdict == "ended":
+            _add_end(why)
+        if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
+            why.shapes = shapes_of(slurm, job, present, Path.cwd(), report.time)
+            why.mends = [one for one in why.mends if "--shapes" not in (one.command or "")]
+        answers.append(why)
+    return report, answers
 
 
-def _tell_end(why: Why) -> None:
+def _add_end(why: Why) -> None:
     """Add what failed first, by what the job's script left, or by its logs; and whether its node did so before."""
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.cause_files import orderly_stop
@@ -125,7 +132,7 @@ def _tell_end(why: Why) -> None:
             why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))
 
 
-def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, object]:
+def _document(report: StatusReport, answers: list[Why], age: float) -> dict[str, object]:
     from slurmgpu.jobs.why.answer import document
 
     return {
@@ -133,41 +140,45 @@ def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, ob
         "cluster": report.cluster,
         "time": report.time.isoformat(timespec="seconds"),
         "age_seconds": round(age, 1),
-        "jobs": [document(why) for why in told],
+        "jobs": [document(why) for why in answers],
         "missing": report.missing,
         "unasked": report.unasked,
-        "left_out": len(report.jobs) - len(told),
+        "left_out": len(report.jobs) - len(answers),
         "notes": report.notes,
     }
 
 
-def _print_answers(report: StatusReport, told: list[Why], age: float) -> None:
+def answer_lines(
+    report: StatusReport,
+    answers: list[Why],
+    age: float,
+    *,
+    say: Say,
+    width: int = 10_000,
+    in_colour: bool = False,
+) -> Iterator[str]:
+    """Yield the answers for people, folded to ``width``; notes on them go to ``say``."""
     from slurmgpu.jobs.why.answer import listed, verdict_of, why_lines
     from slurmgpu.models.run import JobState
 
     for note in report.notes:
-        click.echo(f"note: {printable(note)}", err=True)
-    shown = [why for why in told if why.job.source != "none"]
+        say(f"note: {printable(note)}")
+    shown = [why for why in answers if why.job.source != "none"]
     if shown:
-        click.echo(
-            f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
-        )
-    width = max(get_terminal_size().columns, 40) if sys.stdout.isatty() else 10_000
+        yield f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
     well = [why for why in shown if why.job.state is JobState.COMPLETED and why.sentence == "completed"]
     several = len(well) > 1  # tasks of an array: there is nothing to tell of each
     for why in shown:
-        if not (several and why in well):
-            lines = why_lines(why, report.time, width)
-            if sys.stdout.isatty():
-                # Whole words alone have a colour: a control sequence counts for textwrap as letters.
-                verdict = verdict_of(why)
-                styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True)
-                lines[1] = lines[1].replace(f" {verdict}", f" {styled}", 1)
-            for line in lines:
-                click.echo(line)
+        if several and why in well:
+            continue
+        lines = why_lines(why, report.time, width)
+        if in_colour:
+            # Whole words alone have a colour: a control sequence counts for textwrap as letters.
+            verdict = verdict_of(why)
+            styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True)
+            lines[1] = lines[1].replace(f" {verdict}", f" {styled}", 1)
+        yield from lines
     if several:
-        click.echo(f"\ncompleted: {listed([why.job.job_id for why in well], MOST_JOBS)}")
-    if len(report.jobs) > len(told):
-        click.echo(
-            f"note: {len(report.jobs) - len(told)} more jobs are not explained; name one by its id", err=True
-        )
+        yield f"\ncompleted: {listed([why.job.job_id for why in well], MOST_JOBS)}"
+    if len(report.jobs) > len(answers):
+        say(f"note: {len(report.jobs) - len(answers)} more jobs are not explained; name one by its id")

@@ -1,4 +1,4 @@
-"""Cluster profiles as lines for people: one in full, and the table of `slurmgpu cluster list`."""
+"""Cluster profiles as lines for people: one in full, the table of `slurmgpu cluster list`, what was discovered in short."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
+from slurmgpu.amounts import count
+from slurmgpu.models.cluster import Cluster, Discovered, Limits, NodeGroup, Partition
 from slurmgpu.models.site import Source
 
-__all__ = ["ProfileRow", "age", "description_lines", "matches", "profile_table"]
-
 _WIDTH = 80
+_MOST_NAMED = 8
 # A slice of a GPU (MIG), which is not a type of its own to whoever looks for a cluster.
 _SLICE = re.compile(r"(?:\A|[_-])\d+g\.\d+gb")
 
@@ -249,3 +249,79 @@ def _fitting(names: Sequence[str], width: int) -> str:
         shown -= 1
         text = f"{', '.join(names[:shown])}, +{len(names) - shown}"
     return _cut(text or "?", width)
+
+
+def found_lines(found: Discovered) -> Iterator[str]:
+    """Yield the cluster in a few lines."""
+    from slurmgpu.slurm import expand  # lists of profiles need no Slurm
+
+    cluster = found.cluster
+    groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
+    nodes = len({name for group in groups for name in expand(group.names or "")})
+    yield (
+        f"cluster {cluster.slurm_name or cluster.name}: {count(len(cluster.partitions), 'partition')}, "
+        f"{count(nodes, 'node')}; asked Slurm {found.calls} times in {found.seconds:.1f} s"
+    )
+    with_gpus = gpu_partitions(cluster)
+    for name in with_gpus[:_MOST_NAMED]:
+        yield f"  partition  {in_short(name, cluster)}"
+    if len(with_gpus) > _MOST_NAMED:
+        yield f"             and {len(with_gpus) - _MOST_NAMED} more with GPUs: slurmgpu cluster show"
+    if not with_gpus:
+        yield "  partition  none with GPUs" if cluster.partitions else "  partition  none is shown to you"
+    accounts = [
+        f"{name} (your default)" if name == cluster.default_account else name
+        for name in accounts_here(cluster)
+    ]
+    yield f"  accounts   {_listed(accounts) or cluster.hidden.get('associations', 'none are known')}"
+    if cluster.qos:
+        yield f"  QOS        {_listed(list(cluster.qos))}"
+    for key, why in cluster.hidden.items():
+        if key != "associations" or accounts:
+            yield f"  hidden     {key}: {why}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def accounts_here(cluster: Cluster, partition: str | None = None) -> list[str]:
+    """Return the accounts that the user may charge, for jobs in any partition or in this one; none: not known."""
+    rows = [row for row in cluster.associations if partition is None or row.partition in (None, partition)]
+    names = list(dict.fromkeys(row.account for row in rows))
+    part = cluster.partitions.get(partition or "")
+    if part is not None:
+        names = [
+            one
+            for one in names
+            if one not in part.denied_accounts and (not part.accounts or one in part.accounts)
+        ]
+    return names
+
+
+def gpu_partitions(cluster: Cluster) -> list[str]:
+    """Return the partitions with GPUs that are open, the default one first."""
+    names = [
+        name
+        for name, partition in cluster.partitions.items()
+        if partition.state == "up" and any(group.gpu_count != 0 for group in partition.nodes)
+    ]
+    return sorted(names, key=lambda name: name != cluster.default_partition)
+
+
+def in_short(name: str, cluster: Cluster) -> str:
+    """Return a partition in one line."""
+    partition = cluster.partitions[name]
+    totals: dict[str, int] = {}
+    for group in partition.kinds:
+        if group.gpus != 0:
+            each = group.gpus if isinstance(group.gpus, int) else 0
+            kind = f"{group.gpu_type} GPUs" if group.gpu_type else "GPUs"
+            totals[kind] = totals.get(kind, 0) + each * (group.count or 0)
+    said = [", ".join(f"{number or '?'} {kind}" for kind, number in totals.items()) or "no GPUs"]
+    if partition.limits.max_time is not None and partition.limits.max_time.seconds is not None:
+        said.append(f"at most {partition.limits.max_time}")
+    said += ["preemptible"] if partition.preemptible else []
+    said += ["the default"] if name == cluster.default_partition else []
+    return f"{name}: {', '.join(said)}"

@@ -11,7 +11,7 @@ from typing import Any
 from slurmgpu.clusters.refreshing import overlay
 from slurmgpu.clusters.writing import flow
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.editing import with_values_at
+from slurmgpu.files.editing import with_values
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster, Discovered, Limits, NodeGroup, Partition, Totals
@@ -356,7 +356,7 @@ def patch_of(text: str, name: str, found: Sequence[Disagreement]) -> Patch:
     edits = [(one, edit) for one in found if (edit := _edit(one)) is not None]
     by_hand = [one for one in found if _edit(one) is None]
     try:
-        made = with_values_at(text, name, dict(edit for _, edit in edits))
+        made = with_values(text, name, dict(edit for _, edit in edits), adds_sections=False)
     except InvalidInput:
         made, left = _one_by_one(text, name, edits)
         by_hand = [one for one in found if one in by_hand or one in left]
@@ -376,7 +376,7 @@ def _one_by_one(
     made, left = text, []
     for one, edit in edits:
         try:
-            made = with_values_at(made, name, dict([edit]))
+            made = with_values(made, name, dict([edit]), adds_sections=False)
         except InvalidInput:
             left.append((one, edit))
     # Nodes that several partitions have by an alias change in all of them, or in none.
@@ -390,7 +390,7 @@ def _one_by_one(
         ]
         left = [pair for pair in left if pair not in alike]
         try:
-            made = with_values_at(made, name, dict(edit for _, edit in alike))
+            made = with_values(made, name, dict(edit for _, edit in alike), adds_sections=False)
         except InvalidInput:
             by_hand += [one for one, _ in alike]
     return made, by_hand

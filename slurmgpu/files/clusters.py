@@ -12,7 +12,8 @@ import os
 import shlex
 import site
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -24,12 +25,6 @@ from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
-__all__ = [
-    "GROUP", "base_of", "chain_of", "choose_cluster",
-    "foreign_profiles", "load_cluster", "package_folders", "profile_folders", "profiles", "user_profile",
-]  # fmt: skip
-
-
 GROUP = "slurmgpu.clusters"
 
 
@@ -39,44 +34,31 @@ def package_folders() -> dict[str, Path]:
 
     Looked for among the packages of this Python and of the user: not in the folder that one works in.
     """
-    found: dict[str, Path] = {}
-    for name, value in _entries():
-        package, _, inner = value.replace(" ", "").partition(":")
-        for root in _roots(package):
-            folder = root.joinpath(*inner.split(".")) if inner else root
-            if folder.is_dir():
-                found.setdefault(name, folder)
-    return found
-
-
-def _entries() -> Iterator[tuple[str, str]]:
     # Faster than importlib.metadata, which reads every package's metadata: this is done for every plan.
     places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     if site.ENABLE_USER_SITE:
         places.add(site.getusersitepackages())
+    texts = []
     for place in sorted(places):
-        try:
-            packages = sorted(one.path for one in os.scandir(place) if one.name.endswith(".dist-info"))
-        except OSError:
+        with suppress(OSError):
+            for package in sorted(one.path for one in os.scandir(place) if one.name.endswith(".dist-info")):
+                with suppress(OSError, UnicodeDecodeError):
+                    texts.append(Path(package, "entry_points.txt").read_text(encoding="utf-8"))
+    found: dict[str, Path] = {}
+    for text in texts:
+        if GROUP not in text:
             continue
-        for package in packages:
-            try:
-                text = Path(package, "entry_points.txt").read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError):
-                continue
-            if GROUP in text:
-                yield from _profiles_in(text)
-
-
-def _profiles_in(text: str) -> Iterator[tuple[str, str]]:
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[method-assign,assignment]  # names keep their letters
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return
-    if parser.has_section(GROUP):
-        yield from parser.items(GROUP)
+        parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+        parser.optionxform = str  # type: ignore[method-assign,assignment]  # names keep their letters
+        with suppress(configparser.Error):
+            parser.read_string(text)
+            for name, value in parser.items(GROUP):
+                package, _, inner = value.replace(" ", "").partition(":")
+                for root in _roots(package):
+                    folder = root.joinpath(*inner.split(".")) if inner else root
+                    if folder.is_dir():
+                        found.setdefault(name, folder)
+    return found
 
 
 def _roots(package: str) -> list[Path]:
@@ -110,7 +92,7 @@ def foreign_profiles(settings: LoadedSettings, folder: Path) -> list[Foreign]:
 
 
 def profiles(settings: LoadedSettings) -> dict[str, Path]:
-    """Profiles by name; of several with one name, the one that counts."""
+    """Return the profiles by name; of several with one name, the one that counts."""
     found: dict[str, Path] = {}
     for folder in profile_folders(settings):
         if folder.is_dir():
@@ -184,20 +166,11 @@ def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tupl
     )
 
 
-def _check_not_foreign(name: str, chooser: str, settings: LoadedSettings) -> None:
-    """InvalidInput where there is such a profile, in a folder that is left out."""
-    for folder in settings.folders.values():
-        foreign = foreign_profiles(settings, folder / "clusters")
-        if foreign and (folder / "clusters" / f"{name}.yaml").is_file():
-            raise InvalidInput(
-                f"cluster {name!r} ({chooser}): profiles in {folder / 'clusters'} are not used: "
-                f"{foreign[0].path.name} {foreign[0].why}",
-                hint=f"where you trust it: slurmgpu config trust {shlex.quote(str(folder))}",
-            )
-
-
 def _lay_over(below: Layered, above: Layered) -> None:
-    """Mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away."""
+    """Lay a profile over another.
+
+    Mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away.
+    """
     for field in _WHOLE:
         entries, upper = below.data.get(field), above.data.get(field)
         if isinstance(entries, dict) and isinstance(upper, dict):
@@ -221,21 +194,18 @@ def _lay_over(below: Layered, above: Layered) -> None:
 
 def _states(data: object, key: str, depth: int = 0) -> bool:
     """Return True if a profile says something at a dotted key; names in it may have dots themselves."""
-    if not key:
-        return True
-    if not isinstance(data, dict):
-        return False
+    if not key or not isinstance(data, dict):
+        return not key
     for name, inner in data.items():
         if key == name or key.startswith(f"{name}."):
             rest = key[len(name) + 1 :]
             # What an entry does not say that is replaced as a whole is not said below either.
-            if (depth == 0 and name in _WHOLE and _entry(inner, rest)) or _states(inner, rest, depth + 1):
+            whole = depth == 0 and name in _WHOLE and isinstance(inner, dict)
+            if whole and any(rest == one or rest.startswith(f"{one}.") for one in inner):
+                return True
+            if _states(inner, rest, depth + 1):
                 return True
     return False
-
-
-def _entry(entries: object, key: str) -> bool:
-    return isinstance(entries, dict) and any(key == name or key.startswith(f"{name}.") for name in entries)
 
 
 def choose_cluster(
@@ -267,7 +237,14 @@ def choose_cluster(
         return load_cluster(path, [path.parent, *folders]), chooser
     known = profiles(settings)
     if name not in known:
-        _check_not_foreign(name, chooser, settings)
+        for folder in settings.folders.values():
+            foreign = foreign_profiles(settings, folder / "clusters")
+            if foreign and (folder / "clusters" / f"{name}.yaml").is_file():
+                raise InvalidInput(
+                    f"cluster {name!r} ({chooser}): profiles in {folder / 'clusters'} are not used: "
+                    f"{foreign[0].path.name} {foreign[0].why}",
+                    hint=f"where you trust it: slurmgpu config trust {shlex.quote(str(folder))}",
+                )
         raise InvalidInput(
             f"cluster {name!r} ({chooser}): no such profile; {did_you_mean(name, known)}"
             f"known: {', '.join(sorted(known)) or 'none'}",

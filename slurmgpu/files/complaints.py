@@ -15,9 +15,6 @@ from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.train import TrainSettings
 
-__all__ = ["complaint", "mended_lines", "model_in", "places_of", "yaml_slip"]
-
-
 _KEY = r"(?P<indent>\s*)(?P<key>[A-Za-z_][\w.-]*)"
 _SLIPS = {
     re.compile(rf"{_KEY}:(?P<value>[^\s:/].*)\Z"): "has no blank after its colon",
@@ -217,7 +214,8 @@ def complaint(
         reshaped |= _reshaped(one["loc"], one["input"])
     hint = _mended(layered, misplaced) or (mended_lines(reshaped) if reshaped else None)
     hint = hint or next(filter(None, map(_hint, errors)), None)
-    keys = [str(one["loc"][-1]) for one in errors if one["type"] == "extra_forbidden"]
+    unknown = [one for one in errors if one["type"] == "extra_forbidden"]
+    keys = [str(one["loc"][-1]) for one in unknown]
     of_train = any((places_of(model, key, others) or ("",))[0] == "train" for key in keys)
     untrained = any(one["type"] == "missing" and one["loc"] == ("train", "task") for one in errors)
     if untrained or (of_train and _runs_a_command(layered)):
@@ -234,13 +232,13 @@ def complaint(
         hint = f"{_GPUS}; gres is for other devices"
     if any(one["loc"] == ("train", "command") for one in errors):
         hint = "leave it out: train.task is what runs, and a job has a command or a training task"
-    own = {
+    in_train = {
         str(one["loc"][1]): one["input"]
-        for one in errors
-        if one["type"] == "extra_forbidden"
-        and len(one["loc"]) == 2
-        and one["loc"][0] == "train"
-        and not did_you_mean(str(one["loc"][1]), TrainSettings.model_fields)
+        for one in unknown
+        if one["loc"][:1] == ("train",) and len(one["loc"]) == 2
+    }
+    own = {
+        name: value for name, value in in_train.items() if not did_you_mean(name, TrainSettings.model_fields)
     }
     if own and hint is None and not TrainSettings.ABSENT.keys() & own.keys():
         values = ", ".join(f"{name}: {_shown(value)}" for name, value in own.items())
@@ -249,8 +247,16 @@ def complaint(
         hint = "train: {precision: bf16}, or fp16, turns it on"
     if slashed := next((key for key in keys if "/" in key), None):
         hint = f"a key within a key is written with a dot: {slashed.replace('/', '.')}"
-    if hint is None and "sbatch" in model.model_fields and (strange := _strange(model, errors)):
-        name, value = strange[0]
+    # Keys at the top or under resources that look like none of the model's.
+    strange = (
+        (str(one["loc"][-1]).replace("_", "-"), one["input"])
+        for one in unknown
+        if one["loc"][:-1] in ((), ("resources",))
+        and isinstance(one["input"], (str, int))
+        and not nearest(str(one["loc"][-1]), _keys_at(model, one["loc"][:-1]))
+    )
+    if hint is None and "sbatch" in model.model_fields and (first := next(strange, None)):
+        name, value = first
         hint = f"any other option of sbatch goes under sbatch: {{{name}: {_shown(value)}}}"
         if name not in SBATCH.options:
             hint = f"{name} is no option of sbatch's either; `slurmgpu schema job` describes every key"
@@ -353,18 +359,6 @@ def _reshaped(key: Key, value: Any) -> dict[tuple[str, ...], object]:
         place = tuple(OWN_OPTIONS[name].split(".")) if name in OWN_OPTIONS else ("sbatch", name)
         found[place] = int(text) if text.isdigit() else text or True
     return found
-
-
-def _strange(model: type[BaseModel], errors: list[dict[str, Any]]) -> list[tuple[str, object]]:
-    """Return keys at the top or under resources that look like none of the model's."""
-    return [
-        (str(error["loc"][-1]).replace("_", "-"), error["input"])
-        for error in errors
-        if error["type"] == "extra_forbidden"
-        and error["loc"][:-1] in ((), ("resources",))
-        and isinstance(error["input"], (str, int))
-        and not nearest(str(error["loc"][-1]), _keys_at(model, error["loc"][:-1]))
-    ]
 
 
 def _without_branches(location: tuple[str | int, ...]) -> Key:

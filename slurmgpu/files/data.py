@@ -13,25 +13,6 @@ from slurmgpu.errors import InvalidInput, PlanError, did_you_mean
 from slurmgpu.files.trust import Trust, opened
 from slurmgpu.models.base import LAUNCHERS, RUNTIMES
 
-__all__ = [
-    "PREFIX",
-    "SHIPPED",
-    "WITHOUT_GPUS",
-    "TemplateSource",
-    "Templates",
-    "check_shipped_task",
-    "copy_example",
-    "data_folder",
-    "example_named",
-    "example_names",
-    "examples",
-    "read_extensions",
-    "read_templates",
-    "read_trusted",
-    "shipped_tasks",
-]
-
-
 SHIPPED = "shipped"
 MAIN_TEMPLATE = "script.sh.j2"
 PREFIX = "slurmgpu:"
@@ -195,23 +176,20 @@ def example_named(name: str) -> Example:
 
 
 def _read(name: str) -> Example:
-    folder = data_folder("jobs")
-    path = folder / f"{name}.yaml"
-    text = path.read_text(encoding="utf-8")
-    about, *others = text.splitlines()
+    path = data_folder("jobs") / f"{name}.yaml"
+
+    def named_in(path: Path) -> list[Path]:
+        """Return the shipped files that a job file names, in a command or a comment."""
+        names = sorted(set(re.findall(r"[\w.-]+\.(?:py|yaml)\b", path.read_text(encoding="utf-8"))))
+        return [path.parent / name for name in names if (path.parent / name).is_file()]
+
+    about, *others = path.read_text(encoding="utf-8").splitlines()
     head = others[: next((number for number, line in enumerate(others) if line[:1] != "#"), 0)]
-    needed = _named_in(path)
+    needed = named_in(path)
     # The other job of a pipeline brings what it starts.
-    needed += [file for other in needed if other.suffix == ".yaml" for file in _named_in(other)]
-    files = dict.fromkeys([path, *needed])
+    needed += [file for other in needed if other.suffix == ".yaml" for file in named_in(other)]
     usage = tuple(match[1] for line in head if (match := _COMMAND.match(line)))
-    return Example(name, about.lstrip("# "), tuple(files), usage)
-
-
-def _named_in(path: Path) -> list[Path]:
-    """Return the shipped files that a job file names, in a command or a comment."""
-    names = sorted(set(re.findall(r"[\w.-]+\.(?:py|yaml)\b", path.read_text(encoding="utf-8"))))
-    return [path.parent / name for name in names if (path.parent / name).is_file()]
+    return Example(name, about.lstrip("# "), tuple(dict.fromkeys([path, *needed])), usage)
 
 
 def copy_example(example: Example, folder: Path) -> list[Path]:
@@ -219,32 +197,31 @@ def copy_example(example: Example, folder: Path) -> list[Path]:
 
     InvalidInput, and nothing copied, where another file has one of their names.
     """
-    targets = {source: folder / source.name for source in example.files}
-    new = [source for source, target in targets.items() if not _is_there(source, target, example.name)]
+    targets = {}
+    for source in example.files:
+        target = folder / source.name
+        try:
+            same = target.read_bytes() == source.read_bytes()
+        except FileNotFoundError:
+            targets[source] = target
+            continue
+        except OSError:
+            same = False
+        if not same:
+            raise InvalidInput(
+                f"{target} exists already and is another file; nothing was copied",
+                hint=f"name another folder: slurmgpu jobs copy {example.name} FOLDER",
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for source in new:
-            with targets[source].open("xb") as file:
+        for source, target in targets.items():
+            with target.open("xb") as file:
                 file.write(source.read_bytes())
     except OSError as error:
         raise InvalidInput(
             f"FOLDER {str(folder)!r}: {error.strerror}", hint="give a folder in which you may write"
         ) from None
-    return [targets[source] for source in new]
-
-
-def _is_there(source: Path, target: Path, name: str) -> bool:
-    try:
-        if target.read_bytes() == source.read_bytes():
-            return True
-    except FileNotFoundError:
-        return False
-    except OSError:
-        pass
-    raise InvalidInput(
-        f"{target} exists already and is another file; nothing was copied",
-        hint=f"name another folder: slurmgpu jobs copy {name} FOLDER",
-    )
+    return list(targets.values())
 
 
 def shipped_tasks() -> dict[str, Any]:

@@ -12,8 +12,6 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from slurmgpu.files.layered import Key
 
-__all__ = ["job_text"]
-
 
 def job_text(
     data: Mapping[str, object],
@@ -24,15 +22,21 @@ def job_text(
 ) -> str:
     """Return the YAML of a job's data; ``head`` comes above it, ``before`` above keys, ``beside`` at the end of lines."""
     root = _node(data, ())
-    for key, text in (beside or {}).items():
-        _holder(root, key).yaml_add_eol_comment(_one_line(text), key[-1])
-    lines = "".join(f"# {_one_line(line)}\n" for line in head)
-    text = _dump(root)
-    return lines + _with_comments(text, before or {})
+    for key, remark in (beside or {}).items():
+        holder: Any = root
+        for part in key[:-1]:
+            holder = holder[part]
+        holder.yaml_add_eol_comment(_one_line(remark), key[-1])
+    lines = _dump(root).splitlines(keepends=True)
+    # ruamel would indent comments after a block into the block.
+    for key, comments in (before or {}).items():
+        start = next(index for index, line in enumerate(lines) if line.startswith(f"{key[0]}:"))
+        lines[start:start] = [f"{line}\n" for line in comments]
+    return "".join([*(f"# {_one_line(line)}\n" for line in head), *lines])
 
 
 def block_text(text: str) -> str:
-    """Text of several lines as a block, where YAML can hold it so; else as it is, to be quoted."""
+    """Return text of several lines as a block, where YAML can hold it so; else as it is, to be quoted."""
     if "\n" not in text or not text.strip("\n"):
         return text
     block = LiteralScalarString(text)
@@ -69,21 +73,6 @@ def _node(value: object, key: Key) -> object:
     return value
 
 
-def _holder(root: Any, key: Key) -> Any:
-    for part in key[:-1]:
-        root = root[part]
-    return root
-
-
 def _one_line(text: str) -> str:
     # YAML refuses control characters even in comments.
     return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
-
-
-def _with_comments(text: str, before: Mapping[Key, Iterable[str]]) -> str:
-    """Comments above top-level keys; ruamel would indent those after a block into the block."""
-    lines = text.splitlines(keepends=True)
-    for key, comments in before.items():
-        start = next(index for index, line in enumerate(lines) if line.startswith(f"{key[0]}:"))
-        lines[start:start] = [f"{line}\n" for line in comments]
-    return "".join(lines)

@@ -21,19 +21,8 @@ from slurmgpu.models.options import OTHER_NAMES, OWN_OPTIONS
 if TYPE_CHECKING:
     from slurmgpu.models.script_facts import ScriptFacts
 
-__all__ = [
-    "LoadedJob",
-    "find_job_file",
-    "folder_here",
-    "load_job",
-    "read_python",
-    "read_user_script",
-    "words_as_spelled",
-]
-
-
 _VARIABLE = r"\$[A-Za-z_{]"
-"""How a path begins that is not against the job file's folder."""
+"""The beginning of a path that is not against the job file's folder."""
 
 
 class LoadedJob(NamedTuple):
@@ -57,40 +46,37 @@ class LoadedJob(NamedTuple):
         }
 
 
+_PROGRAMS = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}
+_OF_OTHERS = {"PBS": r"#PBS\s", "LSF": r"#BSUB\s", "SGE": r"#\$ -"}
+"""The beginnings of option lines in scripts for other schedulers."""
+_TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
+
+
 def find_job_file(name: str) -> Path:
     """Return a job file by its path, or a shipped one by its name."""
     path = Path(name)
     if path.is_file():
-        program = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}.get(path.suffix)
-        text = "" if path.suffix in {".yaml", ".yml"} else (_read_text(path) or "")[:4096]
         if path.suffix in {".sif", ".sqsh"}:
             raise InvalidInput(
                 f"{name}: is a container's image, where a job file (YAML) is expected",
                 hint=f"give the command that runs in it: --set environment.container.image={name} --gpus 1 -- python train.py",
             )
-        if text.startswith("#!"):
-            program = program or ("python " if "python" in text.partition("\n")[0] else "bash ")
-        if program:
-            if not text.strip():
-                raise InvalidInput(f"{name}: is empty", hint="write the commands into it first")
-            other = next(
-                (
-                    one
-                    for one, mark in (("PBS", r"#PBS\s"), ("LSF", r"#BSUB\s"), ("SGE", r"#\$ -"))
-                    if re.search(rf"(?m)^{mark}", text)
-                ),
-                None,
-            )
-            options = (
-                f", with its options of {other} as Slurm has them: -t 1:00:00 --gpus 1"
-                if other
-                else ": --gpus 2"
-            )
-            raise InvalidInput(
-                f"{name}: is a script{f' for {other}' if other else ''}, where a job file (YAML) is expected",
-                hint=f"a command goes after two dashes{options} -- {program}{name} ...",
-            )
-        return path
+        text = "" if path.suffix in {".yaml", ".yml"} else (_read_text(path) or "")[:4096]
+        program = _PROGRAMS.get(path.suffix)
+        if program is None and text.startswith("#!"):
+            program = "python " if "python" in text.partition("\n")[0] else "bash "
+        if program is None:
+            return path
+        if not text.strip():
+            raise InvalidInput(f"{name}: is empty", hint="write the commands into it first")
+        other = next((one for one, mark in _OF_OTHERS.items() if re.search(rf"(?m)^{mark}", text)), None)
+        options = (
+            f", with its options of {other} as Slurm has them: -t 1:00:00 --gpus 1" if other else ": --gpus 2"
+        )
+        raise InvalidInput(
+            f"{name}: is a script{f' for {other}' if other else ''}, where a job file (YAML) is expected",
+            hint=f"a command goes after two dashes{options} -- {program}{name} ...",
+        )
     shipped = data_folder("jobs")
     if re.fullmatch(r"[\w.-]+", name) and (shipped / f"{name}.yaml").is_file():
         return shipped / f"{name}.yaml"
@@ -105,33 +91,22 @@ def find_job_file(name: str) -> Path:
     )
 
 
-_TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
-
-
 def _meant_file(path: Path, shipped: list[str]) -> str:
     """Return the next act for a job file that is not there."""
     name = str(path)
-    if name.isdecimal():
-        return (
-            f"behind --set or --sbatch it is one word with the key: KEY={name}; a job's id goes to slurmgpu status, why, logs or "
-            f"resume: slurmgpu status {name}; submit -d afterok:{name} waits "
-            "for it"
-        )
-    if re.fullmatch(r"[KMGT]i?B?", name):
-        return f"a number and its unit are one word, such as 64{name}"
-    if re.fullmatch(r"h|hours?|d|days?|min", name):
-        return "write a time as 2:00:00"
-    if not name.strip():
-        return "a backslash joins two lines only as the last character of the first: take the blank behind it away"
-    if name == "-":
-        return "save the script in a file, and give that: slurmgpu submit FILE"
-    if re.match(r"\d+(?:[ap]m|:\d\d)", name):
-        return f"a value with a blank needs quotes: --sbatch 'begin=tomorrow {name}'"
-    if not name[:1].isascii():
-        return "an option begins with two plain dashes (--); this word begins with a sign of its own"
-    option = re.match(r"(\w[\w.-]*)=", name)
-    if option:
-        return f"write --{name} for an option of sbatch's, or --set {name} for a key of the job file"
+    slips = {
+        r"\d+\Z": f"behind --set or --sbatch it is one word with the key: KEY={name}; a job's id goes to slurmgpu status, why, "
+        f"logs or resume: slurmgpu status {name}; submit -d afterok:{name} waits for it",
+        r"[KMGT]i?B?\Z": f"a number and its unit are one word, such as 64{name}",
+        r"(?:h|hours?|d|days?|min)\Z": "write a time as 2:00:00",
+        r"\s*\Z": "a backslash joins two lines only as the last character of the first: take the blank behind it away",
+        r"-\Z": "save the script in a file, and give that: slurmgpu submit FILE",
+        r"\d+(?:[ap]m|:\d\d)": f"a value with a blank needs quotes: --sbatch 'begin=tomorrow {name}'",
+        r"[^\x00-\x7f]": "an option begins with two plain dashes (--); this word begins with a sign of its own",
+        r"\w[\w.-]*=": f"write --{name} for an option of sbatch's, or --set {name} for a key of the job file",
+    }
+    if said := next((said for slip, said in slips.items() if re.match(slip, name)), None):
+        return said
     try:
         here = [str(one) for one in path.parent.iterdir() if one.suffix in _TAKEN]
     except OSError:
@@ -192,7 +167,7 @@ def load_job(
 
 
 def words_as_spelled(layer: Layered, text: str, in_text: str = "command") -> None:
-    """Numbers in commands are words, spelled as ``text`` spells them."""
+    """Make numbers in commands words, spelled as ``text`` spells them."""
     _as_spelled(layer.data, text, in_text)
     steps = layer.data.get("steps")
     for name, step in steps.items() if isinstance(steps, dict) and in_text == "command" else ():
@@ -240,7 +215,7 @@ def _work_dir(job: Job, home: Path) -> str:
 
 
 def _check_name(folder: Path) -> None:
-    """InvalidInput for a work folder that no script could name, though nobody has named it."""
+    """Raise InvalidInput for a work folder that no script could name, though nobody has named it."""
     name = str(folder)
     try:
         name.encode("utf-8")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Key", "Layered", "Origin", "dotted"]
-
 Key = tuple[str | int, ...]
 """The path of a value in nested mappings and lists."""
 
@@ -71,7 +69,7 @@ class Layered:
         return None
 
     def place(self, key: Key) -> str:
-        """How a message begins that is about a key: where it was written, and a colon; empty where that is unknown."""
+        """Return the beginning of a message about a key: where it was written, and a colon; empty where that is unknown."""
         origin = self.origin(key)
         return f"{origin}: " if origin else ""
 

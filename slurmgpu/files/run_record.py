@@ -10,8 +10,6 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import open_regular
 from slurmgpu.models.run import RUN_FILE, Run
 
-__all__ = ["read_run", "write_atomically", "write_run"]
-
 _LARGEST = 16 << 20
 """Bytes: each job that a run has had takes some hundreds."""
 
@@ -40,7 +38,7 @@ def read_run(directory: Path) -> Run:
 
 
 def _check_whose(directory: Path, run: Run) -> None:
-    """InvalidInput where somebody else's folder has a record of a third one's: what is done to it would be done to that."""
+    """Raise InvalidInput where somebody else's folder has a record of a third one's: what is done to it would be done to that."""
     try:
         holder, meant = directory.stat().st_uid, Path(run.run_dir).stat().st_uid
     except OSError:

@@ -22,26 +22,6 @@ from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job_parts import SamplerPolicy, WhenSampled
 
-__all__ = [
-    "EXCLUSIVE_JOB_KEYS",
-    "PROJECT_FILE",
-    "Assistants",
-    "LoadedSettings",
-    "Settings",
-    "expand_here",
-    "layer_files",
-    "load_settings",
-    "name_templates",
-    "runs_by_settings",
-    "runs_folder",
-    "state_folder",
-    "templates_folder",
-    "trusted_by_user",
-    "write_user_setting",
-    "write_user_settings",
-]
-
-
 PROJECT_FILE = "slurmgpu.yaml"
 LAYER_FILE = "config.yaml"
 # A project may have templates/ of its own, for something else.
@@ -192,8 +172,7 @@ def runs_by_settings(start: Path, environ: Mapping[str, str]) -> Callable[[Path]
 
 def _project_file(start: Path) -> Path | None:
     """Return the nearest slurmgpu.yaml up to the repository's root, the home folder or the end of the file system."""
-    home = Path.home()
-    device = _device(start)
+    home, device = Path.home(), _device(start)
     for folder in (start, *start.parents):
         if _device(folder) != device:
             return None
@@ -231,32 +210,33 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
     unused: tuple[Foreign, ...] = ()
     project = _project_file(start)
     if project is not None:
-        layer = _of_ones_own(project, trust)
-        if isinstance(layer, Foreign):
-            unused = (layer,)
-        else:
+        try:
+            layers.append(read_file(project, trust))
             folders["project"] = project.parent
-            layers.append(layer)
+        except InvalidInput as error:
+            # One of others is not in the way, and one of theirs that cannot be read no more than one that can be.
+            foreign = error.foreign if isinstance(error, IsForeign) else trust.foreign(project)
+            if foreign is None:
+                raise
+            unused = (foreign,)
     exclusive = tuple(frozenset(("job", *key) for key in group) for group in EXCLUSIVE_JOB_KEYS)
     merged = Layered({}, {(): Origin("the settings")})
+    take_out, own, sites = "take it out of this file", user / LAYER_FILE, folders["site"] / LAYER_FILE
+    reserved = {
+        "trusted": (
+            (site_layer, user_layer),
+            f"whom to trust is the user's to say, in {own}",
+            f"{take_out}; slurmgpu config trust FOLDER adds a folder",
+        ),
+        "mcp": ((user_layer,), f"what assistants may do is the user's to say, in {own}", take_out),
+        "policy": ((site_layer,), f"policy is the site's to set, in {sites}", take_out),
+    }
     for layer in filter(lambda layer: layer.data, layers):
         _extend(layer, environ, trust, is_project="project" in folders and layer is layers[-1])
         validate(Settings, layer, "settings")  # each file answers for its own mistakes
-        if "trusted" in layer.data and layer is not site_layer and layer is not user_layer:
-            raise InvalidInput(
-                f"{layer.origin(('trusted',))}: whom to trust is the user's to say, in {user / LAYER_FILE}",
-                hint="take it out of this file; slurmgpu config trust FOLDER adds a folder",
-            )
-        if "mcp" in layer.data and layer is not user_layer:
-            raise InvalidInput(
-                f"{layer.origin(('mcp',))}: what assistants may do is the user's to say, in {user / LAYER_FILE}",
-                hint="take it out of this file",
-            )
-        if "policy" in layer.data and layer is not site_layer:
-            raise InvalidInput(
-                f"{layer.origin(('policy',))}: policy is the site's to set, in {folders['site'] / LAYER_FILE}",
-                hint="take it out of this file",
-            )
+        for key, (owners, whose, hint) in reserved.items():
+            if key in layer.data and not any(layer is one for one in owners):
+                raise InvalidInput(f"{layer.origin((key,))}: {whose}", hint=hint)
         merged.overlay(layer, exclusive)
     settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
     templates = tuple(
@@ -285,20 +265,6 @@ def _extend(layer: Layered, environ: Mapping[str, str], trust: Trust, *, is_proj
     read_extensions(folder, trust if is_project else Trust((*trust.folders, *Trust.of([folder]).folders)))
 
 
-def _of_ones_own(path: Path, trust: Trust) -> Layered | Foreign:
-    """Return the values of a file that nobody named, or its owner where it does not count."""
-    try:
-        return read_file(path, trust)
-    except IsForeign as error:
-        return error.foreign
-    except InvalidInput:
-        # One that cannot be read is no more in the way than one that can be.
-        foreign = trust.foreign(path)
-        if foreign is None:
-            raise
-        return foreign
-
-
 def _read_layer(folder: Path) -> Layered:
     path = folder / LAYER_FILE
     return read_file(path) if path.is_file() else Layered({}, {})
@@ -316,11 +282,6 @@ def trusted_by_user(settings: LoadedSettings) -> list[str]:
     """Return the folders that the user's own settings file trusts, as it has them."""
     listed = _read_layer(settings.folders["user"]).data.get("trusted")
     return [str(one) for one in listed] if isinstance(listed, list) else []
-
-
-def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
-    """Set one top-level value in the user's settings file, keeping its comments; return the file's path."""
-    return write_user_settings(settings, {(key,): value})
 
 
 def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...], str | list[str]]) -> Path:

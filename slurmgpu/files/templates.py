@@ -11,8 +11,6 @@ from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import SHIPPED, Templates, read_templates
 from slurmgpu.files.run_record import write_atomically
 
-__all__ = ["Listed", "copy_template", "listed_templates", "template_named"]
-
 _COPIED = re.compile(r"\{# copied from slurmgpu (\S+), where its text was ([0-9a-f]{12}) #\}\n")
 
 
@@ -27,13 +25,32 @@ class Listed(NamedTuple):
     copied_from: str | None = None
     """The release that it was copied from, where the shipped one has changed since."""
     is_same: bool = False
-    """Whether it is a copy of the shipped one that nobody has changed."""
+    """True if it is a copy of the shipped one that nobody has changed."""
 
 
 def listed_templates(templates: Templates) -> list[Listed]:
     """Return all templates in force by name, those that only a folder of the user's has among them."""
-    shipped = read_templates()
-    return [_listed(name, templates, shipped) for name in templates]
+    shipped, listed = read_templates(), []
+    for name in templates:
+        found = templates.find(name)
+        assert found is not None, name
+        (source, file), original = found, shipped.get(name)
+        if original is None:
+            beside = [one for one in shipped if Path(one).name == Path(name).name]
+            about = f"a shipped one is called {beside[0]}" if beside else "no shipped one has this name"
+            about += ": used only where another template, or a launcher of yours, names it"
+            listed.append(Listed(name, about, source.layer, file))
+            continue
+        about = original.split("\n", 1)[0].removeprefix("{# ").removesuffix(" #}")
+        if source.layer == SHIPPED:
+            listed.append(Listed(name, about, source.layer, file))
+            continue
+        text = templates[name]
+        copied = _COPIED.match(text)
+        is_same = _COPIED.sub("", text, count=1) == original
+        outdated = copied[1] if copied and copied[2] != _digest(original) and not is_same else None
+        listed.append(Listed(name, about, source.layer, file, outdated, is_same))
+    return listed
 
 
 def template_named(name: str, templates: Templates) -> str:
@@ -70,30 +87,6 @@ def copy_template(name: str, folder: Path, release: str, *, replace: bool) -> Pa
     except OSError as error:
         raise InvalidInput(f"{target} cannot be written: {error.strerror}") from None
     return target
-
-
-def _listed(name: str, templates: Templates, shipped: Templates) -> Listed:
-    found = templates.find(name)
-    assert found is not None, name
-    source, file = found
-    original = shipped.get(name)
-    if original is None:
-        beside = [one for one in shipped if Path(one).name == Path(name).name]
-        about = f"a shipped one is called {beside[0]}" if beside else "no shipped one has this name"
-        return Listed(
-            name,
-            f"{about}: used only where another template, or a launcher of yours, names it",
-            source.layer,
-            file,
-        )
-    about = original.split("\n", 1)[0].removeprefix("{# ").removesuffix(" #}")
-    if source.layer == SHIPPED:
-        return Listed(name, about, source.layer, file)
-    text = templates[name]
-    copied = _COPIED.match(text)
-    is_same = _COPIED.sub("", text, count=1) == original
-    outdated = copied[1] if copied and copied[2] != _digest(original) and not is_same else None
-    return Listed(name, about, source.layer, file, outdated, is_same)
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Whose files count without being named: the user's, root's, and those in folders that the user trusts by name.
+"""Trust in files that nobody named: the user's, root's, and those in folders that the user trusts by name.
 
 Settings and templates run as whoever submits. As git has it for repositories (safe.directory), a file that somebody
 else wrote, or may write, counts only where its folder is trusted. Such files are opened so that nothing waits for them.
@@ -20,21 +20,6 @@ from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
 from slurmgpu.errors import InvalidInput
-
-__all__ = [
-    "Foreign",
-    "IsForeign",
-    "Trust",
-    "for_somebody_else",
-    "is_confined",
-    "link_of_another",
-    "open_regular",
-    "opened",
-    "read_regular",
-    "refuse_way_out",
-    "staying_below",
-    "text_of",
-]
 
 
 class Foreign(NamedTuple):
@@ -72,7 +57,7 @@ class Trust(NamedTuple):
         return any(written.is_relative_to(one) and leads.is_relative_to(one) for one in self.folders)
 
     def foreign(self, path: Path, there: os.stat_result | None = None) -> Foreign | None:
-        """Who else wrote a file, or may; None: nobody, or it is trusted. ``there``: what is known of the open file."""
+        """Return who else wrote a file, or may; None: nobody, or it is trusted. ``there``: the facts of the open file."""
         if self.covers(path):
             return None
         try:
@@ -213,7 +198,7 @@ def _has_acl(path: Path) -> bool:
 
 
 def _owner(there: os.stat_result) -> str | None:
-    """Whose it is, if neither the user's nor root's; under sudo the caller's files count as the user's, as for git."""
+    """Return whose a file is, if neither the user's nor root's; under sudo the caller's count as the user's, as for git."""
     mine = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         mine.add(int(os.environ["SUDO_UID"]))

@@ -20,20 +20,6 @@ from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.layered import Key, Layered, Origin, dotted
 from slurmgpu.files.trust import IsForeign, Trust, open_regular, opened
 
-__all__ = [
-    "LARGEST_SCRIPT",
-    "batch_scripts_in",
-    "read_batch_script",
-    "read_file",
-    "read_text",
-    "read_yaml",
-    "refuse_too_many_lines",
-    "spelled",
-    "to_utf8",
-    "validate",
-]
-
-
 LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
 
@@ -92,8 +78,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False, trust: Trust | N
         )
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{shown}: is not UTF-8 (byte {error.start + 1})",
-            hint=to_utf8(data, script),
+            f"{shown}: is not UTF-8 (byte {error.start + 1})", hint=to_utf8(data, script)
         ) from None
 
 
@@ -377,6 +362,5 @@ def utf8(data: bytes, path: Path) -> str:
         return text
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",
-            hint=to_utf8(data, path),
+            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8", hint=to_utf8(data, path)
         ) from None

@@ -1,4 +1,4 @@
-"""What assistants may spend: GPU-hours that are reserved before a job is submitted, and given back only if it surely was not.
+"""The budget of assistants: GPU-hours are reserved before a job is submitted, and given back only if it surely was not.
 
 One file for all servers of a user, changed under a lock. A job is counted as GPUs x time limit, whatever it uses in the end. A
 name that the assistant gives each submission (``once``) belongs to one job for ever, so that a call that is repeated submits
@@ -26,9 +26,6 @@ from slurmgpu.files.settings import Assistants, layer_files, load_settings, stat
 from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
 
-__all__ = ["Budget", "Entry", "alone", "append", "hours", "new_entry", "own_folder"]
-
-
 # A holder needs milliseconds; who holds a lock longer hangs on its disk.
 _PATIENCE = 20.0
 
@@ -43,8 +40,14 @@ def own_folder(environ: Mapping[str, str]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        there = folder.lstat()
-        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid() or _can_be_moved(folder):
+        there, me = folder.lstat(), os.geteuid()
+        # Who may write in slurmgpu's folder, or in that of all states, could put another one in its place.
+        above = [one.stat() for one in folder.resolve().parents[:2]]
+        movable = any(
+            one.st_uid not in (0, me) or (one.st_mode & 0o022 and not one.st_mode & stat.S_ISVTX)
+            for one in above
+        )
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != me or movable:
             raise RunFailed(
                 f"{folder}: budget and calls of assistants are kept there, and it is not your own folder",
                 hint=hint,
@@ -57,16 +60,6 @@ def own_folder(environ: Mapping[str, str]) -> Path:
             hint=hint,
         ) from None
     return folder
-
-
-def _can_be_moved(folder: Path) -> bool:
-    """Return whether somebody else may rename a folder, or the one around it, and put another in its place."""
-    for above in folder.resolve().parents[:2]:  # slurmgpu's, and that of all states
-        there = above.stat()
-        open_to_all = there.st_mode & 0o022 and not there.st_mode & stat.S_ISVTX
-        if there.st_uid not in (0, os.geteuid()) or open_to_all:
-            return True
-    return False
 
 
 @contextmanager
@@ -124,7 +117,7 @@ class Entry(Model):
     seconds: Annotated[int, Field(ge=0)]
     """GPU-seconds: GPUs x time limit x the most starts, over all tasks of an array."""
     asked: str
-    """What was asked for, as a hash: the same name for something else is a mistake."""
+    """A hash of the request: the same name for something else is a mistake."""
     name: str
     """The job's."""
     run_dir: str
@@ -139,7 +132,7 @@ class _Book(Model):
 
 
 def hours(seconds: int) -> str:
-    """GPU-seconds as GPU-hours, never less than they are."""
+    """Return GPU-seconds as GPU-hours, never less than they are."""
     return f"{-(-seconds * 100 // 3600) / 100:g}"
 
 
@@ -209,10 +202,7 @@ class Budget:
             )
         if entry.state == "submitted":
             return entry
-        return self._looked_after(book, once, entry)
-
-    def _looked_after(self, book: _Book, once: str, entry: Entry) -> Entry:
-        """Return what the run directory tells of a submission whose end nobody has noted."""
+        # Nobody has noted how it ended: the run directory may tell.
         try:
             run = read_run(Path(entry.run_dir))
         except SlurmGpuError:

@@ -49,7 +49,7 @@ class Nothing(Fields):
 
 
 class JobFields(Fields):
-    """What describes a job: a job file, and what is said on top of it."""
+    """The description of a job: a job file, and fields that win over it."""
 
     file: Line | None = Field(
         None,
@@ -86,10 +86,10 @@ class JobFields(Fields):
     def given(self) -> dict[str, Any]:
         """Return the same as the command line hands it on."""
         options: dict[str, Any] = {
-            "job__file": self.file,
-            "job__name": self.name,
+            "file": self.file,
+            "name": self.name,
             "command": tuple(self.command) if self.command else None,
-            "job__set": [
+            "set": [
                 f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
                 for key, value in self.set.items()
             ],
@@ -97,7 +97,7 @@ class JobFields(Fields):
         for field in ("gpus", "nodes", "time", "partition", "account", "qos"):
             value = getattr(self, field)
             # As on the command line, where all but counts are text.
-            options[f"job__resources__{field}"] = value if field == "nodes" or value is None else str(value)
+            options[f"resources.{field}"] = value if field == "nodes" or value is None else str(value)
         return options
 
 
@@ -108,7 +108,7 @@ class PlanFields(JobFields):
 
     def given(self) -> dict[str, Any]:
         """Return the same as the command line hands it on."""
-        return {**super().given(), "job__cluster": self.cluster}
+        return {**super().given(), "cluster": self.cluster}
 
 
 class SubmitFields(JobFields):

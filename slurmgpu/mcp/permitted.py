@@ -1,4 +1,4 @@
-"""What an assistant may name, look at and ask for."""
+"""The limits of an assistant: files and jobs that it may name, and jobs that it may ask for."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def inside(word: str, field: str = "file") -> str:
 
 
 def stay_below(word: str, field: str) -> None:
-    """InvalidInput for what is there and lies elsewhere: a plan looks into scripts, and its answer quotes them."""
+    """Raise InvalidInput for what is there and lies elsewhere: a plan looks into scripts, and its answer quotes them."""
     here = Path.cwd().resolve()
     real = (here / Path(os.path.expandvars(word)).expanduser()).resolve()
     if not real.is_relative_to(here):
@@ -81,7 +81,7 @@ def check_is_script(file: str, field: str = "file") -> str:
 
 
 def own_jobs(words: Sequence[str], slurm: Slurm) -> None:
-    """InvalidInput where a word means a job of somebody else's, or a folder.
+    """Raise InvalidInput where a word means a job of somebody else's, or a folder.
 
     Of others the log's path alone could lead to a file of the user's that they cannot read themselves.
     """
@@ -102,7 +102,7 @@ def own_jobs(words: Sequence[str], slurm: Slurm) -> None:
 
 
 def check_since(text: str | None) -> None:
-    """InvalidInput for a time so long ago that accounting would be busy for minutes."""
+    """Raise InvalidInput for a time so long ago that accounting would be busy for minutes."""
     now = datetime.now(timezone.utc)
     if text is not None and now - since_moment(text, now) > _OLDEST:
         raise InvalidInput(
@@ -152,7 +152,7 @@ def gpu_seconds(prepared: Prepared) -> int:
 
 
 def check_script(plan: Plan, script: str) -> None:
-    """PlanError where the script asks for something else than the plan: a template may add any line."""
+    """Raise PlanError where the script asks for something else than the plan: a template may add any line."""
     read = parse_batch_script(script)
     planned = (plan.options, *plan.components)
     found = [

@@ -28,15 +28,13 @@ from mcp_types import (
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
 from slurmgpu.files.settings import load_settings, runs_by_settings
+from slurmgpu.files.trust import for_somebody_else
 from slurmgpu.jobs.runs import run_directories
 from slurmgpu.mcp.budget import allowed, limit_of
 from slurmgpu.mcp.fields import Fields, parse_fields
 from slurmgpu.mcp.text import Calls, Secrets, ToolOutput, failed, marked, plain, shortened
 from slurmgpu.runs.preflight import secrets_folder
 from slurmgpu.version import __version__
-
-__all__ = ["OfferedTool", "make_server", "serve"]
-
 
 _INSTRUCTIONS = """\
 slurmgpu plans, checks and explains GPU jobs of one user on a Slurm cluster. Begin with gpus and plan; why and logs tell of a
@@ -54,15 +52,15 @@ class OfferedTool(NamedTuple):
 
     about: str
     fields: type[Fields]
-    act: Callable[[Any], ToolOutput]
+    answer: Callable[[Any], ToolOutput]
     needs: Literal["submit", "cancel"] | None = None
     keeps_end: bool = False
     codes: bool = True
-    """Whether a code other than 0 is a failure."""
+    """True if a code other than 0 is a failure."""
 
 
 class _Door:
-    """What is offered, and how a call is answered."""
+    """The tools on offer, and the answers to calls."""
 
     def __init__(self, known: Mapping[str, OfferedTool], *, read_only: bool) -> None:
         rules = () if read_only else allowed().allow
@@ -89,7 +87,7 @@ class _Door:
         ]
 
     async def answer(self, name: str, arguments: object) -> CallToolResult:
-        """Answer one call; the next waits, for commands print to one place, and work in one folder."""
+        """Answer one call; the next waits, for all work in one folder."""
         async with self._one_at_a_time:
             try:
                 # Not given up when the client does: a submission is never left half-way.
@@ -108,7 +106,8 @@ class _Door:
         try:
             if offer is None:
                 raise InvalidInput(self._unknown(name))
-            said = offer.act(parse_fields(offer.fields, {} if arguments is None else arguments))
+            with for_somebody_else():
+                said = offer.answer(parse_fields(offer.fields, {} if arguments is None else arguments))
             is_error = said.code != 0 and offer.codes
         except SlurmGpuError as error:
             said, is_error = failed(error), True
@@ -118,8 +117,7 @@ class _Door:
                 self._calls.ended(number, "failed", secrets.hidden(plain(traceback.format_exc()))[-3000:])
             said = ToolOutput(
                 f"error: {type(error).__name__} within slurmgpu: a mistake of its own, noted with the calls",
-                "",
-                1,
+                code=1,
             )
             return _result(shown, said, secrets, is_error=True)
         result = _result(

@@ -1,32 +1,25 @@
-"""What an assistant gets to read: plain, bounded, marked as data and without secrets; and the record of its calls."""
+"""The text for assistants: plain, bounded, marked as data and without secrets; and the record of their calls."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import click
-
 from slurmgpu.diagnosis.hiding import hide, secrets_here
 from slurmgpu.errors import RunFailed, SlurmGpuError
-from slurmgpu.files.trust import for_somebody_else, open_regular
+from slurmgpu.files.trust import open_regular
 from slurmgpu.mcp.budget import alone, append, own_folder
 from slurmgpu.printable import printable
 from slurmgpu.script.known_names import looks_random, names_secret, surely_names_secret
-
-__all__ = ["MOST_CHARACTERS", "Calls", "Secrets", "marked", "plain", "shortened"]
-
 
 MOST_CHARACTERS = 40_000
 """Of one answer: some ten thousand tokens."""
@@ -52,7 +45,7 @@ def _plain_lines(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, *, keep_end: bool = False) -> str:
-    """No more than so many characters, whole lines where there are such; what is left out is counted."""
+    """Return no more than so many characters, whole lines where there are such; what is left out is counted."""
     if len(text) <= MOST_CHARACTERS:
         return text
     left = len(text) - MOST_CHARACTERS
@@ -179,73 +172,41 @@ class Calls:
 
 
 _LARGEST_OUTPUT = 1 << 20
-
-
 _LONGEST_SECRET = 64 << 10
+_MORE = "\nthere is more than is shown here; ask for less at a time"
 
 
 class ToolOutput(NamedTuple):
-    """The output of a command."""
+    """The answer of a tool: what the command of its name prints."""
 
     out: str
-    notes: str
-    """Its notes on standard error."""
+    notes: str = ""
+    """Remarks beside it."""
     code: int = 0
     only: Callable[[str], str] | None = None
     """The part that an assistant asked for, taken after secrets are hidden: a search before could guess them."""
 
-
-class _Enough(BaseException):
-    """More has been printed than is shown of it."""
-
-
-class _Bounded(io.StringIO):
-    """Keeps the first so many characters; then it ends who writes, or hears no more."""
-
-    def __init__(self, *, ends: bool) -> None:
-        super().__init__()
-        self._ends, self.cut = ends, False
-
-    def write(self, text: str) -> int:
-        room = _LARGEST_OUTPUT - self.tell()
-        super().write(text[: max(room, 0)])
-        self.cut = self.cut or len(text) > room
-        if self.cut and self._ends:
-            raise _Enough
-        return len(text)
-
-    def whole(self) -> str:
-        """Return what was kept, without a last line that is not whole: half a secret is not known for one."""
-        text = self.getvalue()
-        return (text.rpartition("\n")[0] or text[:-_LONGEST_SECRET]) if self.cut else text
+    @classmethod
+    def of(cls, pieces: Iterable[str], notes: list[str]) -> ToolOutput:
+        """Return so many pieces of text as an answer may have, and the notes that were made meanwhile."""
+        out, whole = _bounded(pieces)
+        said, _ = _bounded(f"{note}\n" for note in ([*notes] if whole else [*notes, _MORE]))
+        return cls(out, said)
 
 
-class Capture:
-    """The output while `captured` listens."""
-
-    def __init__(self, *, ends: bool) -> None:
-        self.out, self.err = _Bounded(ends=ends), _Bounded(ends=False)
-        self.code = 0
-
-    def said(self) -> ToolOutput:
-        """Return all of it."""
-        return ToolOutput(self.out.whole(), self.err.whole(), self.code)
-
-
-@contextmanager
-def captured(*, ends: bool = False) -> Iterator[Capture]:
-    """Keep what a command prints, and the code with which it ends itself; ``ends`` it where it prints too much."""
-    told = Capture(ends=ends)
-    with redirect_stdout(told.out), redirect_stderr(told.err), for_somebody_else():
-        try:
-            yield told
-        except click.exceptions.Exit as error:
-            told.code = error.exit_code
-        except _Enough:
-            told.err.write("\nthere is more than is shown here; ask for less at a time\n")
+def _bounded(pieces: Iterable[str]) -> tuple[str, bool]:
+    """Return the first so many characters, and whether that is all; half a secret at the cut is not known for one."""
+    kept, room = [], _LARGEST_OUTPUT
+    for piece in pieces:
+        kept.append(piece[:room])
+        room -= len(piece)
+        if room < 0:
+            text = "".join(kept)
+            return text.rpartition("\n")[0] or text[:-_LONGEST_SECRET], False
+    return "".join(kept), True
 
 
 def failed(error: SlurmGpuError) -> ToolOutput:
     """Return an error as the command line prints it."""
     hint = f"\nhint: {error.hint}" if error.hint else ""
-    return ToolOutput(f"error: {error.message}{hint}", "", error.exit_code)
+    return ToolOutput(f"error: {error.message}{hint}", code=error.exit_code)
