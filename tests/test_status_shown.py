@@ -19,9 +19,8 @@ from rich.console import Console
 
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.status import _pretty, unexplained
-from slurmgpu.jobs.arrays import Among
-from slurmgpu.jobs.arrays import lines as lines_of
-from slurmgpu.jobs.table import COLUMNS, in_order, table
+from slurmgpu.jobs.table import COLUMNS, Among, in_order, table
+from slurmgpu.jobs.table import lines as lines_of
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
@@ -233,7 +232,7 @@ def test_a_silent_slurm_gives_the_last_state_marked_and_exit_code_4(monkeypatch:
     silent = invoke(obj=slurm(**AWAY))
     assert getattr(silent.exception, "exit_code", None) == 4
     head, _, *lines = silent.stdout.splitlines()
-    assert "WHAT SLURM SAID 00:04:00 AGO" in head
+    assert "WHAT SLURM SAID 4 min AGO" in head
     states = {state.value for state in JobState}
     assert lines
     assert not [line for line in lines if states & set(line.split("  ")[0:1] + line.split())]

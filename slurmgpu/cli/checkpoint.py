@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from slurmgpu.amounts import bytes_text
+from slurmgpu.amounts import size_text
 from slurmgpu.cli.completing import runs
 from slurmgpu.cli.shared_answers import own_slurm
 from slurmgpu.cli.terminal import note
@@ -147,7 +147,7 @@ def checkpoint_export(
     kind = " (the average of its weights)" if facts.get("averaged") else ""
     note(
         f"wrote {target}: {part}{kind} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
-        f"{facts['values']} values, {bytes_text(facts['bytes'])}"
+        f"{facts['values']} values, {size_text(facts['bytes'])}"
     )
     for names, what in (
         (facts.get("added"), "in the checkpoint alone, added"),
@@ -273,7 +273,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         *_known(row, "task", "step", "epoch"),
         _saved(row["time"]),
-        "-" if row["bytes"] is None else bytes_text(row["bytes"]),
+        "-" if row["bytes"] is None else size_text(row["bytes"]),
         *_known(row, "world_size", "restart"),
         row["state"],
         ", ".join(filter(None, remarks)),
@@ -297,7 +297,7 @@ def print_verdict(row: dict[str, Any]) -> None:
     """Print what was found of one checkpoint."""
     where = f"task {row['task']}: " if row["task"] else ""
     state = click.style(row["state"], fg=_COLOURS[row["state"]])
-    about = printable(row["problem"] or "") or f"{row['parts']} files, {bytes_text(row['bytes'])}"
+    about = printable(row["problem"] or "") or f"{row['parts']} files, {size_text(row['bytes'])}"
     click.echo(f"{where}{row['path']}: {state}, {about}")
 
 

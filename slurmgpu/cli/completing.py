@@ -139,7 +139,7 @@ def _runs(_: click.Context) -> Iterable[str]:
     import os
 
     from slurmgpu.files.settings import runs_folder
-    from slurmgpu.jobs.runs import run_directories
+    from slurmgpu.jobs.select import run_directories
 
     folder = runs_folder(_settings().settings.runs, Path.cwd(), os.environ)
     return [path.name for path in run_directories(folder)]

@@ -64,7 +64,7 @@ def command(
 
 def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
     from slurmgpu.jobs.runs import check_at_rest
-    from slurmgpu.jobs.settle import settle
+    from slurmgpu.jobs.select import settle
     from slurmgpu.runs.directory import read_plan
     from slurmgpu.runs.resume import claimed, resubmit
 

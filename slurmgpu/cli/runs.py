@@ -14,7 +14,7 @@ from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.jobs.settle import SettledRun
+    from slurmgpu.jobs.select import SettledRun
 
 
 @click.group("runs", no_args_is_help=True)
@@ -33,8 +33,7 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     """
     from slurmgpu.files.run_record import read_run
     from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.jobs.runs import run_directories
-    from slurmgpu.jobs.settle import settle
+    from slurmgpu.jobs.select import run_directories, settle
 
     slurm = own_slurm(ctx)
     folder = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.amounts import duration
+from slurmgpu.amounts import span
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.options import filter_options, filters_in_words, job_filter, user_of
 from slurmgpu.cli.shared_answers import ago, shared_slurm
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slurmgpu.files.settings import Settings
-    from slurmgpu.jobs.arrays import Line
     from slurmgpu.jobs.look import Detail, StatusReport
     from slurmgpu.jobs.select import Selection
     from slurmgpu.jobs.table import Column
+    from slurmgpu.jobs.view import Line
     from slurmgpu.models.run import JobStatus, Run
 
 
@@ -173,9 +173,8 @@ def print_report(
 
     ``opened``: the tasks of an array have lines of their own if it is alone; ``some_tasks``: some of them may be left out.
     """
-    from slurmgpu.jobs.arrays import Among
-    from slurmgpu.jobs.arrays import lines as lines_of
-    from slurmgpu.jobs.table import aligned, table
+    from slurmgpu.jobs.table import Among, aligned, table
+    from slurmgpu.jobs.table import lines as lines_of
 
     if as_json:
         for part in _json(report, one_line, why_old):
@@ -229,7 +228,7 @@ def unexplained(jobs: Sequence[JobStatus]) -> str | None:
 def _age(report: StatusReport, why_old: str) -> str:
     if not why_old:
         return ago(report.age)
-    since = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))
+    since = span(report.age)
     return f": WHAT SLURM SAID {since} AGO. It does not answer now, and the jobs may have gone on since"
 
 
@@ -364,7 +363,7 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
 
 def _named_tasks(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
     """Return a record, or of tasks that wait together those that are named one by one."""
-    from slurmgpu.jobs.arrays import only
+    from slurmgpu.jobs.table import only
 
     means = [one for one in selections if one.matches(job)]
     named = [one.job_id for one in means if one.job_id is not None]

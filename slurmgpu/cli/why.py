@@ -90,7 +90,7 @@ def _turn(job: JobStatus) -> int:
 
 def _explained(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
     from slurmgpu.jobs.why.explain import explain
-    from slurmgpu.jobs.why.sizes import shapes_of
+    from slurmgpu.jobs.why.room import shapes_of
 
     why = explain(job, present, now, os.environ)
     if why.verdict == "ended":
@@ -104,8 +104,7 @@ def _explained(slurm: Slurm, job: JobStatus, present: Present, now: datetime, sh
 def _tell_end(why: Why) -> None:
     """Add what failed first, by what the job's script left, or by its logs; and whether its node did so before."""
     from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.jobs.cause_files import orderly_stop
-    from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
+    from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, orderly_stop
     from slurmgpu.jobs.runs import run_of_job
     from slurmgpu.jobs.view import STOPPED
     from slurmgpu.jobs.why.answer import Mend

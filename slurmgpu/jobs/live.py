@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.causes import cause_lines, cause_of, is_own_doing
 from slurmgpu.jobs.gpus_now import GpusNow, gpus_now
 from slurmgpu.jobs.log_files import Log, logs_of
 from slurmgpu.jobs.look import StatusReport, last_known, status, with_progress
 from slurmgpu.jobs.select import select
-from slurmgpu.jobs.waits import about, words_of
+from slurmgpu.jobs.view import Line, about, words_of
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run

@@ -17,8 +17,8 @@ from textual.widgets import Static
 
 from slurmgpu.amounts import duration
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import ACTS, Act, Outcome, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.view import Line
 from slurmgpu.printable import printable
 
 __all__ = ["Confirm", "HelpScreen", "Top", "View"]

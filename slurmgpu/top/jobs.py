@@ -14,10 +14,9 @@ from textual.timer import Timer
 from textual.widgets import DataTable, Input, Static
 
 from slurmgpu.amounts import count
-from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import ACTS
 from slurmgpu.jobs.table import MOST, SORTS, How, key_of, shown
-from slurmgpu.jobs.view import JobView
+from slurmgpu.jobs.view import JobView, Line
 from slurmgpu.top.app import HelpScreen, View
 from slurmgpu.top.gpus import GpusScreen
 from slurmgpu.top.logs import LogScreen

@@ -13,10 +13,10 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.arrays import Among, Line
-from slurmgpu.jobs.arrays import lines as lines_of
 from slurmgpu.jobs.live import ACTS, Detail, said_of
-from slurmgpu.jobs.table import key_of
+from slurmgpu.jobs.table import Among, key_of
+from slurmgpu.jobs.table import lines as lines_of
+from slurmgpu.jobs.view import Line
 from slurmgpu.models.run import JobState
 from slurmgpu.top.app import Top, View
 from slurmgpu.top.logs import LogScreen

@@ -12,10 +12,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from slurmgpu.amounts import count
-from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import Detail
 from slurmgpu.jobs.table import MOST, cell, facts_of
-from slurmgpu.jobs.view import JobView, colour_of, progress_text, reason
+from slurmgpu.jobs.view import JobView, Line, colour_of, progress_text, reason
 from slurmgpu.models.run import GpuSummary
 from slurmgpu.printable import printable
 

@@ -48,14 +48,7 @@ _ALL_THE_SAME = (
     "training/methods.py",
     "training/tasks/options.json",
 )
-_OF_WEB = (
-    "__init__.py",
-    "drawing.py",
-    "form.py",
-    "inside.py",
-    "planned.py",
-    "templates/answer.html",
-)
+_OF_WEB = ("__init__.py", "drawing.py", "form.py", "inside.py", "planned.py", "templates/answer.html")
 # A browser has no users and no locks of files; who looks for them finds none.
 _STAND_INS = {
     "grp.py": "def getgrgid(number):\n    raise KeyError(number)\n",

@@ -16,14 +16,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.live import ACTS, Act, Seen, Source, perform, question, refusal, said_of
 from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
-from slurmgpu.jobs.view import JobView, kind_of, progress_text, reason
+from slurmgpu.jobs.view import JobView, Line, kind_of, progress_text, reason
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Progress
 from slurmgpu.web.answers import Questions, form_of, page, query_of
-from slurmgpu.web.looking import Looker, Related, metrics_of, next_piece
+from slurmgpu.web.looking import Looker, metrics_of, next_piece
+from slurmgpu.web.related import Related
 
 __all__ = ["Runs"]
 

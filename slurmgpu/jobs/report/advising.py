@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from slurmgpu.amounts import amount, clock, percent, short
+from slurmgpu.amounts import amount, duration, percent, size_text
 from slurmgpu.jobs.report.figures import LEAST_SECONDS, Figures
 from slurmgpu.models.run import JobState
 from slurmgpu.models.units import Duration, Memory
@@ -206,7 +206,7 @@ def _memory_of_more(found: Figures, cluster: Cluster | None) -> Iterator[Proposa
     peak, asked = found.peak, found.memory
     if peak is None or asked is None or not found.over_memory:
         return
-    why = f"it had {short(peak.amount)} in use, more than it asked for, and may need more in the end"
+    why = f"it had {size_text(peak.amount)} in use, more than it asked for, and may need more in the end"
     largest = _most_memory(found, cluster)
     if largest is not None and largest <= peak.amount:
         yield f"{why}; no node of {found.job.partition} has more: use more nodes, or a smaller batch"
@@ -225,18 +225,22 @@ def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Pr
     if peak is None or not peak.trusted or asked is None:
         return
     if grows:
-        yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
+        yield f"its memory was still growing when it was stopped, at {size_text(peak.amount)}: how much it needs is not known"
         return
     wanted = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS)
-    room = "and 20 % on top" if wanted >= LEAST_MEMORY else f"and {short(LEAST_MEMORY)} is the least proposed"
+    room = (
+        "and 20 % on top"
+        if wanted >= LEAST_MEMORY
+        else f"and {size_text(LEAST_MEMORY)} is the least proposed"
+    )
     wanted = max(LEAST_MEMORY, wanted)
     most = "" if peak.exact else "at most "
     if wanted <= WORTH_IT * asked:
-        yield Proposal("memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, {room}")
+        yield Proposal("memory", asked, wanted, f"{most}{size_text(peak.amount)} in use at the peak, {room}")
     elif peak.exact and peak.amount > NEAR * asked:
         largest = _most_memory(found, cluster)
         wanted = wanted if largest is None else min(wanted, largest)
-        why = f"the peak of {short(peak.amount)} came close to it"
+        why = f"the peak of {size_text(peak.amount)} came close to it"
         if wanted > asked:
             yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
         else:
@@ -248,7 +252,7 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
     if not gpus or found.gpu_busy is None or (found.sampled_seconds or 0) < LEAST_SECONDS:
         return
     if idle == gpus:
-        yield Proposal("gpus", gpus, 0, f"none of them did anything in {clock(found.job.elapsed)}")
+        yield Proposal("gpus", gpus, 0, f"none of them did anything in {duration(found.job.elapsed)}")
     elif idle:
         named = ", ".join(found.idle_gpus[:4]) + (", ..." if idle > 4 else "")
         yield Proposal("gpus", gpus, gpus - idle, f"{idle} did nothing: {named}")
@@ -263,7 +267,7 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
         )
     memory, total = found.gpu_memory_peak, found.gpu_memory_total
     if memory and total and idle < gpus and memory < 0.3 * total:
-        yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"
+        yield f"{size_text(memory)} of {size_text(total)} was the most in any GPU's memory: a smaller GPU would hold it"
 
 
 def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | str]:
@@ -357,19 +361,21 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
     wanted, room = _with_time_to_spare(elapsed)
     if limit == "UNLIMITED":
         yield Proposal(
-            "time", None, wanted, f"it took {clock(elapsed)}, {room}; a limit lets it start sooner"
+            "time", None, wanted, f"it took {duration(elapsed)}, {room}; a limit lets it start sooner"
         )
     elif wanted <= WORTH_IT * limit:
-        yield Proposal("time", limit, wanted, f"it took {clock(elapsed)}, {room}; shorter jobs start sooner")
+        yield Proposal(
+            "time", limit, wanted, f"it took {duration(elapsed)}, {room}; shorter jobs start sooner"
+        )
     elif elapsed > NEAR * limit and wanted > limit:
-        yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
+        yield Proposal("time", limit, wanted, f"the {duration(elapsed)} that it took came close to it")
 
 
 def _with_time_to_spare(seconds: float) -> tuple[int, str]:
     """Seconds to ask for, for so many that are needed, and what was added in words."""
     wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
     if wanted < LEAST_TIME:
-        return LEAST_TIME, f"and {clock(LEAST_TIME)} is the least proposed"
+        return LEAST_TIME, f"and {duration(LEAST_TIME)} is the least proposed"
     return wanted, "and 20 % on top"
 
 
@@ -379,7 +385,7 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
         yield f"time: unknown: {part.how}"
         return
     wanted, room = _with_time_to_spare(seconds)
-    why = f"{clock(seconds)} in all ({part.how}), {room}"
+    why = f"{duration(seconds)} in all ({part.how}), {room}"
     most = _longest(found, cluster)
     if limit is None or limit == "UNLIMITED":
         wanted = wanted if most is None else min(wanted, most)
@@ -387,10 +393,10 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
     elif wanted <= WORTH_IT * limit:
         yield Proposal("time", limit, wanted, f"{why}; shorter jobs start sooner")
     elif seconds > NEAR * limit and part.starts_again:
-        yield f"time: {why}: more than its limit of {clock(limit)}, after which it goes on in another start"
+        yield f"time: {why}: more than its limit of {duration(limit)}, after which it goes on in another start"
     elif seconds > NEAR * limit and most is not None and limit >= most:
         yield (
-            f"time: {why}: more than the {clock(most)} that are the longest in {found.job.partition}: save checkpoints, and "
+            f"time: {why}: more than the {duration(most)} that are the longest in {found.job.partition}: save checkpoints, and "
             "let it go on in another start (restart: {on: [timeout]})"
         )
     elif seconds > NEAR * limit:
@@ -432,7 +438,7 @@ def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
     if left is not None and training is not None:
         seconds, steps = left
         wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
-        in_all = clock(round(seconds))
+        in_all = duration(round(seconds))
         why = (
             f"{steps} of {training.total_steps} steps were left; at its pace {in_all} in all, and 20 % on top"
         )
@@ -443,7 +449,7 @@ def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
     resumes = "; from checkpoints it goes on: slurmgpu resume" if training is not None else ""
     if most is not None and limit >= most:
         return Advice((), (
-            f"it ran into its time limit of {clock(limit)}, the longest in {found.job.partition}: save checkpoints, and let "
+            f"it ran into its time limit of {duration(limit)}, the longest in {found.job.partition}: save checkpoints, and let "
             "it go on in another start (restart: {on: [timeout]})",
         ))  # fmt: skip
     wanted = wanted if most is None else min(wanted, most)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.jobs.cause_files import with_cause, with_whole_exit_code
+from slurmgpu.jobs.causes import with_cause, with_whole_exit_code
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.report.advising import Advice, Part, Proposal, advise
 from slurmgpu.jobs.report.figures import Figures, figures_of, together

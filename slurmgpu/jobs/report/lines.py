@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurmgpu.amounts import amount, clock, count, energy, percent, short
+from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
 from slurmgpu.jobs.report.advising import memory_text
 from slurmgpu.jobs.report.figures import LOST, Figures
 from slurmgpu.jobs.report.gathering import JobReport
@@ -47,7 +47,7 @@ def head(report: JobReport) -> tuple[str, str]:
         state = ", ".join(f"{number:,} {one.value}" for one, number in figures.ends)
     if report.part is not None:
         state = "stopped by the probe, as planned,"
-    after = f" after {clock(job.elapsed)}" if job.elapsed is not None and not figures.ends else ""
+    after = f" after {duration(job.elapsed)}" if job.elapsed is not None and not figures.ends else ""
     said = None if figures.ends or report.part is not None else reason(job)
     why = f", {said}" if said else ""
     named = {"partition": job.partition, "account": job.account, "user": job.user}
@@ -85,17 +85,19 @@ def _rows(one: Figures) -> Iterator[Row]:
             share = one.gpu_memory_peak / total if total else None
             yield Row(
                 "GPU memory",
-                short(total) if total else "not known",
-                f"{short(one.gpu_memory_peak)} at the peak",
+                size_text(total) if total else "not known",
+                f"{size_text(one.gpu_memory_peak)} at the peak",
                 share,
             )
     cpus = "unknown" if one.cpus_busy is None else f"{amount(one.cpus_busy)} busy on average"
     yield Row("CPUs", ("not known" if job.cpus is None else str(job.cpus)) + each, cpus, one.cpu_share)
     yield Row("memory", _memory(one, each), _peak(one), one.memory_share)
     limit = (
-        "not known" if job.limit is None else job.limit if isinstance(job.limit, str) else clock(job.limit)
+        "not known" if job.limit is None else job.limit if isinstance(job.limit, str) else duration(job.limit)
     )
-    yield Row("time", limit + each, "unknown" if job.elapsed is None else clock(job.elapsed), one.time_share)
+    yield Row(
+        "time", limit + each, "unknown" if job.elapsed is None else duration(job.elapsed), one.time_share
+    )
 
 
 def _memory(one: Figures, each: str) -> str:
@@ -108,7 +110,7 @@ def _peak(one: Figures) -> str:
     if one.peak is None:
         return "unknown"
     bound = "" if one.peak.exact else "at most "
-    return f"{bound}{short(one.peak.amount)} at the {'sampled ' if not one.peak.trusted else ''}peak"
+    return f"{bound}{size_text(one.peak.amount)} at the {'sampled ' if not one.peak.trusted else ''}peak"
 
 
 def costs(one: Figures, carbon: Carbon | None) -> list[str]:
@@ -154,11 +156,11 @@ def _restarts(one: Figures) -> Iterator[str]:
     if left_out and left_out < one.tasks:
         yield f"what tasks used is taken from the {one.tasks - left_out} that completed"
     if one.starts > one.tasks:
-        lost = f", {clock(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
+        lost = f", {duration(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
         yield f"{count(one.starts - one.tasks, 'restart')}{lost}"
     if one.goodput is not None:
         repeated = training.repeated_seconds if training else 0
-        of = f"; {clock(repeated)} were repeated after a restart" if repeated else ""
+        of = f"; {duration(repeated)} were repeated after a restart" if repeated else ""
         yield f"{percent(one.goodput)} of the time went into steps that were kept{of}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from slurmgpu.amounts import amount, clock, count, energy, percent, short
+from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.jobs.report.lines import GROUPS, Summary, Sums, costs, head, rows, sentences, state_of, summed
 from slurmgpu.jobs.report.training import read_series
@@ -82,7 +82,7 @@ def _plots(report: JobReport) -> Iterator[str]:
         series = read_series(Path(report.run.run_dir), job.raw_id)
         total = report.figures.gpu_memory_total
         yield plot(
-            "GPUs busy", series.gpu_busy, down="share of the time", most=1.0, spelled=percent, along=clock
+            "GPUs busy", series.gpu_busy, down="share of the time", most=1.0, spelled=percent, along=duration
         )
         yield plot(
             "GPU memory",
@@ -90,9 +90,9 @@ def _plots(report: JobReport) -> Iterator[str]:
             down="bytes",
             most=float(total) if total else None,
             spelled=_bytes,
-            along=clock,
+            along=duration,
         )
-        yield plot("CPUs in use", series.cpus, down="CPUs", spelled=amount, along=clock)
+        yield plot("CPUs in use", series.cpus, down="CPUs", spelled=amount, along=duration)
         memory = report.figures.memory
         yield plot(
             "Memory of the nodes",
@@ -100,7 +100,7 @@ def _plots(report: JobReport) -> Iterator[str]:
             down="bytes",
             most=float(memory) if memory else None,
             spelled=_bytes,
-            along=clock,
+            along=duration,
         )
     if training is not None and report.figures.tasks == 1:
         losses = [(float(step), loss) for step, loss in training.losses]
@@ -108,7 +108,7 @@ def _plots(report: JobReport) -> Iterator[str]:
 
 
 def _bytes(value: float) -> str:
-    return short(value) if value >= 1 else "0"
+    return size_text(value) if value >= 1 else "0"
 
 
 def _summary(summary: Summary) -> Iterator[str]:
@@ -184,14 +184,7 @@ def _table_of_jobs(jobs: Sequence[JobReport]) -> str:
         hours = "-" if one.gpu_hours is None else amount(one.gpu_hours)
         shown = ("-" if share is None else percent(share) for share in shares)
         lines.append(
-            (
-                text(one.job.job_id),
-                text(one.job.name),
-                text(one.job.user or ""),
-                state_of(one),
-                hours,
-                *shown,
-            )
+            (text(one.job.job_id), text(one.job.name), text(one.job.user or ""), state_of(one), hours, *shown)
         )
     heads = ("Job", "Name", "User", "State", "GPU-hours", "GPU busy", "CPU busy", "Memory used", "Time used")
     more = f", the largest {MOST_JOBS} of {len(jobs):,}" if len(jobs) > MOST_JOBS else ""

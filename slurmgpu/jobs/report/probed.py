@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.amounts import clock
+from slurmgpu.amounts import duration
 from slurmgpu.jobs.report.advising import Part
 from slurmgpu.jobs.report.figures import LEAST_SAMPLES, Figures, Peak
 from slurmgpu.jobs.report.gathering import JobReport
@@ -217,18 +217,18 @@ def pace_in(folder: Path) -> Pace | None:
 
 def _how(pace: Pace | None, seconds: float | None, elapsed: int, is_training: bool) -> str:
     if pace is None and is_training:
-        return f"its training had not begun {clock(elapsed)} after its start: a longer probe (--minutes) may see its steps"
+        return f"its training had not begun {duration(elapsed)} after its start: a longer probe (--minutes) may see its steps"
     if pace is None:
-        return f"the command was stopped after {clock(elapsed)}, and only slurmgpu's own trainings tell how far they are"
+        return f"the command was stopped after {duration(elapsed)}, and only slurmgpu's own trainings tell how far they are"
     if seconds is None or pace.step_seconds is None:
-        return f"no line of metrics came in {clock(elapsed)} (log_every): a longer probe may see one"
-    each = f"{pace.step_seconds:.3g} s" if pace.step_seconds < 10 else clock(pace.step_seconds)
+        return f"no line of metrics came in {duration(elapsed)} (log_every): a longer probe may see one"
+    each = f"{pace.step_seconds:.3g} s" if pace.step_seconds < 10 else duration(pace.step_seconds)
     return f"{pace.total_steps:,} steps of {each}, and what comes once"
 
 
 def _unseen(pace: Pace | None, elapsed: int) -> Iterator[str]:
     if pace is None:
-        yield f"what it does after its first {clock(elapsed)}, such as an evaluation or a checkpoint"
+        yield f"what it does after its first {duration(elapsed)}, such as an evaluation or a checkpoint"
         return
     if pace.epochs and not pace.evaluations:
         yield "the end of an epoch, with its evaluation"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.amounts import count, percent, short
+from slurmgpu.amounts import count, percent, size_text
 from slurmgpu.plots import Line, document, plot, table, text
 from slurmgpu.runs.bench.results import (
     NODE_HEAD,
@@ -250,7 +250,7 @@ def try_lines(results: Results) -> Iterator[tuple[str, ...]]:
             f"{step:.3g} s" if (step := positive(row.get("step_seconds"))) else "unknown",
             percent(positive(row.get("waits_for_data"))),
             percent(positive(row["communication"])) if "communication" in row else "-",
-            short(peak) if (peak := positive(row.get("peak_bytes"))) else "unknown",
+            size_text(peak) if (peak := positive(row.get("peak_bytes"))) else "unknown",
         )
 
 

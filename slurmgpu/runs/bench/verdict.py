@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurmgpu.amounts import amount, clock, count, percent, short
+from slurmgpu.amounts import amount, count, duration, percent, size_text
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.runs.bench.results import Results, digits
@@ -90,12 +90,12 @@ def would_do(kinds: Sequence[Kind], peak: float, total: float, *, bf16: bool) ->
         for one in sorted(kinds, key=lambda one: (one.bytes, one.name))
         if _HEAD_ROOM * peak + _CONTEXT <= one.bytes < _SMALLER * total and not (bf16 and one.bf16 is False)
     ]
-    said = f"memory {short(peak)} of {short(total)}"
+    said = f"memory {size_text(peak)} of {size_text(total)}"
     for one in enough:
         if one.doubt is None:
-            return f"{said}: a smaller GPU would do, as {one.name} ({short(one.bytes)})"
+            return f"{said}: a smaller GPU would do, as {one.name} ({size_text(one.bytes)})"
     for one in enough:
-        return f"{said}: a smaller GPU may do, as {one.name}, if it has {short(one.bytes)}, which is a guess ({one.doubt})"
+        return f"{said}: a smaller GPU may do, as {one.name}, if it has {size_text(one.bytes)}, which is a guess ({one.doubt})"
     return None
 
 
@@ -285,8 +285,8 @@ def _base(base: _Try, memory: float | None) -> str:
     said += "" if waits is None else f", of which it waits {percent(waits)} for data"
     if peak is None:
         return said
-    of = f" of the {short(memory)}" if memory is not None and _on_gpu(base) else ""
-    return f"{said}; {short(peak)}{of} of memory at the peak"
+    of = f" of the {size_text(memory)}" if memory is not None and _on_gpu(base) else ""
+    return f"{said}; {size_text(peak)}{of} of memory at the peak"
 
 
 def _batches(results: Results, base: _Try) -> Verdict:
@@ -483,7 +483,7 @@ def _epoch(results: Results, base: _Try) -> Verdict:
         seconds = samples / one.rate
         cost = f" ({amount(_processes(one.row) * seconds / 3600)} GPU-hours)" if _on_gpu(base) else ""
         said.append(
-            f"{clock(seconds) if seconds >= 60 else f'{seconds:.3g} s'} in {_processes(one.row)} {_word(one)}{cost}"
+            f"{duration(seconds) if seconds >= 60 else f'{seconds:.3g} s'} in {_processes(one.row)} {_word(one)}{cost}"
         )
     return Verdict([f"an epoch of {count(samples, 'sample')} takes {', '.join(said)}"], [])
 
@@ -511,7 +511,11 @@ def _memory_of(one: _Try, each: Mapping[int, _Try]) -> str:
     own = positive(one.row.get("peak_bytes"))
     other = each.get(_processes(one.row))
     ddp = positive(other.row.get("peak_bytes")) if other is not None else None
-    return "" if own is None or ddp is None else f": memory {short(own)} at the peak, with DDP {short(ddp)}"
+    return (
+        ""
+        if own is None or ddp is None
+        else f": memory {size_text(own)} at the peak, with DDP {size_text(ddp)}"
+    )
 
 
 def _communication(row: Row) -> str:
