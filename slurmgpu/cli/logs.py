@@ -23,9 +23,8 @@ from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.log_files import Log, Stream
-    from slurmgpu.jobs.logs import LineFilter, Wanted
+    from slurmgpu.jobs.logs import GrowingLogs, LineFilter, Wanted
     from slurmgpu.jobs.select import Selection
-    from slurmgpu.jobs.wait import GrowingLogs
     from slurmgpu.models.run import JobStatus, Run
     from slurmgpu.slurm import Slurm
 
@@ -69,9 +68,9 @@ def command(
     from slurmgpu.cli.waiting import wait_at_terminal
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.jobs.log_files import logs_of
+    from slurmgpu.jobs.logs import GrowingLogs
     from slurmgpu.jobs.runs import run_of_job
     from slurmgpu.jobs.select import select
-    from slurmgpu.jobs.wait import GrowingLogs
 
     wanted_lines = _wanted(rank, since, pattern, context)
     if follow and len(jobs) > 1:
@@ -232,7 +231,7 @@ def _show_paths(logs: list[Log]) -> int:
 def _show_log(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
     """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
     from slurmgpu.jobs.log_files import nothing_in, size_of
-    from slurmgpu.jobs.wait import header
+    from slurmgpu.jobs.logs import header
 
     if log.path is None:
         return log.why
@@ -257,7 +256,7 @@ def _show_log(log: Log, last: int | None, growing: GrowingLogs, write: Callable[
 def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
     """Yield the text to be shown of a log, up to a position."""
     from slurmgpu.jobs.log_files import last_lines_from, lines_of, pieces_of
-    from slurmgpu.jobs.wait import prefixed
+    from slurmgpu.jobs.logs import prefixed
 
     if not size:
         return

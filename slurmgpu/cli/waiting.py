@@ -17,8 +17,9 @@ from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.log_files import Log, logs_of
+from slurmgpu.jobs.logs import GrowingLogs
 from slurmgpu.jobs.select import Selection, current_user
-from slurmgpu.jobs.wait import Ended, GrowingLogs, Onlooker, exit_code, wait_for
+from slurmgpu.jobs.wait import Ended, Onlooker, exit_code, wait_for
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm

@@ -15,7 +15,6 @@ from slurmgpu.slurm import JobId, Said, Slurm, check_signal
 
 __all__ = ["Cancellation", "cancel"]
 
-
 POLL = 1.0
 
 
@@ -69,7 +68,18 @@ def cancel(
     if signal is not None:
         return results + [_signalled(target, signal, said) for target in targets]
     everybody = any(job.user != user for jobs in targets.values() for job in jobs)
-    after = _watch(slurm, list(targets), None if everybody else user, wait, pause)
+    # Their records in the queue, once none runs any more or the time is over; None where it does not answer.
+    after: dict[str, list[JobStatus]] | None = None
+    for poll in range(max(1, round(wait / POLL))):
+        if poll:
+            pause(POLL)
+        try:
+            queued, _ = slurm.queue(None if everybody else user)
+        except SlurmUnreachable:
+            continue
+        after = {target: _covered(target, queued) for target in targets}
+        if all(job.state.is_final for jobs in after.values() for job in jobs):
+            break
     return results + [
         _ended(target, before, None if after is None else after[target], said)
         for target, before in targets.items()
@@ -88,33 +98,15 @@ def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusRe
     name = f"job {'named ' if selection.name is not None else ''}{selection.text}"
     if selection.run is not None and selection.run.job_id is not None:
         name = f"job {selection.run.job_id}"
-    if selection.text in report.unasked:
-        told = "is not in the queue, and whether it has ended is not known"
-        return Cancellation(selection.text, "unknown", f"{name} {told}: {report.silence}")
+    text = selection.text
+    if text in report.unasked:
+        silent = f"is not in the queue, and whether it has ended is not known: {report.silence}"
+        return Cancellation(text, "unknown", f"{name} {silent}")
     if not jobs:
-        return Cancellation(selection.text, "missing", f"there is no {name}")
+        return Cancellation(text, "missing", f"there is no {name}")
     if any(job.state is JobState.UNKNOWN for job in jobs):
-        return Cancellation(selection.text, "unknown", f"{name}: Slurm does not know its state")
-    return Cancellation(selection.text, "finished", f"{name} has already finished: {_states(jobs)}")
-
-
-def _watch(
-    slurm: Slurm, targets: list[str], user: str | None, wait: float, pause: Callable[[float], None]
-) -> dict[str, list[JobStatus]] | None:
-    """Return the targets' records in the queue, once none runs any more or the time is over; None where it does not answer."""
-    polls = max(1, round(wait / POLL))
-    after: dict[str, list[JobStatus]] | None = None
-    for poll in range(polls):
-        if poll:
-            pause(POLL)
-        try:
-            queued, _ = slurm.queue(user)
-        except SlurmUnreachable:
-            continue
-        after = {target: _covered(target, queued) for target in targets}
-        if all(job.state.is_final for jobs in after.values() for job in jobs):
-            break
-    return after
+        return Cancellation(text, "unknown", f"{name}: Slurm does not know its state")
+    return Cancellation(text, "finished", f"{name} has already finished: {_states(jobs)}")
 
 
 def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
@@ -124,37 +116,38 @@ def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
 
 
 def _signalled(target: str, signal: str, said: Said) -> Cancellation:
+    name = f"job {target}"
     if said.lost:
-        told = f"whether {signal.upper()} was sent to its steps is not known; scancel said: {said.text}"
-        return Cancellation(target, "unknown", f"job {target}: {told}")
+        lost = f"whether {signal.upper()} was sent to its steps is not known; scancel said: {said.text}"
+        return Cancellation(target, "unknown", f"{name}: {lost}")
     if said.text:
-        return Cancellation(target, "refused", f"job {target}: scancel said: {said.text}")
-    return Cancellation(target, "signalled", f"job {target}: {signal.upper()} was sent to its steps")
+        return Cancellation(target, "refused", f"{name}: scancel said: {said.text}")
+    return Cancellation(target, "signalled", f"{name}: {signal.upper()} was sent to its steps")
 
 
 def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, said: Said) -> Cancellation:
-    was, told = _states(before), f"; scancel said: {said.text}" if said.text else ""
-    asked = f"job {target} was asked to end"
+    name, was, words = f"job {target}", _states(before), f"; scancel said: {said.text}" if said.text else ""
+    asked = f"{name} was asked to end"
     if after is None:
-        silent = "the queue does not answer since: whether it does is not known"
-        return Cancellation(target, "unknown", f"{asked}, and {silent} (it was {was}{told})")
+        silent = f"the queue does not answer since: whether it does is not known (it was {was}{words})"
+        return Cancellation(target, "unknown", f"{asked}, and {silent}")
     left = [job for job in after if not job.state.is_final]
     if after and all(job.state is JobState.COMPLETED for job in after):
-        return Cancellation(
-            target, "finished", f"job {target} completed before it could be cancelled (was {was})"
-        )
+        return Cancellation(target, "finished", f"{name} completed before it could be cancelled (was {was})")
     if not left:
         now = f", is {_states(after)}" if after else ""
-        return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})", tuple(before))
+        return Cancellation(target, "cancelled", f"{name} is cancelled (was {was}{now})", tuple(before))
     if all(job.state is JobState.COMPLETING for job in left):
-        ending = f"job {target} is ending: COMPLETING, its last processes still run (was {was})"
+        ending = f"{name} is ending: COMPLETING, its last processes still run (was {was})"
         return Cancellation(target, "ending", ending, tuple(before))
     now = _states(left)
     if said.text and not said.lost:
-        refused = f"job {target} is not cancelled (it is {now}): scancel said: {said.text}"
-        return Cancellation(target, "refused", refused)
-    shown = f"{asked}, but the queue still shows it (it is {now}, was {was}{told})"
-    return Cancellation(target, "unknown", shown)
+        return Cancellation(
+            target, "refused", f"{name} is not cancelled (it is {now}): scancel said: {said.text}"
+        )
+    return Cancellation(
+        target, "unknown", f"{asked}, but the queue still shows it (it is {now}, was {was}{words})"
+    )
 
 
 def _states(jobs: Iterable[JobStatus]) -> str:

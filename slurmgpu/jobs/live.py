@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.jobs.cancel import cancel
@@ -87,18 +87,16 @@ class Source:
         try:
             self._last = Seen(status(self.looking, user=user, since=since, run_for=self.quick_run))
         except SlurmUnreachable as error:
-            self._last = self._as_before(error, user, since)
+            if self._last is not None:
+                report = self._last.report
+                passed = datetime.now(timezone.utc) - report.time
+                known = replace(report, age=max(report.age, passed / timedelta(seconds=1)))
+            elif (kept := last_known(self.looking, user=user, since=since)) is not None:
+                known = kept
+            else:
+                raise
+            self._last = Seen(known, error.message)
         return self._last
-
-    def _as_before(self, error: SlurmUnreachable, user: str | None, since: datetime | None) -> Seen:
-        if self._last is not None:
-            report = self._last.report
-            passed = datetime.now(timezone.utc) - report.time
-            return Seen(replace(report, age=max(report.age, passed / timedelta(seconds=1))), error.message)
-        known = last_known(self.looking, user=user, since=since)
-        if known is None:
-            raise error
-        return Seen(known, error.message)
 
     def detail(self, job: JobStatus) -> Detail:
         """Return what the job's files tell now; Slurm is not asked."""
@@ -182,20 +180,19 @@ class Act(NamedTuple):
     """Why a job in this state cannot be asked for it; empty where it can."""
 
 
-def _ended(job: JobStatus) -> str:
-    if job.state is JobState.UNKNOWN:
-        return "its state is not known"
-    return f"it has ended: {job.state.value}" if job.state.is_final else ""
-
-
 def _not_waiting(job: JobStatus) -> str:
     return "" if job.state.is_waiting else f"it does not wait: {job.state.value}"
 
 
 def _not_held(job: JobStatus) -> str:
-    if told := _not_waiting(job):
-        return told
-    return "" if any(about(word) == "held" for word in words_of(job.reason)) else "it is not held"
+    held = any(about(word) == "held" for word in words_of(job.reason))
+    return _not_waiting(job) or ("" if held else "it is not held")
+
+
+def _ended(job: JobStatus) -> str:
+    if job.state is JobState.UNKNOWN:
+        return "its state is not known"
+    return f"it has ended: {job.state.value}" if job.state.is_final else ""
 
 
 def _not_running(job: JobStatus) -> str:
@@ -238,9 +235,9 @@ def _named(job: JobStatus) -> str:
 
 def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
     """Do it, and say what became of it; nothing of somebody else's is touched, whoever asks."""
-    told = refusal(act, job, source.user)
-    if told:
-        return Outcome(False, told)
+    name = _named(job)
+    if barred := refusal(act, job, source.user):
+        return Outcome(False, barred)
     try:
         if act.verb == "cancel":
             results = cancel(source.acting, select([job.job_id]), user=source.user)
@@ -249,23 +246,20 @@ def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
         if act.verb == "resume":
             run = source.run_of(job)
             if run is None:
-                return Outcome(False, f"{_named(job)} has no run directory that is known here")
-            good, said = source.resume(job.job_id if job.array_tasks else run.run_dir)
-            return Outcome(good, said)
-        verbs: dict[str, Verb] = {"hold": "hold", "release": "release", "requeue": "requeue"}
-        said_by = source.acting.control(verbs[act.verb], [_target(job)])
+                return Outcome(False, f"{name} has no run directory that is known here")
+            return Outcome(*source.resume(job.job_id if job.array_tasks else run.run_dir))
+        # As scontrol takes an id: without an array's limit, and of a heterogeneous job the whole.
+        target, number = (
+            job.job_id.split("%")[0] + ("]" if "%" in job.job_id else ""),
+            JobId.parse(job.job_id),
+        )
+        if "+" in job.job_id and number is not None:
+            target = str(number.number)
+        said = source.acting.control(cast("Verb", act.verb), [target])
     except SlurmGpuError as error:
         return Outcome(False, said_of(error))
-    if said_by.lost:
-        return Outcome(False, f"{_named(job)}: whether Slurm took it is not known; it said: {said_by.text}")
-    if said_by.text:
-        return Outcome(False, f"{_named(job)}: Slurm said: {said_by.text}")
-    return Outcome(True, f"{_named(job)}: Slurm was asked to {act.verb} it")
-
-
-def _target(job: JobStatus) -> str:
-    """Return the id as scontrol takes it: without an array's limit, and of a heterogeneous job the whole."""
-    job_id = JobId.parse(job.job_id)
-    if "+" in job.job_id and job_id is not None:
-        return str(job_id.number)
-    return job.job_id.split("%")[0] + ("]" if "%" in job.job_id else "")
+    if said.lost:
+        return Outcome(False, f"{name}: whether Slurm took it is not known; it said: {said.text}")
+    if said.text:
+        return Outcome(False, f"{name}: Slurm said: {said.text}")
+    return Outcome(True, f"{name}: Slurm was asked to {act.verb} it")

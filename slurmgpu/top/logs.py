@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import RichLog, Static
 
 from slurmgpu.jobs.log_files import Log, absence, last_lines_from, size_of
+from slurmgpu.jobs.logs import GrowingLogs
 from slurmgpu.jobs.view import Line
-from slurmgpu.jobs.wait import GrowingLogs
 from slurmgpu.printable import Harmless, printable
 from slurmgpu.top.app import View
 
