@@ -18,7 +18,7 @@ from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.yaml import read_file, read_text, validate
-from slurmgpu.jobs.report.advising import Proposal, memory_text
+from slurmgpu.jobs.report.advising import Proposal, memory_option
 from slurmgpu.jobs.report.figures import Figures
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.models.job import Job
@@ -262,10 +262,10 @@ def _cpus(asked: Resources, cpus: int, gpus: int, nodes: int, tasks: int) -> tup
 def _memory(asked: Resources, memory: int, cpus: int, gpus: int) -> tuple[Place, str]:
     """``cpus`` and ``gpus``: those of a node, in the next request."""
     if asked.memory_per_cpu is not None:
-        return ("resources", "memory_per_cpu"), memory_text(math.ceil(memory / cpus))
+        return ("resources", "memory_per_cpu"), memory_option(math.ceil(memory / cpus))
     if asked.memory_per_gpu is not None:
-        return ("resources", "memory_per_gpu"), memory_text(math.ceil(memory / gpus))
-    return ("resources", "memory"), memory_text(memory)
+        return ("resources", "memory_per_gpu"), memory_option(math.ceil(memory / gpus))
+    return ("resources", "memory"), memory_option(memory)
 
 
 def file_to_change(what: str) -> Path:

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from slurmgpu.amounts import amount, count, energy, percent
-from slurmgpu.jobs.report.figures import Figures
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.jobs.report.lines import (
     Summary,
@@ -32,7 +31,7 @@ _LONGEST = 20
 
 
 def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[str]:
-    """One job: its table, what it took, the verdict, the next request, and what is not known."""
+    """Return one job: its table, what it took, the verdict, the next request, and what is not known."""
     figures = report.figures
     cells = [("", "ASKED", "USED", " SHARE")]
     for row in rows(figures):
@@ -72,14 +71,12 @@ def _bar(share: float) -> str:
 
 
 def _aligned(cells: Sequence[Sequence[str]], indent: str, right: int = 99) -> list[str]:
-    """Columns; those from ``right`` on stand to the right."""
+    """Return columns; those from ``right`` on stand to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
-        padded = [
-            c.rjust(w) if at >= right else c.ljust(w)
-            for at, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        pairs = enumerate(zip(row, widths, strict=True))
+        padded = (text.rjust(width) if at >= right else text.ljust(width) for at, (text, width) in pairs)
         lines.append((indent + "  ".join(padded)).rstrip())
     return lines
 
@@ -96,7 +93,7 @@ def _folded(text: str, first: str, rest: str) -> list[str]:
 
 
 def job_table(jobs: Sequence[JobReport]) -> list[str]:
-    """Many jobs, a line each: the shares of what they asked for."""
+    """Return many jobs, a line each: the shares of what they asked for."""
     cells = [("JOB", "NAME", "STATE", "GPU-H", "GPU", "CPU", "MEM", "TIME")]
     for report in jobs:
         one = report.figures
@@ -119,71 +116,47 @@ def _cut(text: str, length: int) -> str:
 def summary_lines(summary: Summary, *, most: int = 15) -> list[str]:
     """Return a lab's week in lines: what was held, what came of it, and where hours were lost."""
     total = summary.total
-    lines = _folded(_in_all(total), "", "")
+    held = f"{count(total.jobs, 'job')}, {amount(total.gpu_hours)} GPU-hours, {amount(total.cpu_hours)} CPU-hours"
+    if total.gpu_hours:
+        held += f"; {amount(total.wasted_gpu_hours)} GPU-hours are known to be wasted"
+        known = percent(total.gpu_hours_sampled / total.gpu_hours)
+        held += f"; how busy GPUs were is known of {known} of the GPU-hours"
+    if total.energy_known:
+        held += f"; {energy(total.energy)} measured of {count(total.energy_known, 'job')}"
+    lines = _folded(held, "", "")
     for name, groups in summary.groups.items():
-        if len(groups) > 1 or name == "user":
-            lines += ["", *_group(_HEADS[name], groups, most)]
+        if len(groups) == 1 and name != "user":
+            continue
+        cells = [(_HEADS[name], "JOBS", "FAILED", "GPU-H", "WASTED", "CPU-H", "GPU", "CPU", "MEM")]
+        for key, one in list(groups.items())[:most]:
+            cells.append((
+                _cut(printable(key), _LONGEST), f"{one.jobs:,}", f"{one.failed:,}", amount(one.gpu_hours),
+                amount(one.wasted_gpu_hours), amount(one.cpu_hours),
+                _share(one.gpu_share), _share(one.cpu_share), _share(one.memory_share),
+            ))  # fmt: skip
+        lines += ["", *_aligned(cells, "", right=1)]
+        lines += [f"and {len(groups) - most} more"] if len(groups) > most else []
     if summary.states:
-        lines += ["", *_ends(summary)]
+        ends = [(state, f"{one.jobs:,}", amount(one.gpu_hours)) for state, one in summary.states.items()]
+        lines += ["", *_aligned([("DID NOT END WELL", "JOBS", "GPU-H"), *ends], "", right=1)]
     if summary.wastes:
-        lines += ["", "Most GPU-hours wasted"]
-        lines += _aligned([_waste(one) for one in summary.wastes], "  ")
+        wastes = []
+        for figures in (report.figures for report in summary.wastes):
+            idle = count(len(figures.idle_gpus), "idle GPU") if figures.idle_gpus else state_of(figures)
+            job, hours = figures.job, f"{amount(figures.wasted_gpu_hours):>5} h"
+            user, name = _cut(printable(job.user or ""), 12), _cut(printable(job.name), 16)
+            wastes.append((hours, _cut(job.job_id, 14), user, name, idle))
+        lines += ["", "Most GPU-hours wasted", *_aligned(wastes, "  ")]
     return lines
 
 
-def _in_all(total: Sums) -> str:
-    said = [
-        count(total.jobs, "job"),
-        f"{amount(total.gpu_hours)} GPU-hours",
-        f"{amount(total.cpu_hours)} CPU-hours",
-    ]
-    text = ", ".join(said)
-    if total.gpu_hours:
-        text += f"; {amount(total.wasted_gpu_hours)} GPU-hours are known to be wasted"
-        known = percent(total.gpu_hours_sampled / total.gpu_hours)
-        text += f"; how busy GPUs were is known of {known} of the GPU-hours"
-    if total.energy_known:
-        text += f"; {energy(total.energy)} measured of {count(total.energy_known, 'job')}"
-    return text
-
-
-def _group(name: str, groups: dict[str, Sums], most: int) -> list[str]:
-    cells = [(name, "JOBS", "FAILED", "GPU-H", "WASTED", "CPU-H", "GPU", "CPU", "MEM")]
-    for key, one in list(groups.items())[:most]:
-        cells.append((
-            _cut(printable(key), _LONGEST), f"{one.jobs:,}", f"{one.failed:,}", amount(one.gpu_hours),
-            amount(one.wasted_gpu_hours), amount(one.cpu_hours),
-            _share(one.gpu_share), _share(one.cpu_share), _share(one.memory_share),
-        ))  # fmt: skip
-    rest = len(groups) - most
-    return [*_aligned(cells, "", right=1), *([f"and {rest} more"] if rest > 0 else [])]
-
-
-def _ends(summary: Summary) -> list[str]:
-    cells = [("DID NOT END WELL", "JOBS", "GPU-H")]
-    cells += [(state, f"{one.jobs:,}", amount(one.gpu_hours)) for state, one in summary.states.items()]
-    return _aligned(cells, "", right=1)
-
-
-def _waste(report: JobReport) -> tuple[str, ...]:
-    one = report.figures
-    idle = f"{count(len(one.idle_gpus), 'idle GPU')}" if one.idle_gpus else state_of(one)
-    return (
-        f"{amount(one.wasted_gpu_hours):>5} h",
-        _cut(one.job.job_id, 14),
-        _cut(printable(one.job.user or ""), 12),
-        _cut(printable(one.job.name), 16),
-        idle,
-    )
-
-
 def joined(blocks: Iterable[Sequence[str]]) -> str:
-    """Blocks of lines with a blank line between them."""
+    """Return blocks of lines with a blank line between them."""
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     return {
         "schema": "slurmgpu.report/1",
         "cluster": found.cluster,
@@ -200,10 +173,13 @@ def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
 
 
 def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
-    """One job."""
-    one = report.figures
-    job = one.job
-    training = one.training
+    """Return one job, for programs."""
+    one, job, peak, training = (
+        report.figures,
+        report.figures.job,
+        report.figures.peak,
+        report.figures.training,
+    )
     return {
         "job_id": job.job_id,
         "name": job.name,
@@ -223,7 +199,21 @@ def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
             "memory_per_node": one.memory,
             "time": job.limit,
         },
-        "used": _used(one),
+        "used": {
+            "elapsed": job.elapsed,
+            "cpu_seconds": one.cpu_seconds,
+            "cpus": one.cpus_busy,
+            "memory_peak": None if peak is None else peak.amount,
+            "memory_peak_exact": None if peak is None else peak.exact,
+            "memory_peak_trusted": None if peak is None else peak.trusted,
+            "memory_peak_source": None if peak is None else peak.source,
+            "memory_peak_node": None if peak is None else peak.node,
+            "gpu_memory_peak": one.gpu_memory_peak,
+            "gpu_memory_total": one.gpu_memory_total,
+            "gpu_highest_sample": one.gpu_busiest,
+            "idle_gpus": list(one.idle_gpus),
+            "sampled_seconds": one.sampled_seconds,
+        },
         "shares": {
             "gpu": one.gpu_busy,
             "gpu_sms": one.sm_activity,
@@ -240,62 +230,29 @@ def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
         "goodput": one.goodput,
         "loader_wait_share": training.loader_wait if training else None,
         "next": [
-            {
-                "field": p.field,
-                "asked": p.asked,
-                "proposed": p.proposed,
-                "key": p.key,
-                "change": list(p.change),
-                "why": p.why,
-            }
-            for p in report.advice.proposals
+            {name: getattr(each, name) for name in ("field", "asked", "proposed", "key")}
+            | {"change": list(each.change), "why": each.why}
+            for each in report.advice.proposals
         ],
         "said": sentences(report),
         "not_known": list(report.doubts),
     }
 
 
-def _used(one: Figures) -> dict[str, object]:
-    peak = one.peak
-    return {
-        "elapsed": one.job.elapsed,
-        "cpu_seconds": one.cpu_seconds,
-        "cpus": one.cpus_busy,
-        "memory_peak": None if peak is None else peak.amount,
-        "memory_peak_exact": None if peak is None else peak.exact,
-        "memory_peak_trusted": None if peak is None else peak.trusted,
-        "memory_peak_source": None if peak is None else peak.source,
-        "memory_peak_node": None if peak is None else peak.node,
-        "gpu_memory_peak": one.gpu_memory_peak,
-        "gpu_memory_total": one.gpu_memory_total,
-        "gpu_highest_sample": one.gpu_busiest,
-        "idle_gpus": list(one.idle_gpus),
-        "sampled_seconds": one.sampled_seconds,
-    }
-
-
 def _summary(summary: Summary) -> dict[str, object]:
+    groups = summary.groups.items()
     return {
         "total": _sums(summary.total),
-        "by": {
-            name: {key: _sums(one) for key, one in groups.items()} for name, groups in summary.groups.items()
-        },
+        "by": {name: {key: _sums(one) for key, one in group.items()} for name, group in groups},
         "ended_badly": {state: _sums(one) for state, one in summary.states.items()},
         "most_wasted": [one.figures.job.job_id for one in summary.wastes],
     }
 
 
 def _sums(one: Sums) -> dict[str, object]:
-    return {
-        "jobs": one.jobs,
-        "failed": one.failed,
-        "gpu_hours": one.gpu_hours,
-        "gpu_hours_sampled": one.gpu_hours_sampled,
-        "wasted_gpu_hours": one.wasted_gpu_hours,
-        "cpu_hours": one.cpu_hours,
-        "gpu_share": one.gpu_share,
-        "cpu_share": one.cpu_share,
-        "memory_share": one.memory_share,
-        "energy": one.energy if one.energy_known else None,
-        "energy_known_of_jobs": one.energy_known,
-    }
+    names = (
+        "jobs", "failed", "gpu_hours", "gpu_hours_sampled", "wasted_gpu_hours", "cpu_hours", "gpu_share", "cpu_share",
+        "memory_share",
+    )  # fmt: skip
+    energy = {"energy": one.energy if one.energy_known else None, "energy_known_of_jobs": one.energy_known}
+    return {name: getattr(one, name) for name in names} | energy
