@@ -157,7 +157,8 @@ def test_the_pages_own_python_gives_what_was_given_where_it_was_made(exported: P
 def test_an_export_is_made_anew_but_goes_over_no_other_folder(
     exported: Path, away: Path, parts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "parts", lambda: _unpinned(parts_folder))
+    listed = _unpinned(parts_folder)
+    monkeypatch.setattr(exporting, "parts", lambda: listed)
     before = {path.name: path.read_bytes() for path in exported.rglob("*") if path.is_file()}
     exporting.export(exported, CLUSTER, away, parts_folder)
     assert {path.name: path.read_bytes() for path in exported.rglob("*") if path.is_file()} == before

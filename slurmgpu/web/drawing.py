@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from slurmgpu.amounts import size_text
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.printable import printable, printable_lines
 from slurmgpu.web.form import FIELDS, JOB_FILE, Choice, check_form, choices
@@ -41,8 +42,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["printable"] = printable
-    made.filters["printable_lines"] = printable_lines
+    made.filters |= {"printable": printable, "printable_lines": printable_lines, "size": size_text}
     return made
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -141,13 +141,9 @@ class Generator:
             trouble = f"{error.message}; {error.hint}" if error.hint else error.message
             at = site("generic", self.folder)
         made = planned(values, at.chosen, self.folder) if is_begun(values) else None
+        filled = {**form_values(values, at), **answer_values(made, values, at.chosen)}
         return page(
-            "generator.html",
-            page="generator",
-            trouble=trouble,
-            file=free_name(self.folder),
-            **form_values(values, at),
-            **answer_values(made, values, at.chosen),
+            "generator.html", page="generator", trouble=trouble, file=free_name(self.folder), **filled
         )
 
     async def plan(self, request: Request) -> Response:
@@ -195,26 +191,24 @@ class Generator:
             )
         cluster = None if chosen == _IN_USE else chosen
         at = site(cluster, self.folder) if chosen else None
-        job = _as_job_file(text)
-        if job is not None:
+        job = None
+        if not re.search(r"^#(?:!|SBATCH)", text, re.MULTILINE):
+            with suppress(InvalidInput):
+                job = read_yaml(text, JOB_FILE).data
+        if job and set(job) <= set(Job.model_fields):
             link = "./?" + urlencode(to_form(job) | ({"cluster": cluster} if cluster else {}))
             return page("imported.html", findings=None, error=None, job_file=text, notes=(), link=link)
-        read = parse_batch_script(text)
-        findings = check_script(
-            read, facts_here(read, self.folder, at.cluster if at else None), ignore=(), least="hint"
-        )
+        script = parse_batch_script(text)
+        facts = facts_here(script, self.folder, at.cluster if at else None)
+        findings = check_script(script, facts, ignore=(), least="hint")
         try:
             made = import_script(text, "the script")
         except SlurmGpuError as error:
             return page("imported.html", findings=findings, error=error, job_file="", notes=(), link="")
-        values = to_form(made.data) | ({"cluster": cluster} if cluster else {})
+        link = "./?" + urlencode(to_form(made.data) | ({"cluster": cluster} if cluster else {}))
+        job_file = job_text(made.data, head=made.head, before=made.before, beside=made.beside)
         return page(
-            "imported.html",
-            findings=findings,
-            error=None,
-            job_file=job_text(made.data, head=made.head, before=made.before, beside=made.beside),
-            notes=made.notes,
-            link="./?" + urlencode(values),
+            "imported.html", findings=findings, error=None, job_file=job_file, notes=made.notes, link=link
         )
 
     async def ask(self, request: Request) -> Response:
@@ -259,14 +253,3 @@ class Generator:
         check_form(values)
         at = await run_in_threadpool(site, chosen or None, self.folder)
         return values | ({"file": file} if file is not None else {}), at.chosen
-
-
-def _as_job_file(text: str) -> dict[str, Any] | None:
-    """Return the data of a job file; None of what is none, and then a script."""
-    if re.search(r"^#(?:!|SBATCH)", text, re.MULTILINE):
-        return None
-    try:
-        data = read_yaml(text, JOB_FILE).data
-    except InvalidInput:
-        return None
-    return data if data and set(data) <= set(Job.model_fields) else None

@@ -16,18 +16,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.live import ACTS, Act, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.live import ACTS, Seen, Source, perform, question, refusal, said_of
 from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
-from slurmgpu.jobs.view import JobView, Line, kind_of, progress_text, reason
+from slurmgpu.jobs.view import JobView, Line, kind_of, reason
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import JobState, JobStatus, Progress
+from slurmgpu.models.run import JobStatus, Progress
 from slurmgpu.web.answers import Questions, form_of, page, query_of
 from slurmgpu.web.looking import Looker, metrics_of, next_piece
 from slurmgpu.web.related import Related
 
 __all__ = ["Runs"]
 
-_COLUMNS = ("job", "name", "state", "partition", "gpus", "elapsed", "when")
 _TITLES = {"job": "Job", "name": "Name", "state": "State", "partition": "Partition", "gpus": "GPUs",
            "elapsed": "Elapsed", "when": "When"}  # fmt: skip
 _VERBS = {act.verb: act for act in ACTS}
@@ -87,13 +86,7 @@ class Runs:
 
     def _rows(self, asked: dict[str, str]) -> dict[str, Any]:
         words, each_task = asked.get("words", ""), asked.get("tasks") == "true"
-        base: dict[str, Any] = {
-            "words": words,
-            "tasks": each_task,
-            "titles": _TITLES,
-            "trouble": "",
-            "most": MOST,
-        }
+        base = {"words": words, "tasks": each_task, "titles": _TITLES, "trouble": "", "most": MOST}
         try:
             seen = self.looker.jobs(anew=asked.get("anew") == "true")
         except SlurmUnreachable as error:
@@ -103,19 +96,14 @@ class Runs:
         rows = [
             {
                 "id": view.job.job_id,
-                "cells": {key: cell(key, view) or "-" for key in _COLUMNS},
+                "cells": {key: cell(key, view) or "-" for key in _TITLES},
                 "kind": kind_of(view.job),
                 "doing": view.doing or "-",
             }
             for view in (JobView(line, now) for line in found[:MOST])
         ]
-        return {
-            **base,
-            "rows": rows,
-            "count": len(found),
-            "more": max(0, len(found) - MOST),
-            "age": _age(seen),
-        }
+        more = max(0, len(found) - MOST)
+        return {**base, "rows": rows, "count": len(found), "more": more, "age": _age(seen)}
 
     def compare(self, request: Request) -> Response:
         """Some jobs beside each other: what Slurm says of each, what it was planned to be, and its loss."""
@@ -142,38 +130,30 @@ class Runs:
         return page("now.html", **self._facts(self._line(request)))
 
     def _facts(self, line: Line) -> dict[str, Any]:
-        job = line.job
+        job, now = line.job, datetime.now(timezone.utc)
         detail = self.source.detail(job)
-        failed = job.state.is_final and job.state is not JobState.COMPLETED
-        facts = facts_of(JobView(line, datetime.now(timezone.utc)))
+        known = JobView(Line(detail.job, line.tasks), now)
+        speed = detail.job.progress.samples_per_second if known.progress and detail.job.progress else None
+        facts = facts_of(JobView(line, now))
         facts.pop("user", None)  # the pages are one user's own
-        seen = detail.job
-        # Of an array, Slurm's words are those of one task.
-        progress = None if line.tasks else seen.progress
+        acts = [act.verb for act in ACTS if not refusal(act, job, self.source.user)]
         return {
             "job": job,
             "kind": kind_of(job),
             "facts": facts,
-            "told": self.looker.cause(job) if failed else [],
+            "told": self.looker.cause(job) if known.failed else [],
             "reason": reason(job) or "",
             "tasks": line.tasks or "",
             "run_dir": detail.run.run_dir if detail.run else "",
             "plan": detail.plan,
-            "progress": progress_text(progress, running=not job.state.is_final) if progress else "",
-            "speed": _short(progress.samples_per_second) if progress and progress.samples_per_second else "",
-            "sampled": None if line.tasks else seen.sampled,
-            "acts": [
-                (act.verb, _BUTTONS.get(act.verb, act.verb.capitalize()))
-                for act in ACTS
-                if self._may(act, job)
-            ],
+            "progress": known.progress or "",
+            "speed": _short(speed) if speed else "",
+            "sampled": None if line.tasks else detail.job.sampled,
+            "acts": [(verb, _BUTTONS.get(verb, verb.capitalize())) for verb in acts],
             "final": job.state.is_final,
             "waiting": job.state.is_waiting,
             "age": _age(self.looker.jobs()),
         }
-
-    def _may(self, act: Act, job: JobStatus) -> bool:
-        return not refusal(act, job, self.source.user)
 
     def metrics(self, request: Request) -> Response:
         """The numbers of the plots."""
@@ -242,9 +222,8 @@ class Runs:
         act = _VERBS.get(verb)
         if act is None:
             raise InvalidInput(f"{verb!r} is nothing that can be done with a job")
-        told = refusal(act, line.job, self.source.user)
-        if told:
-            raise InvalidInput(told)
+        if barred := refusal(act, line.job, self.source.user):
+            raise InvalidInput(barred)
         key = self._questions.ask(_Asked(verb, line.job.job_id))
         words = _BUTTONS.get(verb, verb.capitalize())
         return page("ask_act.html", question=question(act, line).split("\n"), key=key, words=words)
@@ -279,13 +258,17 @@ class Runs:
 
 def _settings(plans: Sequence[Plan | None]) -> Iterator[tuple[str, list[str]]]:
     """Yield what the jobs were planned to be, as far as they differ."""
-    told: list[dict[str, str]] = []
+    found: list[dict[str, str]] = []
     for plan in plans:
-        train = {f"train.{key}": _text(value) for key, value in (plan.train or {}).items()} if plan else {}
+        train = plan.train or {} if plan else {}
+        texts = {
+            f"train.{key}": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in train.items()
+        }
         command = {"command": " ".join(plan.command)} if plan and plan.command else {}
-        told.append({**command, **train})
-    for name in dict.fromkeys(name for one in told for name in one):
-        values = [one.get(name, "-") for one in told]
+        found.append({**command, **texts})
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = [one.get(name, "-") for one in found]
         if len(set(values)) > 1:
             yield name, values
 
@@ -300,10 +283,6 @@ def _short(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _age(seen: Seen) -> str:
