@@ -57,11 +57,16 @@ def duration(seconds: float | None) -> str | None:
     return f"{days}-{clock}" if days else clock
 
 
-def span(seconds: float) -> str:
-    """Return a length of time from or to this moment, in its two largest units: `2 d 3 h`, `45 min`, `30 s`."""
+def span(seconds: float, *, rough: bool = False) -> str:
+    """Return a length of time from or to this moment, in its two largest units: `2 d 3 h`, `45 min`, `30 s`.
+
+    ``rough``: rounded to one of them, for an estimate says no more.
+    """
     left = round(abs(seconds))
     for length, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 60, "")):
-        if left >= length:
+        if rough and left >= length * (2 if unit == "d" else 1):
+            return f"{left / length:.0f} {unit}"
+        if left >= length and not rough:
             rest = left % length // smaller
             return f"{left // length} {unit}" + (f" {rest} {name}" if rest else "")
     return f"{left} s"

@@ -233,9 +233,8 @@ PICTURES: dict[str, tuple[tuple[int, int], tuple[str, ...], Callable[[str], bool
 def draw(folder: Path) -> None:
     """Write all pictures into a folder."""
     moment = NOW.astimezone(timezone.utc)
-    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.datetime") as first, \
-            mock.patch("slurmgpu.top.pane.datetime") as second:  # fmt: skip
-        first.now.return_value = second.now.return_value = moment
+    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.datetime") as clock:
+        clock.now.return_value = moment
         log = Path(made, "log")
         lines = [
             LOG.format(epoch=at // 1000 + 1, step=at, loss=1.9 - (at - 3400) / 6000)

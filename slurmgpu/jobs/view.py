@@ -459,9 +459,9 @@ def progress_text(progress: Progress, *, running: bool) -> str:
     if not running:
         return " ".join(parts)
     if progress.ended is None and progress.age_seconds > _SILENT:
-        parts.append(f"silent for {span(progress.age_seconds)}")
+        parts.append(f"silent for {span(progress.age_seconds, rough=True)}")
     elif progress.eta_seconds is not None:
-        parts.append(f"eta {span(progress.eta_seconds)}")
+        parts.append(f"eta {span(progress.eta_seconds, rough=True)}")
     return " ".join(parts)
 
 

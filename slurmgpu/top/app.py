@@ -12,10 +12,11 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from slurmgpu.amounts import duration
+from slurmgpu.amounts import span
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.jobs.live import ACTS, Act, Outcome, Seen, Source, perform, question, refusal, said_of
 from slurmgpu.jobs.view import Line
@@ -46,16 +47,13 @@ class View(Screen[None]):
         """Return which cluster, as of when; where Slurm is silent, how old that is."""
         seen = self.top.seen
         if seen is None:
-            return Text(
-                printable(self.top.trouble) or "asking Slurm ...", style="red" if self.top.trouble else ""
-            )
+            trouble = printable(self.top.trouble)
+            return Text(trouble or "asking Slurm ...", style="red" if trouble else "")
         report = seen.report
-        text = Text(
-            f"{printable(report.cluster or 'cluster unknown')}  as of {report.time.astimezone():%H:%M:%S}"
-        )
+        name = printable(report.cluster or "cluster unknown")
+        text = Text(f"{name}  as of {report.time.astimezone():%H:%M:%S}")
         if seen.why_old:
-            ago = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))
-            text.append(f"  SLURM DOES NOT ANSWER: this is {ago} old", style="red reverse")
+            text.append(f"  SLURM DOES NOT ANSWER: this is {span(report.age)} old", style="red reverse")
         elif report.notes:
             more = f" (and {len(report.notes) - 1} more)" if len(report.notes) > 1 else ""
             text.append(f"  note: {printable(report.notes[0])}{more}", style="yellow")
@@ -127,7 +125,7 @@ TICK = 2.0
 """Seconds between two looks at the files of what is shown."""
 
 
-class Told(Message, Generic[T]):
+class Answer(Message, Generic[T]):
     """An answer for the screen, from a thread that has waited for it."""
 
     bubble = False
@@ -193,10 +191,10 @@ class Top(App[None]):
 
         def do() -> None:
             try:
-                told: Told[Any] = Told(then, work(), once)
+                answer: Answer[Any] = Answer(then, work(), once)
             except Exception as error:  # a file that cannot be read, mostly: said, and the screen goes on
-                told = Told(self._broken, error, once)
-            self.post_message(told)  # says False where the screen has gone
+                answer = Answer(self._broken, error, once)
+            self.post_message(answer)  # says False where the screen has gone
 
         threading.Thread(target=do, daemon=True).start()
         return True
@@ -204,10 +202,10 @@ class Top(App[None]):
     def _broken(self, error: Exception) -> None:
         self.say(f"{type(error).__name__}: {error}", good=False)
 
-    def on_told(self, told: Told[object]) -> None:
+    def on_answer(self, message: Answer[object]) -> None:
         """Hand an answer on, in the screen's own thread."""
-        self._under_way.discard(told.once)
-        told.then(told.answer)
+        self._under_way.discard(message.once)
+        message.then(message.answer)
 
     def look(self, *, anew: bool = False) -> None:
         """Ask for the jobs, unless that is under way: then once more after it, where it has to be anew."""
@@ -247,9 +245,8 @@ class Top(App[None]):
 
     def ask_for(self, act: Act, line: Line) -> None:
         """Ask whether it is to be done, and do it; what may not be done is not asked."""
-        told = refusal(act, line.job, self.source.user)
-        if told:
-            self.say(told, good=False)
+        if barred := refusal(act, line.job, self.source.user):
+            self.say(barred, good=False)
             return
 
         def done(yes: bool | None) -> None:
@@ -265,9 +262,5 @@ class Top(App[None]):
 
     def say(self, text: str, *, good: bool = True) -> None:
         """A word to the person, that goes away by itself."""
-        self.notify(
-            printable(text),
-            severity="information" if good else "error",
-            timeout=6 if good else 15,
-            markup=False,
-        )
+        severity: SeverityLevel = "information" if good else "error"
+        self.notify(printable(text), severity=severity, timeout=6 if good else 15, markup=False)
