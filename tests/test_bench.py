@@ -368,10 +368,18 @@ GIB = 1 << 30
     ("peak", "bf16", "said"),
     [
         (15, True, "memory 15 GiB of 80 GiB: a smaller GPU would do, as a30 (24 GiB)"),
-        (20, False, "memory 20 GiB of 80 GiB: a smaller GPU would do, as v100 (32 GiB)"),  # 24 GiB leave no head room
+        (
+            20,
+            False,
+            "memory 20 GiB of 80 GiB: a smaller GPU would do, as v100 (32 GiB)",
+        ),  # 24 GiB leave no head room
         (20, True, None),  # no V100 computes in bf16
         (60, False, None),
-        (8, False, "memory 8 GiB of 80 GiB: a smaller GPU would do, as a30 (24 GiB)"),  # and not t4, which is a guess
+        (
+            8,
+            False,
+            "memory 8 GiB of 80 GiB: a smaller GPU would do, as a30 (24 GiB)",
+        ),  # and not t4, which is a guess
     ],
 )
 def test_the_smallest_gpu_that_holds_the_peak_is_named(peak: int, bf16: bool, said: str | None) -> None:

@@ -61,7 +61,12 @@ def cancel(
         if not live:
             results.append(_nothing_to_do(selection, jobs, report))
         for job in live:
-            targets.setdefault(_target(selection, job), []).append(job)
+            # For scancel: what the user wrote, or the whole array or heterogeneous job.
+            text, job_id = selection.text, JobId.parse(job.job_id)
+            target = job.job_id if job_id is None else str(job_id.number)
+            if selection.job_id is not None:
+                target = text.split("%")[0] + ("]" if "%" in text else "")
+            targets.setdefault(target, []).append(job)
     if not targets:
         return results
     said = slurm.cancel(list(targets), signal)
@@ -84,14 +89,6 @@ def cancel(
         _ended(target, before, None if after is None else after[target], said)
         for target, before in targets.items()
     ]
-
-
-def _target(selection: Selection, job: JobStatus) -> str:
-    """Return the id to give to scancel: what the user wrote, or the whole array or heterogeneous job."""
-    if selection.job_id is not None:
-        return selection.text.split("%")[0] + ("]" if "%" in selection.text else "")
-    job_id = JobId.parse(job.job_id)
-    return job.job_id if job_id is None else str(job_id.number)
 
 
 def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusReport) -> Cancellation:

@@ -176,40 +176,29 @@ class Act(NamedTuple):
     verb: str
     then: str
     """What follows, in the question."""
-    bars: Callable[[JobStatus], str]
-    """Why a job in this state cannot be asked for it; empty where it can."""
 
-
-def _not_waiting(job: JobStatus) -> str:
-    return "" if job.state.is_waiting else f"it does not wait: {job.state.value}"
-
-
-def _not_held(job: JobStatus) -> str:
-    held = any(about(word) == "held" for word in words_of(job.reason))
-    return _not_waiting(job) or ("" if held else "it is not held")
-
-
-def _ended(job: JobStatus) -> str:
-    if job.state is JobState.UNKNOWN:
-        return "its state is not known"
-    return f"it has ended: {job.state.value}" if job.state.is_final else ""
-
-
-def _not_running(job: JobStatus) -> str:
-    runs = job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING)
-    return "" if runs else f"it does not run: {job.state.value}"
-
-
-def _not_over(job: JobStatus) -> str:
-    return "" if job.state.is_final else f"it has not ended: {job.state.value}"
+    def barred(self, job: JobStatus) -> str:
+        """Return why a job in this state cannot be asked for it; empty where it can."""
+        state, verb = job.state, self.verb
+        if verb in ("hold", "release") and not state.is_waiting:
+            return f"it does not wait: {state.value}"
+        if verb == "release" and not any(about(word) == "held" for word in words_of(job.reason)):
+            return "it is not held"
+        if verb == "requeue" and state not in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+            return f"it does not run: {state.value}"
+        if verb == "resume" and not state.is_final:
+            return f"it has not ended: {state.value}"
+        if verb == "cancel" and state is JobState.UNKNOWN:
+            return "its state is not known"
+        return f"it has ended: {state.value}" if verb == "cancel" and state.is_final else ""
 
 
 ACTS = (
-    Act("C", "cancel", "Its processes are ended.", _ended),
-    Act("H", "hold", "It will not start before it is released.", _not_waiting),
-    Act("U", "release", "It may start as soon as there is room.", _not_held),
-    Act("Q", "requeue", "Its processes are ended, and it waits for its turn again.", _not_running),
-    Act("R", "resume", "Its run is submitted again, and goes on from its checkpoints.", _not_over),
+    Act("C", "cancel", "Its processes are ended."),
+    Act("H", "hold", "It will not start before it is released."),
+    Act("U", "release", "It may start as soon as there is room."),
+    Act("Q", "requeue", "Its processes are ended, and it waits for its turn again."),
+    Act("R", "resume", "Its run is submitted again, and goes on from its checkpoints."),
 )
 
 
@@ -219,7 +208,7 @@ def refusal(act: Act, job: JobStatus, user: str) -> str:
     if job.user != user:
         whose = printable(job.user) if job.user else "somebody whose name is not known"
         return f"{name} belongs to {whose}: only jobs of yours can be changed here"
-    barred = act.bars(job)
+    barred = act.barred(job)
     return f"{name} cannot be asked to {act.verb}: {barred}" if barred else ""
 
 

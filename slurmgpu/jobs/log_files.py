@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -252,21 +253,17 @@ def _logs_of_ranks(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
         if path.parent.name.isdecimal() and changed >= began:
             stream = "stderr" if path.name == "stderr.log" else "stdout"
             found[path] = Log(job.job_id, path, stream, f"rank {int(path.parent.name)}")
-    own = [log for path, log in found.items() if _is_of(path, owner)]
+    own = []
+    for path, log in found.items():
+        with suppress(OSError):
+            there = path.lstat()
+            own += [log] if stat.S_ISREG(there.st_mode) and there.st_uid == owner else []
     return sorted(own, key=lambda log: (int(log.part.split()[1]), str(log.path)))
 
 
 _RANK_FILE = re.compile(r"(?:rank|task|proc)[-_.]?(\d{1,6})(?=\D|$)", re.ASCII)
 _TASK_FILE = re.compile(r"(\d+)_(\d{1,6})_log\.(out|err)", re.ASCII)  # submitit's
 _MOST_LOOKED_AT = 20_000
-
-
-def _is_of(path: Path, owner: int) -> bool:
-    try:
-        there = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(there.st_mode) and there.st_uid == owner
 
 
 def size_of(path: Path) -> int:

@@ -88,21 +88,15 @@ WORDS = {
     "JobArrayTaskLimit": Waits("as many tasks run as the array's own limit (%) allows", "array"),
     "JobHeldAdmin": Waits("held by the site", "held"),
     "JobHeldUser": Waits("held by its user; `scontrol release {id}` lets it start", "held"),
-    "JobHoldMaxRequeue": Waits(
-        "held: it was requeued too often; `scontrol release {id}` lets it start", "held"
-    ),
+    "JobHoldMaxRequeue": Waits("held: it was requeued too often; `scontrol release {id}` lets it start", "held"),
     "EnvironmentFailedHeld": Waits("held: the user's environment could not be read on its node", "held"),
     "LaunchFailedHeld": Waits("held: its start failed on a node (prolog, log or work folder)", "held"),
     "Licenses": Waits("waits for licenses that others use", "licenses"),
-    "MaxMemPerLimit": Waits(
-        "will never start: asks for more memory for a CPU or node than the site allows", "size"
-    ),
+    "MaxMemPerLimit": Waits("will never start: asks for more memory for a CPU or node than the site allows", "size"),
     "MaxPoweredUpNodes": Waits("as many nodes are powered up as the site allows"),
     "MpiPortsBusy": Waits("waits for ports that other jobs' MPI use"),
     "NodeDown": Waits("a node that it needs is down", "nodes"),
-    "NodesUnavailable": Waits(
-        "the nodes that it could use are down, drained, or reserved for jobs that come first", "nodes"
-    ),
+    "NodesUnavailable": Waits("the nodes that it could use are down, drained, or reserved for jobs that come first", "nodes"),
     "None": Waits("not looked at by the scheduler yet", "soon"),
     "PartitionConfig": Waits("will never start: asks for more than the partition has", "size"),
     "PartitionDown": Waits("the partition is down", "partition"),
@@ -125,7 +119,7 @@ WORDS = {
     "SchedDefer": Waits("the scheduler looks at it later", "soon"),
     "SystemFailure": Waits("Slurm, a node or a file system had a fault"),
     "WaitingForScheduling": Waits("not looked at by the scheduler yet", "soon"),
-}
+}  # fmt: skip
 
 # QOSMaxGRESPerUser, AssocGrpCPURunMinutesLimit, MaxCpuRunMinsPerAccount, QOSMinCpuNotSatisfied: some 140 words are made
 # of these parts. The Max...Per(Account|User) without a prefix are limits of the QOS.
@@ -136,25 +130,13 @@ LIMIT = re.compile(
 )
 # In the plural or as a mass, and as the first half of "-minutes".
 _UNITS = {
-    "Cpu": ("many CPUs", "CPU"),
-    "CPU": ("many CPUs", "CPU"),
-    "Jobs": ("many jobs", "job"),
-    "SubmitJob": ("many jobs", "job"),
-    "SubmitJobs": ("many jobs", "job"),
-    "Memory": ("much memory", "memory"),
-    "Mem": ("much memory", "memory"),
-    "Node": ("many nodes", "node"),
-    "Wall": ("much time", "wall"),
-    "WallDuration": ("much time", "wall"),
-    "Energy": ("much energy", "energy"),
-    "GRES": ("many GPUs or other GRES", "GPU"),
-    "License": ("many licenses", "license"),
-    "BB": ("much burst buffer space", "burst buffer"),
-    "Billing": ("many billing units", "billing"),
+    "Cpu": ("many CPUs", "CPU"), "CPU": ("many CPUs", "CPU"), "Jobs": ("many jobs", "job"), "SubmitJob": ("many jobs", "job"),
+    "SubmitJobs": ("many jobs", "job"), "Memory": ("much memory", "memory"), "Mem": ("much memory", "memory"),
+    "Node": ("many nodes", "node"), "Wall": ("much time", "wall"), "WallDuration": ("much time", "wall"),
+    "Energy": ("much energy", "energy"), "GRES": ("many GPUs or other GRES", "GPU"), "License": ("many licenses", "license"),
+    "BB": ("much burst buffer space", "burst buffer"), "Billing": ("many billing units", "billing"),
     "Unknown": ("much of a resource", "resource"),
-}
-
-
+}  # fmt: skip
 # Sentences that the controller writes in the place of a word (job_mgr.c, node_scheduler.c, job_scheduler.c), in squeue with
 # underscores for blanks in some releases.
 _SENTENCES = tuple((re.compile(text.replace(" ", "[ _]")), word) for text, word in (

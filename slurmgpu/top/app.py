@@ -193,14 +193,12 @@ class Top(App[None]):
             try:
                 answer: Answer[Any] = Answer(then, work(), once)
             except Exception as error:  # a file that cannot be read, mostly: said, and the screen goes on
-                answer = Answer(self._broken, error, once)
+                text = f"{type(error).__name__}: {error}"
+                answer = Answer(lambda _: self.say(text, good=False), None, once)
             self.post_message(answer)  # says False where the screen has gone
 
         threading.Thread(target=do, daemon=True).start()
         return True
-
-    def _broken(self, error: Exception) -> None:
-        self.say(f"{type(error).__name__}: {error}", good=False)
 
     def on_answer(self, message: Answer[object]) -> None:
         """Hand an answer on, in the screen's own thread."""
@@ -216,28 +214,25 @@ class Top(App[None]):
             except SlurmGpuError as error:
                 return said_of(error)
 
-        if not self.aside(ask, self._seen, once="jobs"):
-            self._wanted = self._wanted or anew
+        def show(answer: Seen | str) -> None:
+            if isinstance(answer, str):
+                self.trouble = answer
+            else:
+                self.seen, self.trouble = answer, ""
+            for screen in self.screen_stack:
+                if isinstance(screen, View):
+                    screen.show()
+            if self._wanted:
+                self._wanted = False
+                self.look(anew=True)
 
-    def _seen(self, answer: Seen | str) -> None:
-        if isinstance(answer, str):
-            self.trouble = answer
-        else:
-            self.seen, self.trouble = answer, ""
-        self._show()
-        if self._wanted:
-            self._wanted = False
-            self.look(anew=True)
+        if not self.aside(ask, show, once="jobs"):
+            self._wanted = self._wanted or anew
 
     def _look_again(self) -> None:
         """Nobody looks at the jobs while the GPUs or the help are shown."""
         if isinstance(self.screen, View) and self.screen.shows_jobs:
             self.look()
-
-    def _show(self) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, View):
-                screen.show()
 
     def _tick(self) -> None:
         if isinstance(self.screen, View):
@@ -249,16 +244,16 @@ class Top(App[None]):
             self.say(barred, good=False)
             return
 
-        def done(yes: bool | None) -> None:
+        def done(outcome: Outcome) -> None:
+            self.say(outcome.text, good=outcome.good)
+            self.look(anew=True)
+
+        def answered(yes: bool | None) -> None:
             if yes:
                 self.say(f"asked Slurm to {act.verb} job {line.job.job_id} ...")
-                self.aside(lambda: perform(act, line.job, self.source), self._performed)
+                self.aside(lambda: perform(act, line.job, self.source), done)
 
-        self.push_screen(Confirm(question(act, line)), done)
-
-    def _performed(self, outcome: Outcome) -> None:
-        self.say(outcome.text, good=outcome.good)
-        self.look(anew=True)
+        self.push_screen(Confirm(question(act, line)), answered)
 
     def say(self, text: str, *, good: bool = True) -> None:
         """A word to the person, that goes away by itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
@@ -32,7 +32,28 @@ def page(found: Reports, carbon: Carbon | None) -> str:
     body += [f"<p>Note: {text(note)}</p>" for note in found.notes]
     if found.since is not None:
         body += _summary(summed(found.each, found.jobs))
-        body.append(_table_of_jobs(found.jobs))
+        largest = sorted(
+            (one.figures for one in found.jobs),
+            key=lambda one: (-(one.gpu_hours or 0), -(one.cpu_hours or 0)),
+        )
+        lines = [
+            (*_named(one), state_of(one), "-" if one.gpu_hours is None else amount(one.gpu_hours),
+             *map(_share, (one.gpu_busy, one.cpu_share, one.memory_share, one.time_share)))
+            for one in largest[:MOST_JOBS]
+        ]  # fmt: skip
+        heads = (
+            "Job",
+            "Name",
+            "User",
+            "State",
+            "GPU-hours",
+            "GPU busy",
+            "CPU busy",
+            "Memory used",
+            "Time used",
+        )
+        more = f", the largest {MOST_JOBS} of {len(found.jobs):,}" if len(found.jobs) > MOST_JOBS else ""
+        body.append(table(f"Jobs{more}", heads, lines, 4))
     else:
         body += [part for report in found.jobs[:MOST_JOBS] for part in _job(report, carbon)]
     return document(title, body)
@@ -126,15 +147,3 @@ def _named(one: Figures) -> tuple[str, str, str]:
 
 def _share(share: float | None) -> str:
     return "-" if share is None else percent(share)
-
-
-def _table_of_jobs(jobs: Sequence[JobReport]) -> str:
-    largest = sorted(jobs, key=lambda one: (-(one.figures.gpu_hours or 0), -(one.figures.cpu_hours or 0)))
-    lines = [
-        (*_named(one), state_of(one), "-" if one.gpu_hours is None else amount(one.gpu_hours),
-         *map(_share, (one.gpu_busy, one.cpu_share, one.memory_share, one.time_share)))
-        for one in (report.figures for report in largest[:MOST_JOBS])
-    ]  # fmt: skip
-    heads = ("Job", "Name", "User", "State", "GPU-hours", "GPU busy", "CPU busy", "Memory used", "Time used")
-    more = f", the largest {MOST_JOBS} of {len(jobs):,}" if len(jobs) > MOST_JOBS else ""
-    return table(f"Jobs{more}", heads, lines, 4)

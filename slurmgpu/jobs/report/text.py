@@ -36,7 +36,10 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
     cells = [("", "ASKED", "USED", " SHARE")]
     for row in rows(figures):
         shown = "-" if row.share is None else percent(row.share)
-        bar = f"  {_bar(row.share)}" if bars and row.share is not None else ""
+        bar = ""
+        if bars and row.share is not None:
+            full = max(0, min(_BAR, round(row.share * _BAR)))
+            bar = "  " + "\u2588" * full + "\u00b7" * (_BAR - full)
         cells.append((row.what, row.asked, row.used, f"{shown:>6}{bar}"))
     which, how = head(report)
     lines = [
@@ -63,11 +66,6 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
         for doubt in report.doubts:
             lines += _folded(doubt, "    ", "        ")
     return lines
-
-
-def _bar(share: float) -> str:
-    full = max(0, min(_BAR, round(share * _BAR)))
-    return "\u2588" * full + "\u00b7" * (_BAR - full)
 
 
 def _aligned(cells: Sequence[Sequence[str]], indent: str, right: int = 99) -> list[str]:
@@ -157,6 +155,16 @@ def joined(blocks: Iterable[Sequence[str]]) -> str:
 
 def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
     """Return everything, for programs."""
+    summary: dict[str, object] | None = None
+    if found.since is not None:
+        sums = summed(found.each, found.jobs)
+        groups = sums.groups.items()
+        summary = {
+            "total": _sums(sums.total),
+            "by": {name: {key: _sums(one) for key, one in group.items()} for name, group in groups},
+            "ended_badly": {state: _sums(one) for state, one in sums.states.items()},
+            "most_wasted": [one.figures.job.job_id for one in sums.wastes],
+        }
     return {
         "schema": "slurmgpu.report/1",
         "cluster": found.cluster,
@@ -164,7 +172,7 @@ def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
         "age_seconds": round(found.age, 1),
         "since": None if found.since is None else found.since.isoformat(timespec="seconds"),
         "carbon": None if carbon is None else carbon.model_dump(mode="json"),
-        "summary": None if found.since is None else _summary(summed(found.each, found.jobs)),
+        "summary": summary,
         "jobs": [job_document(one, carbon) for one in found.jobs],
         "missing": found.missing,
         "unasked": found.unasked,
@@ -236,16 +244,6 @@ def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
         ],
         "said": sentences(report),
         "not_known": list(report.doubts),
-    }
-
-
-def _summary(summary: Summary) -> dict[str, object]:
-    groups = summary.groups.items()
-    return {
-        "total": _sums(summary.total),
-        "by": {name: {key: _sums(one) for key, one in group.items()} for name, group in groups},
-        "ended_badly": {state: _sums(one) for state, one in summary.states.items()},
-        "most_wasted": [one.figures.job.job_id for one in summary.wastes],
     }
 
 

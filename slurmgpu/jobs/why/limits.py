@@ -94,7 +94,13 @@ def limit(case: Case) -> Told:
         case.sentence = f"it does not fit a limit even by itself: {first.fact.text}"
     if case.word.startswith("QOS") and not first.too_large and (others := _other_qos(case)):
         there = present.book(user, account, tuple(others))
-        free = [name for name in others if there is not None and _is_free(name, job, asked, there)]
+        free = []  # those of which no limit would hold the job, as far as the book shows them
+        for name in others:
+            moved = job.model_copy(update={"qos": name})
+            if there is not None and not any(
+                True for word in _OF_A_QOS for _ in _holding(word, moved, asked, there, None)
+            ):
+                free.append(name)
         if free:
             text = f"use another QOS, whose limits leave room for it: {listed(free)}"
             yield Mend(text, case.change("QOS", free[0]))
@@ -168,12 +174,6 @@ def _limits_meant(
     others = (one for other in _OF_ONE_JOB for one in _holding(other, job, asked, book, partition_qos))
     known = {one.fact.text for one in found}
     return [*found, *(one for one in others if one.too_large and one.fact.text not in known)]
-
-
-def _is_free(qos: str, job: JobStatus, asked: Asked, book: Book) -> bool:
-    """Return True if no limit of another QOS would hold the job, as far as the book shows its limits."""
-    there = job.model_copy(update={"qos": qos})
-    return not any(True for word in _OF_A_QOS for _ in _holding(word, there, asked, book, None))
 
 
 def _holding(
