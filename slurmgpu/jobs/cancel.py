@@ -20,13 +20,13 @@ POLL = 1.0
 
 @dataclass(frozen=True)
 class Cancellation:
-    """What became of one job that was to be cancelled."""
+    """The outcome for one job that was to be cancelled."""
 
     job: str
     outcome: Literal["cancelled", "ending", "signalled", "finished", "missing", "refused", "unknown"]
     message: str
     jobs: tuple[JobStatus, ...] = ()
-    """What was cancelled, as it was before."""
+    """The cancelled jobs, as they were before."""
 
 
 def cancel(

@@ -49,16 +49,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Mine:
-    """What one job of mine could get this minute, in a partition, by what is free and by the limits that are known."""
+    """The GPUs that one job of mine could get in a partition now, by what is free and by the limits that are known."""
 
     partition: str
     type: str
     gpus: int | None
     """None: not known."""
     why: str
-    """What bounds it: ``free``, or a limit in words."""
+    """The bound: ``free``, or a limit in words."""
     known: bool = True
-    """Whether the limits of account and QOS were known, too."""
+    """True if the limits of account and QOS were known, too."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _row(name: str, partition: str | None, nodes: Iterable[NodeNow]) -> Row:
 
 
 class _Limits:
-    """What the user's account and QOS let a job have."""
+    """The limits of the user's account and QOS on one job."""
 
     def __init__(self, present: Present, user: str) -> None:
         self.user, self.present = user, present

@@ -1,4 +1,4 @@
-"""What the screens and pages look at: jobs, one job's files, free GPUs; and what they can do with a job after a question."""
+"""The source of screens and pages: jobs, one job's files, free GPUs; and the changes to a job that they offer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,25 @@ from slurmgpu.runs.metrics import folder_of, losses, progress_of
 from slurmgpu.runs.samples import GpuSeries, gpu_series, summary
 from slurmgpu.slurm import JobId, Slurm, Verb
 
-__all__ = ["ACTS", "Act", "Detail", "Outcome", "Seen", "Source", "perform", "question", "refusal", "said_of"]
+__all__ = [
+    "ACTIONS",
+    "Action",
+    "Detail",
+    "Outcome",
+    "Snapshot",
+    "Source",
+    "error_text",
+    "perform",
+    "question",
+    "refusal",
+]
 
 
 PACE = 30.0
 """Seconds between two looks at the queue, as those of ``status --watch``: who looks at the same moment is told the same."""
 
 
-class Seen(NamedTuple):
+class Snapshot(NamedTuple):
     """The jobs as Slurm told them."""
 
     report: StatusReport
@@ -41,7 +52,7 @@ class Seen(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What the files of one job's run tell."""
+    """One job with what the files of its run tell."""
 
     job: JobStatus
     run: Run | None
@@ -71,9 +82,9 @@ class Source:
     all_users: bool = False
     since: Callable[[], datetime | None] = lambda: None
     pace: float = PACE
-    _last: Seen | None = None
+    _last: Snapshot | None = None
 
-    def jobs(self, *, anew: bool = False) -> Seen:
+    def jobs(self, *, anew: bool = False) -> Snapshot:
         """Return the jobs, of two questions at most; where Slurm is silent, the last that it said.
 
         ``anew``: not older than the poll floor, since a person has asked for it. Raises SlurmUnreachable where Slurm is
@@ -85,7 +96,7 @@ class Source:
             shelf.ages.clear()
         user, since = None if self.all_users else self.user, self.since()
         try:
-            self._last = Seen(status(self.looking, user=user, since=since, run_for=self.quick_run))
+            self._last = Snapshot(status(self.looking, user=user, since=since, run_for=self.quick_run))
         except SlurmUnreachable as error:
             if self._last is not None:
                 report = self._last.report
@@ -95,7 +106,7 @@ class Source:
                 known = kept
             else:
                 raise
-            self._last = Seen(known, error.message)
+            self._last = Snapshot(known, error.message)
         return self._last
 
     def detail(self, job: JobStatus) -> Detail:
@@ -157,25 +168,25 @@ class Source:
         return gpus_now(slurm.present(), self.user), slurm.oldest()
 
 
-def said_of(error: SlurmGpuError) -> str:
+def error_text(error: SlurmGpuError) -> str:
     """Return an error in a line or two."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 class Outcome(NamedTuple):
-    """What became of it."""
+    """The outcome of a change."""
 
     good: bool
     text: str
 
 
-class Act(NamedTuple):
+class Action(NamedTuple):
     """One thing that can be done."""
 
     key: str
     verb: str
     then: str
-    """What follows, in the question."""
+    """The consequence, as the question names it."""
 
     def barred(self, job: JobStatus) -> str:
         """Return why a job in this state cannot be asked for it; empty where it can."""
@@ -193,16 +204,16 @@ class Act(NamedTuple):
         return f"it has ended: {state.value}" if verb == "cancel" and state.is_final else ""
 
 
-ACTS = (
-    Act("C", "cancel", "Its processes are ended."),
-    Act("H", "hold", "It will not start before it is released."),
-    Act("U", "release", "It may start as soon as there is room."),
-    Act("Q", "requeue", "Its processes are ended, and it waits for its turn again."),
-    Act("R", "resume", "Its run is submitted again, and goes on from its checkpoints."),
+ACTIONS = (
+    Action("C", "cancel", "Its processes are ended."),
+    Action("H", "hold", "It will not start before it is released."),
+    Action("U", "release", "It may start as soon as there is room."),
+    Action("Q", "requeue", "Its processes are ended, and it waits for its turn again."),
+    Action("R", "resume", "Its run is submitted again, and goes on from its checkpoints."),
 )
 
 
-def refusal(act: Act, job: JobStatus, user: str) -> str:
+def refusal(act: Action, job: JobStatus, user: str) -> str:
     """Return why this is not done, nor asked; empty where it may be."""
     name = _named(job)
     if job.user != user:
@@ -212,7 +223,7 @@ def refusal(act: Act, job: JobStatus, user: str) -> str:
     return f"{name} cannot be asked to {act.verb}: {barred}" if barred else ""
 
 
-def question(act: Act, line: Line) -> str:
+def question(act: Action, line: Line) -> str:
     """Return the question before it is done, with the job's id and name."""
     tasks = f", {line.tasks}" if line.tasks else ""
     return f"{act.verb.capitalize()} {_named(line.job)}, {line.job.state.value}{tasks}?\n{act.then}"
@@ -222,7 +233,7 @@ def _named(job: JobStatus) -> str:
     return f"job {job.job_id} ({printable(job.name)})"
 
 
-def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
+def perform(act: Action, job: JobStatus, source: Source) -> Outcome:
     """Do it, and say what became of it; nothing of somebody else's is touched, whoever asks."""
     name = _named(job)
     if barred := refusal(act, job, source.user):
@@ -246,7 +257,7 @@ def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
             target = str(number.number)
         said = source.acting.control(cast("Verb", act.verb), [target])
     except SlurmGpuError as error:
-        return Outcome(False, said_of(error))
+        return Outcome(False, error_text(error))
     if said.lost:
         return Outcome(False, f"{name}: whether Slurm took it is not known; it said: {said.text}")
     if said.text:

@@ -145,7 +145,7 @@ _BETWEEN = "--\n"
 
 
 class Wanted(NamedTuple):
-    """What of a log is to be shown; nothing set: all of it."""
+    """The lines of a log that are to be shown; nothing set: all of them."""
 
     rank: int | None = None
     since: datetime | None = None
@@ -219,7 +219,7 @@ class LineFilter:
         self._after = 0
         self._number = self._shown = 0
         self.ranked = rank is not None
-        """Whether any line said which rank it is of."""
+        """True if any line said which rank it is of."""
 
     def go_on(self) -> None:
         """Count what comes from here on as new, whatever time its lines have."""
@@ -288,7 +288,7 @@ class _GrowingLog:
     def __init__(self, log: Log, path: Path, position: int) -> None:
         self.log = log
         self.begun_anew = False
-        """Whether what comes next is the beginning of the file once more."""
+        """True if what comes next is the beginning of the file once more."""
         self._path = path
         self._position = position
         self._mark: bytes | None = None

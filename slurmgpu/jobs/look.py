@@ -144,7 +144,7 @@ class StatusReport:
     """When Slurm was asked; of several answers, the oldest."""
     jobs: list[JobStatus]
     notes: list[str]
-    """What the reader should know of the answer: what could not be asked, read or found."""
+    """Remarks on the answer: what could not be asked, read or found."""
     missing: list[str] = field(default_factory=list)
     """The JOB words that lead to no job that Slurm knows, though it was asked."""
     unasked: list[str] = field(default_factory=list)
@@ -152,7 +152,7 @@ class StatusReport:
     no_answer: SlurmUnreachable | None = None
     """Why the queue could not be asked."""
     silence: str = ""
-    """What did not answer, where that leaves words unasked."""
+    """The part that did not answer, where that leaves words unasked."""
     age: float = 0.0
     """Seconds since then: another process of the user's may have asked."""
     since: datetime | None = None
@@ -306,7 +306,7 @@ def _order(job: JobStatus) -> tuple[bool, int, int, str]:
 
 
 class _Question:
-    """What the queue and accounting are asked, about a user's jobs or those selected, and what each has answered."""
+    """A question to queue and accounting, about a user's jobs or those selected, and their answers."""
 
     def __init__(
         self, slurm: Slurm, user: str | None, selections: Sequence[Selection], since: datetime, use: bool

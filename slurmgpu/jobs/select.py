@@ -1,4 +1,4 @@
-"""What a JOB word means (an id, a name, a run directory), which run a job belongs to, and which job a run became."""
+"""The meaning of a JOB word (an id, a name, a run directory), the run of a job, and the job that a run became."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_FLIGHT = timedelta(minutes=10)
 STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
 """The name of a run directory: the job's name, the UTC time, a token."""
 RUN_MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
-"""What submission and local runs put into a run directory, and what is in it by the entrypoint alone."""
+"""Marks of a run directory: files of submission and local runs, and those that the entrypoint alone makes."""
 
 
 @dataclass(frozen=True)
@@ -244,14 +244,14 @@ def run_directories(runs: Path, owner: int | None = None) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class SettledRun:
-    """What is known of a run's job now."""
+    """A run, and whether its job is known now."""
 
     run: Run
     outcome: Literal["job", "no job", "unknown"]
     why: str = ""
     """Of what is unknown, the reason; of a job, what could not be written."""
     silent: bool = False
-    """Whether Slurm did not answer, and may tell later."""
+    """True if Slurm did not answer, and may tell later."""
 
 
 _LOOKED_AT: set[tuple[str | None, str | None]] = set()

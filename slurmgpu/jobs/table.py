@@ -65,7 +65,7 @@ class Among(NamedTuple):
     since: datetime | None = None
     """Those that ended before may be missing; None: none is for that."""
     chosen: bool = False
-    """Whether some were chosen, by their state for example."""
+    """True if some were chosen, by their state for example."""
 
 
 ALL = Among()
@@ -219,7 +219,7 @@ class Column(NamedTuple):
     shown: Callable[[Sequence[JobStatus], bool], bool] = lambda _jobs, _live: True
     """Returns True if it is there for these jobs, and where their use was asked for."""
     order: Order | None = None
-    """What `--sort` goes by, where the text will not do."""
+    """The key of `--sort`, where the text will not do."""
 
     @property
     def key(self) -> str:

@@ -24,7 +24,7 @@ __all__ = [
 STOPPED = 75
 """EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""
 LAUNCH_FAILED = 53
-"""What Slurm writes as the signal where slurmstepd could not open the log or enter the work folder."""
+"""The signal that Slurm writes where slurmstepd could not open the log or enter the work folder."""
 
 _SILENT = 600.0  # seconds without a line of metrics that are worth a word
 _LONGEST_LIST = 24
@@ -46,14 +46,14 @@ About = Literal[
     "account", "array", "begin", "dependency", "held", "licenses", "limit", "nodes", "partition", "qos", "request",
     "reservation", "room", "site", "size", "soon", "time",
 ]  # fmt: skip
-"""What a reason is about: where the figures that explain it are, and what can be done."""
+"""The subject of a reason: where the figures that explain it are, and what can be done."""
 
 NEVER = "will never start: "
 NEXT = "next to start, when nodes are free"
 
 
 class Waits(NamedTuple):
-    """What a word means."""
+    """The meaning of a reason's word."""
 
     meaning: str
     """A sentence without its dot; ``{id}`` stands for the job's."""
@@ -212,7 +212,7 @@ WAITS_FOR = {
     "aftercorr": "its task of {} to end well",
     "afterburstbuffer": "{} to free its burst buffer",
 }
-"""What a job waits for of another, by the kind of its dependency."""
+"""The event that a job waits for, by the kind of its dependency."""
 _DEPENDENCY = re.compile(r"([\d_*+]+)(?:\((\w+)\))?", re.ASCII)
 
 
@@ -224,7 +224,7 @@ class After(NamedTuple):
     job: str
     """Its id as it is written: ``12``, ``12_3``, ``12_*``, ``12+5`` (five minutes after)."""
     how: str = ""
-    """What Slurm says of it: ``unfulfilled``, ``failed``."""
+    """Slurm's word on it: ``unfulfilled``, ``failed``."""
 
     @property
     def number(self) -> int | None:

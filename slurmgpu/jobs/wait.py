@@ -59,10 +59,10 @@ def exit_code(ended: Ended) -> int:
 
 @dataclass(frozen=True)
 class Onlooker:
-    """Who waits for a job, and what is told meanwhile."""
+    """The receivers of news while a job is waited for."""
 
     user: str | None
-    """Whose jobs are looked at; None: everybody's."""
+    """The user whose jobs are looked at; None: everybody's."""
     say: Callable[[str], None] | None = None
     """Receives each change of state."""
     write: Callable[[str], None] | None = None

@@ -18,7 +18,17 @@ from textual.widgets import Static
 
 from slurmgpu.amounts import span
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.live import ACTS, Act, Outcome, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.live import (
+    ACTIONS,
+    Action,
+    Outcome,
+    Snapshot,
+    Source,
+    error_text,
+    perform,
+    question,
+    refusal,
+)
 from slurmgpu.jobs.view import Line
 from slurmgpu.printable import printable
 
@@ -29,7 +39,7 @@ class View(Screen[None]):
     """One screen of ``slurmgpu top``."""
 
     shows_jobs = True
-    """Whether what Slurm says of jobs is on it."""
+    """True if what Slurm says of jobs is on it."""
 
     @property
     def top(self) -> Top:
@@ -102,7 +112,7 @@ _COLUMNS_FROM = 80
 
 
 class HelpScreen(View):
-    """What the keys do."""
+    """Show the keys."""
 
     shows_jobs = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -111,7 +121,7 @@ class HelpScreen(View):
 
     def compose(self) -> ComposeResult:
         """The page."""
-        acts = "\n".join(f"  {act.key}  {act.verb:<9}{act.then}" for act in ACTS)
+        acts = "\n".join(f"  {act.key}  {act.verb:<9}{act.then}" for act in ACTIONS)
         with VerticalScroll():
             text = _HELP.format(acts=acts)
             if self.app.size.width < _COLUMNS_FROM:
@@ -166,7 +176,7 @@ class Top(App[None]):
         super().__init__(ansi_color=True)  # the terminal's own colours, and with NO_COLOR none
         self.source = source
         self._first = first
-        self.seen: Seen | None = None
+        self.seen: Snapshot | None = None
         self.trouble = ""
         """Why there is nothing to show at all."""
         self._under_way: set[str] = set()
@@ -208,13 +218,13 @@ class Top(App[None]):
     def look(self, *, anew: bool = False) -> None:
         """Ask for the jobs, unless that is under way: then once more after it, where it has to be anew."""
 
-        def ask() -> Seen | str:
+        def ask() -> Snapshot | str:
             try:
                 return self.source.jobs(anew=anew)
             except SlurmGpuError as error:
-                return said_of(error)
+                return error_text(error)
 
-        def show(answer: Seen | str) -> None:
+        def show(answer: Snapshot | str) -> None:
             if isinstance(answer, str):
                 self.trouble = answer
             else:
@@ -238,7 +248,7 @@ class Top(App[None]):
         if isinstance(self.screen, View):
             self.screen.tick()
 
-    def ask_for(self, act: Act, line: Line) -> None:
+    def ask_for(self, act: Action, line: Line) -> None:
         """Ask whether it is to be done, and do it; what may not be done is not asked."""
         if barred := refusal(act, line.job, self.source.user):
             self.say(barred, good=False)

@@ -1,4 +1,4 @@
-"""Which GPUs are free, by partition; asked for as long as it is shown."""
+"""The GPUs that are free, by partition; asked for as long as they are shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.jobs.gpus_now import GpusNow, could, kind, notes, place, who
-from slurmgpu.jobs.live import said_of
+from slurmgpu.jobs.live import error_text
 from slurmgpu.printable import printable
 from slurmgpu.top.app import View
 from slurmgpu.top.text import bar
@@ -69,7 +69,7 @@ class GpusScreen(View):
                 found, age = self.top.source.gpus()
                 return found, time.monotonic() - age
             except SlurmGpuError as error:
-                return said_of(error)
+                return error_text(error)
 
         self.top.aside(ask, self._answered, once="gpus")
 

@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Input, Static
 
 from slurmgpu.amounts import count
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.live import ACTS, Detail, said_of
+from slurmgpu.jobs.live import ACTIONS, Detail, error_text
 from slurmgpu.jobs.table import MOST, SORTS, Among, How, key_of, lines, shown
 from slurmgpu.jobs.view import JobView, Line
 from slurmgpu.top.app import HelpScreen, Top, View
@@ -32,13 +32,13 @@ _PATIENCE = 0.2
 """Seconds from the last letter of a filter until the list follows."""
 _KEYS = "enter details  l logs  g GPUs  / filter  s sort  C cancel  ? help  q quit"
 _FEW_KEYS = "? help  q quit  enter details  l logs  / filter"
-_DETAIL_KEYS = "l logs  w why  " + "  ".join(f"{act.key} {act.verb}" for act in ACTS) + "  q back"
-_FEW_DETAIL_KEYS = "q back  l logs  w why  " + " ".join(act.key for act in ACTS) + " change"
-_ACTS = [Binding(act.key, f"act({number})", show=False) for number, act in enumerate(ACTS)]
+_DETAIL_KEYS = "l logs  w why  " + "  ".join(f"{act.key} {act.verb}" for act in ACTIONS) + "  q back"
+_FEW_DETAIL_KEYS = "q back  l logs  w why  " + " ".join(act.key for act in ACTIONS) + " change"
+_ACTS = [Binding(act.key, f"act({number})", show=False) for number, act in enumerate(ACTIONS)]
 
 
 class JobPane(VerticalScroll):
-    """What is known of one job."""
+    """The details of one job."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
@@ -99,7 +99,7 @@ class JobPane(VerticalScroll):
             try:
                 return self.top.source.why(line.job)
             except SlurmGpuError as error:
-                return [said_of(error)]
+                return [error_text(error)]
 
         self._answer(line, ["asking Slurm ..."])
         self.top.aside(ask, lambda found: self._answer(line, found))
@@ -192,7 +192,7 @@ class DetailScreen(View):
 
     def action_act(self, number: int) -> None:
         """Change the job, after a question."""
-        self.top.ask_for(ACTS[number], self.line)
+        self.top.ask_for(ACTIONS[number], self.line)
 
 
 class _Table(DataTable[Text]):
@@ -348,11 +348,11 @@ class JobsScreen(View):
             self.app.push_screen(LogScreen(self.line))
 
     def action_gpus(self) -> None:
-        """What is free."""
+        """Show the free GPUs."""
         self.app.push_screen(GpusScreen())
 
     def action_help(self) -> None:
-        """What the keys do."""
+        """Show the keys."""
         self.app.push_screen(HelpScreen())
 
     def action_filter(self) -> None:
@@ -419,4 +419,4 @@ class JobsScreen(View):
     def action_act(self, number: int) -> None:
         """Change the job, after a question."""
         if self.line is not None:
-            self.top.ask_for(ACTS[number], self.line)
+            self.top.ask_for(ACTIONS[number], self.line)

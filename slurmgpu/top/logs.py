@@ -63,7 +63,7 @@ class LogScreen(View):
         self.tick()
 
     def show(self) -> None:
-        """Whose logs, and in which state the job is."""
+        """Show whose logs these are, and the job's state."""
         seen = self.top.seen
         known = seen.report.jobs if seen else []
         first = self.line.job

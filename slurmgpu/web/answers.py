@@ -72,7 +72,7 @@ _GOOD_FOR = 900.0
 
 
 class Questions(Generic[T]):
-    """What was asked, by the key that its form holds."""
+    """Open questions, by the key that their forms hold."""
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[T, float]] = {}

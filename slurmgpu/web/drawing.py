@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
 """The folder of scripts, style sheets and licences."""
 TYPES = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain", ".svg": "image/svg+xml"}
-"""What is sent of it, by the ends of names."""
+"""The files of it that are sent, by the ends of names."""
 
 
 @cache

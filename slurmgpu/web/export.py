@@ -69,7 +69,7 @@ _OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lo
 
 
 class Exported(NamedTuple):
-    """What was written."""
+    """The files that were written."""
 
     page: Path
     size: int
@@ -77,7 +77,7 @@ class Exported(NamedTuple):
 
 
 class _Sources(NamedTuple):
-    """What the page's Python finds on its disk: the site's settings and the profile, each at its place."""
+    """The disk of the page's Python: the site's settings and the profile, each at its place."""
 
     files: Mapping[str, bytes]
     environ: Mapping[str, str]

@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 JOB_FILE = "job.yaml"
-"""What the job file is called in messages, and when it is saved."""
+"""The job file's name in messages, and when it is saved."""
 MORE = "more"
 """The field with further lines of the job file."""
 
@@ -38,7 +38,7 @@ class Field(NamedTuple):
     kind: Kind = "text"
     example: str = ""
     fold: bool = False
-    """Whether it is among those that most jobs leave out."""
+    """True if it is among those that most jobs leave out."""
     about: str = ""
 
     @property
@@ -48,7 +48,7 @@ class Field(NamedTuple):
 
     @property
     def help(self) -> str:
-        """What it is, in the words of the command line's help."""
+        """The command line's help on it."""
         return self.about or _HELP.get(self.name, "")
 
 

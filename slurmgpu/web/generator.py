@@ -92,13 +92,13 @@ _IN_USE = "-"
 
 
 class Submitted(NamedTuple):
-    """What became of a submission."""
+    """The outcome of a submission."""
 
     job_id: str
     """Empty: there is none, or nobody knows of one."""
     said: str
     unknown: bool = False
-    """Whether Slurm may have the job all the same."""
+    """True if Slurm may have the job all the same."""
 
 
 class _Wanted(NamedTuple):
@@ -117,7 +117,7 @@ class Generator:
 
     @property
     def routes(self) -> list[Route]:
-        """Where the pages are."""
+        """The addresses of the pages."""
         return [
             Route("/", self.form),
             Route("/plan", self.plan, methods=["POST"]),
@@ -130,7 +130,7 @@ class Generator:
         ]
 
     def form(self, request: Request) -> Response:
-        """The form, filled in as the address says."""
+        """Return the form, filled in as the address says."""
         values = query_of(request)
         asked = values.pop("cluster", None)
         trouble = ""
@@ -147,17 +147,17 @@ class Generator:
         )
 
     async def plan(self, request: Request) -> Response:
-        """What the planner says of the form as it is now: a part of the page, and the errors at their fields."""
+        """Return the planner's answer to the form as it is now: a part of the page, and the errors at their fields."""
         values, chosen = await self._form(request)
         made = await run_in_threadpool(planned, values, chosen, self.folder)
         return page("answer.html", fields=FIELDS, part=True, **answer_values(made, values, chosen))
 
     def script(self, request: Request) -> Response:
-        """The script as a file."""
+        """Return the script as a file."""
         return self._download(request, lambda made: made.script, "script.sbatch")
 
     def job_file(self, request: Request) -> Response:
-        """The job file as a file."""
+        """Return the job file as a file."""
         return self._download(request, lambda made: made.job_file, JOB_FILE)
 
     def _download(self, request: Request, of: Callable[[Planned], str], name: str) -> Response:
@@ -170,13 +170,13 @@ class Generator:
         return Response(of(made).encode(), media_type="text/plain; charset=utf-8", headers=headers)
 
     def import_page(self, request: Request) -> Response:
-        """Where a script is dropped."""
+        """Return the page on which a script is dropped."""
         at = site(None, self.folder)
         chosen = "" if at.chosen == GENERIC.name else at.chosen or _IN_USE
         return page("import.html", page="import", clusters=at.known, chosen=chosen, in_use=at.cluster.name)
 
     async def imported(self, request: Request) -> Response:
-        """What ``check`` says of a script, and the job file that ``import`` makes of it."""
+        """Return the findings of ``check`` on a script, and the job file that ``import`` makes of it."""
         given = await form_of(request)
         text = given.get("script", "").replace("\r\n", "\n")
         return await run_in_threadpool(self._imported, text, given.get("cluster") or None)
@@ -212,7 +212,7 @@ class Generator:
         )
 
     async def ask(self, request: Request) -> Response:
-        """Whether the job is really to be submitted."""
+        """Return the question before the job is submitted."""
         values, chosen = await self._form(request)
         name = values.pop("file", "").strip() or JOB_FILE
         return await run_in_threadpool(self._ask, values, chosen, name)

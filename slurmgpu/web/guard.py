@@ -1,4 +1,4 @@
-"""Who may ask the server anything: whoever has its token, from a page of its own, by a name of this machine."""
+"""Access to the server: with its token, from a page of its own, by a name of this machine."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Behind(NamedTuple):
     """The one reverse proxy that the server is behind, such as Open OnDemand's."""
 
     origin: str
-    """What browsers call it: https://ondemand.example.edu."""
+    """Its address in browsers: https://ondemand.example.edu."""
     prefix: str
     """The path of this server there, without a slash at its end."""
     hosts: frozenset[str]
-    """What it calls this server, or itself, in ``Host``."""
+    """Its names for this server, or itself, in ``Host``."""
     user: str
-    """Whose the server is: the only user whose requests it may pass on, where it says whose they are."""
+    """The server's user: the only one whose requests it may pass on, where it says whose they are."""
 
     @classmethod
     def of(cls, url: str, listening: str, user: str) -> Behind:

@@ -1,4 +1,4 @@
-"""What all open pages see of the jobs: one look at the pace of ``status --watch``, the logs, and the figures of plots."""
+"""The jobs as all open pages see them: one look at the pace of ``status --watch``, the logs, and the figures of plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.files.trust import open_regular
-from slurmgpu.jobs.live import Seen, Source
+from slurmgpu.jobs.live import Snapshot, Source
 from slurmgpu.jobs.log_files import Log, absence, last_lines_from, settled, size_of
 from slurmgpu.jobs.table import Among, lines
 from slurmgpu.jobs.view import Line
@@ -36,11 +36,11 @@ class Looker:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._lock = threading.Lock()
-        self._seen: Seen | None = None
+        self._seen: Snapshot | None = None
         self._at = 0.0
         self._told: dict[str, list[str]] = {}
 
-    def jobs(self, *, anew: bool = False) -> Seen:
+    def jobs(self, *, anew: bool = False) -> Snapshot:
         """Return the jobs, at most as old as the pace, or as the least pause where a person asks ``anew``.
 
         While one page waits for Slurm, the others get what was seen before. Raises SlurmUnreachable where nothing was.
@@ -89,13 +89,13 @@ class Looker:
 
 
 class Piece(NamedTuple):
-    """What has come to a log since the last look."""
+    """The text that has come to a log since the last look."""
 
     text: str
     position: int
     """Where to go on."""
     anew: bool
-    """Whether the log has begun again, and what was shown before is gone."""
+    """True if the log has begun again, and what was shown before is gone."""
     absent: str
     """Why there is no log."""
 

@@ -1,4 +1,4 @@
-"""What the planner says of a job file that is typed at this moment: the script, its reasons, or what does not fit."""
+"""The planner's answer to a job file as it is typed: the script, its reasons, or what does not fit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong, and at which field."""
+    """An error, and its field."""
 
     field: str
     """Empty: at none that is known."""

@@ -1,4 +1,4 @@
-"""What belongs to a job on its page: the tasks of an array beside each other, and the jobs that wait for one another."""
+"""A job's relatives on its page: the tasks of an array beside each other, and the jobs that wait for one another."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Box(NamedTuple):
     y: int
     title: str
     is_here: bool
-    """Whether it is the job that the page is about."""
+    """True if it is the job that the page is about."""
     waits_for: list[str]
-    """What it waits for, in words, or waited for."""
+    """The events that it waits or waited for, in words."""
 
 
 class Graph(NamedTuple):

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.live import ACTS, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.live import ACTIONS, Snapshot, Source, error_text, perform, question, refusal
 from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
 from slurmgpu.jobs.view import JobView, Line, kind_of, reason
 from slurmgpu.models.plan import Plan
@@ -29,7 +29,7 @@ __all__ = ["Runs"]
 
 _TITLES = {"job": "Job", "name": "Name", "state": "State", "partition": "Partition", "gpus": "GPUs",
            "elapsed": "Elapsed", "when": "When"}  # fmt: skip
-_VERBS = {act.verb: act for act in ACTS}
+_VERBS = {act.verb: act for act in ACTIONS}
 _BUTTONS = {"resume": "Submit again"}
 
 
@@ -53,12 +53,12 @@ class Runs:
 
     @property
     def source(self) -> Source:
-        """Where everything comes from."""
+        """The source of everything."""
         return self.looker.source
 
     @property
     def routes(self) -> list[Route]:
-        """Where the pages are."""
+        """The addresses of the pages."""
         return [
             Route("/runs", self.list),
             Route("/runs/rows", self.rows),
@@ -77,11 +77,11 @@ class Runs:
         ]
 
     def list(self, request: Request) -> Response:
-        """The jobs of today and those that wait."""
+        """Return the jobs of today and those that wait."""
         return page("runs.html", page="runs", **self._rows(query_of(request)))
 
     def rows(self, request: Request) -> Response:
-        """The same as a part of the page, which asks for it again and again."""
+        """Return the same as a part of the page, which asks for it again and again."""
         return page("rows.html", **self._rows(query_of(request)))
 
     def _rows(self, asked: dict[str, str]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Runs:
         try:
             seen = self.looker.jobs(anew=asked.get("anew") == "true")
         except SlurmUnreachable as error:
-            return {**base, "trouble": said_of(error), "rows": [], "count": 0, "more": 0, "age": ""}
+            return {**base, "trouble": error_text(error), "rows": [], "count": 0, "more": 0, "age": ""}
         now = datetime.now(timezone.utc)
         found = shown(seen.report.jobs, How(each_task, words=words), now, seen.report.since)
         rows = [
@@ -106,7 +106,7 @@ class Runs:
         return {**base, "rows": rows, "count": len(found), "more": more, "age": _age(seen)}
 
     def compare(self, request: Request) -> Response:
-        """Some jobs beside each other: what Slurm says of each, what it was planned to be, and its loss."""
+        """Return some jobs beside each other: Slurm's facts, the plans where they differ, and the losses."""
         names = list(dict.fromkeys(value for key, value in parse_qsl(request.url.query) if key == "job"))
         if not 2 <= len(names) <= _MOST_COMPARED:
             raise InvalidInput(
@@ -120,13 +120,13 @@ class Runs:
         return page("compare.html", page="runs", found=found, rows=rows)
 
     def one(self, request: Request) -> Response:
-        """One job."""
+        """Return the page of one job."""
         line = self._line(request)
         logs = self.source.logs(line.job)
         return page("run.html", page="runs", logs=logs[:64], **self._facts(line))
 
     def now(self, request: Request) -> Response:
-        """What may have changed of it."""
+        """Return the part of a job's page that may have changed."""
         return page("now.html", **self._facts(self._line(request)))
 
     def _facts(self, line: Line) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Runs:
         speed = detail.job.progress.samples_per_second if known.progress and detail.job.progress else None
         facts = facts_of(JobView(line, now))
         facts.pop("user", None)  # the pages are one user's own
-        acts = [act.verb for act in ACTS if not refusal(act, job, self.source.user)]
+        acts = [act.verb for act in ACTIONS if not refusal(act, job, self.source.user)]
         return {
             "job": job,
             "kind": kind_of(job),
@@ -156,12 +156,12 @@ class Runs:
         }
 
     def metrics(self, request: Request) -> Response:
-        """The numbers of the plots."""
+        """Return the numbers of the plots."""
         line = self._line(request)
         return JSONResponse({**metrics_of(self.source, line.job), "final": line.job.state.is_final})
 
     def log(self, request: Request) -> Response:
-        """What has come to one of its logs."""
+        """Return what has come to one of its logs."""
         line, asked = self._line(request), query_of(request)
         logs = self.source.logs(line.job)
         number, position = asked.get("log", "0"), asked.get("position", "")
@@ -175,18 +175,18 @@ class Runs:
         return JSONResponse({**piece._asdict(), "final": line.job.state.is_final})
 
     def report(self, request: Request) -> Response:
-        """What the job used of what it asked for."""
+        """Return the job's use of what it asked for."""
         job = self._line(request).job
         return page("report.html", lines=self._report(job))
 
     def why(self, request: Request) -> Response:
-        """Why it waits, in the figures of this moment."""
+        """Return why it waits, in the figures of this moment."""
         job = self._line(request).job
         lines = self.source.why(job) if job.state.is_waiting else ["It does not wait."]
         return page("report.html", lines=lines)
 
     def tasks(self, request: Request) -> Response:
-        """The tasks of an array beside each other."""
+        """Return the tasks of an array beside each other."""
         line, best_first = self._line(request), query_of(request).get("order") == "loss"
         if line.tasks is None:
             raise InvalidInput(f"job {line.job.job_id} is no array")
@@ -209,15 +209,15 @@ class Runs:
         return page("tasks.html", job=line.job, best_first=best_first, **{**found, "rows": rows})
 
     def tasks_metrics(self, request: Request) -> Response:
-        """The numbers of the plots of an array."""
+        """Return the numbers of the plots of an array."""
         return JSONResponse(self.related.metrics(self._line(request)))
 
     def graph(self, request: Request) -> Response:
-        """The jobs that wait for one another."""
+        """Return the jobs that wait for one another."""
         return page("graph.html", graph=self.related.graph(self._line(request)), kind=kind_of)
 
     def ask(self, request: Request) -> Response:
-        """Whether something is really to be done with it."""
+        """Return the question before something is done with it."""
         line, verb = self._line(request), query_of(request).get("verb", "")
         act = _VERBS.get(verb)
         if act is None:
@@ -285,7 +285,7 @@ def _short(value: float | None) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"
 
 
-def _age(seen: Seen) -> str:
+def _age(seen: Snapshot) -> str:
     if seen.why_old:
         return f"as it was {seen.report.age:.0f} s ago: {seen.why_old}"
     return f"{seen.report.time.astimezone():%H:%M:%S}"

@@ -50,11 +50,11 @@ class Proposal:
     gpus: tuple[int, int] = (0, 0)
     """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
     unsaid: bool = False
-    """Whether the job says nothing of it, so that the site's default holds."""
+    """True if the job says nothing of it, so that the site's default holds."""
 
     @property
     def key(self) -> str:
-        """What it is called in a job file."""
+        """Its key in a job file."""
         return self.field if self.field != "cpus" else "cpus_per_gpu" if all(self.gpus) else "cpus"
 
     @property
@@ -81,16 +81,16 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to ask for next time, and why nothing is proposed where nothing is."""
+    """The next request, and why nothing is proposed where nothing is."""
 
     proposals: tuple[Proposal, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What should be looked at, where no request would mend it."""
+    """Remarks on what no request would mend."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is known of the rest of a job of which a probe ran a part, and stopped it on purpose."""
+    """The rest of a job of which a probe ran a part, as far as it is known."""
 
     seconds: float | None
     """That the whole takes; None: not known."""
@@ -99,13 +99,13 @@ class Part:
     cpus: float | None = None
     """In use in the second half of what ran: a start that reads and compiles tells little of the rest."""
     grows: bool = False
-    """Whether its memory was still growing when it was stopped."""
+    """True if its memory was still growing when it was stopped."""
     starts_again: bool = False
-    """Whether the job goes on in another start at its time limit."""
+    """True if the job goes on in another start at its time limit."""
     begun: bool = True
     """False: it is a training that had not begun yet, so that what was in use tells nothing of it."""
     unseen: tuple[str, ...] = ()
-    """What the job will do, and has not done in this part."""
+    """Steps that the job will take, and has not taken in this part."""
 
 
 def memory_option(size: int) -> str:
@@ -122,7 +122,7 @@ def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 
 CPU_HEAD_ROOM = 1.5
 """Above the mean of the CPUs in use: a mean hides bursts."""
 MORE = 1.5
-"""What a job that was ended at a limit gets of it next time: how much it would have needed is not known."""
+"""Factor for a job that was ended at a limit: how much it would have needed is not known."""
 WORTH_IT = 0.8
 """A smaller request is proposed from this share of the present one on down."""
 NEAR = 0.95

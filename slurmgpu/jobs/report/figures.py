@@ -44,7 +44,7 @@ class Peak:
     """`samples` or `sacct`."""
     node: str | None = None
     trusted: bool = True
-    """Whether it was sampled often enough to say that there was no higher one."""
+    """True if it was sampled often enough to say that there was no higher one."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Figures:
     held_seconds: int = 0
     """Elapsed time of all starts; of an array, of all its tasks."""
     wasted_gpu_hours: float = 0.0
-    """What is known to have come to nothing: failed starts, repeated steps, and GPUs that did nothing."""
+    """GPU-hours that are known to be lost: failed starts, repeated steps, and GPUs that did nothing."""
     tasks: int = 1
     """Tasks of an array that these figures stand for: the largest of each, and the sum of hours."""
     ends: tuple[tuple[JobState, int], ...] = ()
@@ -88,7 +88,7 @@ class Figures:
     energy: float | None = None
     """Joules."""
     energy_of: str = ""
-    """What they are of: `nodes` or `GPUs`."""
+    """Measured at the `nodes` or the `GPUs`."""
     sampled_seconds: float | None = None
     training: Training | None = None
     steps: int = 0
@@ -98,7 +98,7 @@ class Figures:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What cannot be known, and why."""
+        """Figures that cannot be known, and why."""
         return tuple(_doubts(self))
 
     @property

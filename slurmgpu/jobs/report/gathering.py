@@ -45,7 +45,7 @@ class JobReport:
     part: Part | None = None
     """Of a probe that was stopped on purpose: what is known of the rest."""
     also: tuple[Proposal, ...] = ()
-    """What several probes together propose."""
+    """The proposals of several probes together."""
 
     @cached_property
     def advice(self) -> Advice:
@@ -58,7 +58,7 @@ class JobReport:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What cannot be known, and why."""
+        """Figures that cannot be known, and why."""
         unseen = self.part.unseen if self.part is not None else ()
         rest = (f"the rest: {'; '.join(unseen)}: not seen, and may need more",) if unseen else ()
         return (*self.figures.doubts, *rest)
@@ -66,7 +66,7 @@ class JobReport:
 
 @dataclass(frozen=True)
 class Reports:
-    """What was found at one moment."""
+    """Reports on jobs at one moment."""
 
     cluster: str | None
     time: datetime
@@ -82,7 +82,7 @@ class Reports:
     """The JOB words of which it is not known whether there is such a job."""
     since: datetime | None = None
     available: bool = True
-    """Whether accounting answered: without it little is known of what has ended."""
+    """True if accounting answered: without it little is known of what has ended."""
     age: float = 0.0
     """Seconds since then: another process of the user's may have asked."""
 

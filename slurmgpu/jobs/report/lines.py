@@ -228,7 +228,7 @@ class Summary:
     states: dict[str, Sums]
     """By how they ended, those that did not end well."""
     wastes: tuple[JobReport, ...]
-    """What wasted the most GPU-hours, the most first."""
+    """The jobs that wasted the most GPU-hours, the most first."""
 
 
 def summed(each: Sequence[Figures], jobs: Sequence[JobReport]) -> Summary:

@@ -44,7 +44,7 @@ __all__ = [
 
 
 ON_TIME = "time"
-"""What a training says at its end that was stopped by its time limit, in good order (docs/metrics.md)."""
+"""The end of a training that its time limit stopped in good order (docs/metrics.md)."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ _LEAST_SAMPLES = 8
 
 
 class Probed(NamedTuple):
-    """What was asked for by the job itself, where the probe asked for less."""
+    """The job's own request, where the probe asked for less."""
 
     limit: int | str | None
     """Seconds, or UNLIMITED; None: the job names no limit."""
     starts_again: bool
-    """Whether it goes on in another start at its time limit."""
+    """True if it goes on in another start at its time limit."""
 
 
 def ended_well(job: JobStatus, run_dir: Path) -> bool:
@@ -157,7 +157,7 @@ def probed(found: JobReport, run: Run, plan: Plan, asked: Probed, cluster: Clust
 
 
 def _fill_in(figures: Figures, plan: Plan, samples: SampleSummary | None) -> None:
-    """What accounting does not tell, of a site that has none: from the plan, and from the samples alone."""
+    """Fill in what accounting does not tell, from the plan and from the samples alone."""
     job = figures.job
     if figures.memory is None and plan.memory is not None:
         figures.memory = plan.memory.mib << 20
@@ -239,7 +239,7 @@ FASTER = 0.97
 
 
 class Tried(NamedTuple):
-    """What came of one ``accumulate``."""
+    """The result of one ``accumulate``."""
 
     fits: bool
     step_seconds: float | None = None

@@ -1,4 +1,4 @@
-"""What a training tells of itself in metrics.jsonl, and a job's samples over time, for plots."""
+"""A training by its metrics.jsonl, and a job's samples over time, for plots."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Training:
     workers: int | None = None
     """Loader workers of each process, where the settings name a number."""
     stopped: bool = False
-    """Whether it stopped in good order, with everything saved."""
+    """True if it stopped in good order, with everything saved."""
     saved_seconds: float = 0.0
     """Time of the steps that count and that the newest checkpoint has."""
     whole: bool = True
-    """Whether all of it was read, and is the job's alone."""
+    """True if all of it was read, and is the job's alone."""
 
 
 def read_training(run_dir: Path) -> Training | None:
@@ -127,7 +127,7 @@ _MOST_GPUS = 16
 
 @dataclass
 class Series:
-    """What was sampled, by what it is of: `node1:0` of a GPU, `node1` of a node."""
+    """Samples by the name of their GPU, `node1:0`, or node, `node1`."""
 
     gpu_busy: dict[str, Line] = field(default_factory=dict)
     """Share of the time, 0 to 1."""

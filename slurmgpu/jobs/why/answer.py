@@ -26,8 +26,23 @@ if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
 
 __all__ = [
-    "MOST_JOBS", "Case", "Fact", "Mend", "Shape", "Start", "Told", "Verdict", "Why", "as_asked", "document", "gpu_option", "gpus",
-    "listed", "remembered", "verdict_of", "why_lines",
+    "MOST_JOBS",
+    "Case",
+    "Fact",
+    "Findings",
+    "Mend",
+    "Shape",
+    "Start",
+    "Verdict",
+    "Why",
+    "as_asked",
+    "document",
+    "gpu_option",
+    "gpus",
+    "listed",
+    "remembered",
+    "verdict_of",
+    "why_lines",
 ]  # fmt: skip
 
 Verdict = Literal["waits", "held", "never", "runs", "ended", "stopped", "unknown"]
@@ -43,7 +58,7 @@ class Fact(NamedTuple):
 
 
 class Mend(NamedTuple):
-    """What would let the job start, and the command that does it, where there is one."""
+    """A change that would let the job start, and the command that makes it, where there is one."""
 
     text: str
     command: str | None = None
@@ -55,7 +70,7 @@ class Start(NamedTuple):
     expected: datetime | None
     """None: Slurm has none (yet)."""
     before: datetime | None = None
-    """What it was at the last look."""
+    """The estimate of the last look."""
     looked: datetime | None = None
     """When that was; None: this is the first look."""
 
@@ -87,15 +102,15 @@ class Why:
     shapes: list[Shape] | None = None
     """None: they were not asked for."""
     cause: Mapping[str, object] | None = None
-    """What failed first in a job that has ended (``slurmgpu.cause/1``); None: nothing did, or it has not ended."""
+    """The first cause of a job that failed (``slurmgpu.cause/1``); None: nothing failed, or it has not ended."""
     end: list[str] = field(default_factory=list)
     """The same in lines for people."""
     unknown: dict[str, str] = field(default_factory=dict)
-    """What could not be had, and why."""
+    """The figures that could not be had, and why."""
 
 
 def document(why: Why) -> dict[str, object]:
-    """As JSON has it; times in ISO 8601, UTC."""
+    """Return the answer as JSON has it; times in ISO 8601, UTC."""
     start = why.start
     return {
         "job": why.job.model_dump(mode="json"),
@@ -157,8 +172,8 @@ def gpu_option(asked: Asked, count: int | None) -> str | None:
     return f"{asked.gpu_types[0]}:{count}" if len(asked.gpu_types) == 1 else str(count)
 
 
-Told = Iterator[Fact | Mend]
-"""What a subject yields."""
+Findings = Iterator[Fact | Mend]
+"""The facts and fixes that a subject yields."""
 
 
 @dataclass

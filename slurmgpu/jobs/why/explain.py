@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurmgpu.amounts import count, size_text, span, time_of_day
 from slurmgpu.jobs.view import NEVER, NEXT, About, each_waits, progress_text, reason, waits, word_of
 from slurmgpu.jobs.why import limits
-from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, Why, gpus, listed, remembered
+from slurmgpu.jobs.why.answer import Case, Fact, Findings, Mend, Why, gpus, listed, remembered
 from slurmgpu.jobs.why.room import ahead_of, elsewhere, queue_fact, room_facts, room_for
 from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["SUBJECTS", "explain"]
 
 
-def _held(case: Case) -> Told:
+def _held(case: Case) -> Findings:
     if case.word == "JobHeldAdmin":
         yield Mend("ask the site's support: only they can release it, and they know why they hold it")
         return
@@ -32,7 +32,7 @@ def _held(case: Case) -> Told:
     yield Mend("release it", f"scontrol release {case.id}")
 
 
-def _begin(case: Case) -> Told:
+def _begin(case: Case) -> Findings:
     eligible = case.asked.eligible
     if eligible is None:
         yield Fact("begin", "when it may begin is not known", {"begin": None})
@@ -44,7 +44,7 @@ def _begin(case: Case) -> Told:
         yield Mend("let it begin at once", case.change("StartTime", "now"))
 
 
-def _dependency(case: Case) -> Told:
+def _dependency(case: Case) -> Findings:
     if case.word == "DependencyNeverSatisfied":
         yield Mend("start it without the other", case.change("Dependency", ""))
         yield Mend("or take it out of the queue", f"slurmgpu cancel {case.id}")
@@ -54,7 +54,7 @@ def _dependency(case: Case) -> Told:
     yield Fact("dependency", words, {"dependency": text})
 
 
-def _licenses(case: Case) -> Told:
+def _licenses(case: Case) -> Findings:
     for entry in (case.asked.licenses or "").split(","):
         name, _, number = entry.strip().partition(":")
         name = name.partition("@")[0]
@@ -74,7 +74,7 @@ def _licenses(case: Case) -> Told:
             yield Mend(f"there are only {found.total}", case.change("Licenses", f"{name}:{found.total}"))
 
 
-def _reservation(case: Case) -> Told:
+def _reservation(case: Case) -> Findings:
     name = case.asked.reservation
     found = (case.present.reservations or {}).get(name or "")
     outside = Mend("run it outside of any reservation", case.change("ReservationName", ""))
@@ -97,7 +97,7 @@ def _reservation(case: Case) -> Told:
         yield outside
 
 
-def _array(case: Case) -> Told:
+def _array(case: Case) -> Findings:
     limit = (case.job.array_tasks or "").partition("%")[2].rstrip("]")
     if limit:
         figures = {"limit": int(limit) if limit.isdecimal() else None}
@@ -108,7 +108,7 @@ def _array(case: Case) -> Told:
         yield Mend("raise the array's own limit", command)
 
 
-def _partition(case: Case) -> Told:
+def _partition(case: Case) -> Findings:
     """PartitionDown, PartitionInactive: which, and where else the job could go."""
     for one in case.partitions:
         if one.state != "UP":
@@ -121,7 +121,7 @@ def _partition(case: Case) -> Told:
         )
 
 
-def _time(case: Case) -> Told:
+def _time(case: Case) -> Findings:
     """PartitionTimeLimit: how long it may be, and where longer."""
     limit = case.asked.limit
     limits = [(one.rules.limits.max_time, one) for one in case.partitions]
@@ -139,7 +139,7 @@ def _time(case: Case) -> Told:
         )
 
 
-def _size(case: Case) -> Told:
+def _size(case: Case) -> Findings:
     """More, or less, than the partition allows a job."""
     asked = case.asked
     for one in case.partitions:
@@ -170,7 +170,7 @@ def _size(case: Case) -> Told:
     yield Mend("or cancel it, and submit it in a shape that fits", case.again("--nodes=N"))
 
 
-def _request(case: Case) -> Told:
+def _request(case: Case) -> Findings:
     """BadConstraints: nothing that the partition has is what the job asks for; the room says for want of what."""
     if case.asked.features:
         have = sorted({name for node in case.present.nodes or () for name in node.features})
@@ -180,7 +180,7 @@ def _request(case: Case) -> Told:
     yield Mend("see what there is", "slurmgpu cluster gpus")
 
 
-def _nodes(case: Case) -> Told:
+def _nodes(case: Case) -> Findings:
     """ReqNodeNotAvail: nodes that it names, or all that it could use, are down, drained or reserved."""
     asked = case.asked
     there = {one.name: one for one in case.present.nodes or ()}
@@ -214,13 +214,13 @@ def _nodes(case: Case) -> Told:
         yield Mend("let Slurm choose the nodes", case.change("ReqNodeList", ""))
 
 
-def _room(case: Case) -> Told:
+def _room(case: Case) -> Findings:
     """Yield a further question alone: what there is room for, ``explain`` tells of every job."""
     text = "see what would start sooner: fewer GPUs, less time, another partition"
     yield Mend(text, f"slurmgpu why {case.id} --shapes")
 
 
-SUBJECTS: dict[About, Callable[[Case], Told]] = {
+SUBJECTS: dict[About, Callable[[Case], Findings]] = {
     "account": limits.account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
     "licenses": _licenses, "limit": limits.limit, "nodes": _nodes, "partition": _partition, "qos": limits.qos,
     "request": _request, "reservation": _reservation, "room": _room, "size": _size, "time": _time,

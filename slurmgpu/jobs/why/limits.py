@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.amounts import count, size_text, span, time_of_day
 from slurmgpu.jobs.view import LIMIT
-from slurmgpu.jobs.why.answer import Case, Fact, Mend, Told, gpus, listed
+from slurmgpu.jobs.why.answer import Case, Fact, Findings, Mend, gpus, listed
 from slurmgpu.models.cluster import Partition
 from slurmgpu.printable import printable
 
@@ -29,7 +29,7 @@ class _Held(NamedTuple):
     holder: Holder
     fact: Fact
     too_large: bool
-    """Whether the job alone is larger than the limit: nobody's end will let it start."""
+    """True if the job alone is larger than the limit: nobody's end will let it start."""
     most: int
     resource: str
     """``cpus``, ``nodes``, ``memory`` (MiB), ``jobs``, ``seconds``, or Slurm's name of the TRES."""
@@ -73,7 +73,7 @@ _OPTIONS = {
 """By which option less is asked for."""
 
 
-def limit(case: Case) -> Told:
+def limit(case: Case) -> Findings:
     """Yield the limit that is reached, who uses it up, and what would fit; what is not known, where Slurm does not show it."""
     job, asked, present = case.job, case.asked, case.present
     user, account = job.user or "", job.account or ""
@@ -113,7 +113,7 @@ def limit(case: Case) -> Told:
             yield from _first_to_end(case, one.holder)
 
 
-def _fitting(case: Case, held: _Held) -> Told:
+def _fitting(case: Case, held: _Held) -> Findings:
     """Yield the request that fits a limit for which the job is too large by itself."""
     asks, most, resource, limit = held.fact.figures.get("asked"), held.most, held.resource, case.asked.limit
     option = _OPTIONS.get("gpus" if resource.startswith("gres/gpu") else resource)
@@ -133,7 +133,7 @@ def _fitting(case: Case, held: _Held) -> Told:
         yield Mend(f"ask for {least} {_amount(most, resource)}", case.again(f"{option}={value}"))
 
 
-def _first_to_end(case: Case, holder: Holder) -> Told:
+def _first_to_end(case: Case, holder: Holder) -> Findings:
     """Yield, of the jobs that use up a limit, the one that ends first; those of accounts below it are not seen."""
     if case.present.hides("jobs") and "user" not in holder.kind:
         return
@@ -311,7 +311,7 @@ def _amount(number: int, resource: str, thing: str | None = None) -> str:
     return count(number, names.get(resource, printable(resource)))
 
 
-def account(case: Case) -> Told:
+def account(case: Case) -> Findings:
     """AccountNotAllowed, InvalidAccount: what the partitions take, and what the user has of it."""
     yield from _not_taken(case, "account")
     found = case.present.associations(case.job.user or "")
@@ -323,7 +323,7 @@ def account(case: Case) -> Told:
         yield Mend("ask the site's support for an account that is valid there")
 
 
-def qos(case: Case) -> Told:
+def qos(case: Case) -> Findings:
     """QOSNotAllowed, InvalidQOS: what the partitions take, and what the account may use."""
     yield from _not_taken(case, "qos")
     if others := _other_qos(case):
@@ -341,7 +341,7 @@ def _other_qos(case: Case) -> list[str]:
     return [name for name in legal if name != case.job.qos and _taken(case, "qos", name)]
 
 
-def barred(case: Case) -> Told:
+def barred(case: Case) -> Findings:
     """Yield what ``account`` and ``qos`` tell, where none of its partitions takes the job; nothing where one does."""
     for what, subject in (("account", account), ("qos", qos)):
         name = case.job.account if what == "account" else case.job.qos
@@ -361,7 +361,7 @@ def _taken(case: Case, what: str, name: str) -> bool:
     return any(_takes(one.rules, what, name) for one in case.partitions)
 
 
-def _not_taken(case: Case, what: str) -> Told:
+def _not_taken(case: Case, what: str) -> Findings:
     name = (case.job.account if what == "account" else case.job.qos) or "none"
     word = "account" if what == "account" else "QOS"
     for one in case.partitions:

@@ -48,7 +48,7 @@ class Ahead:
     jobs: int = 0
     """Each task of an array counts."""
     gpus: int | None = 0
-    """What they ask for in all; None where Slurm does not tell of one of them."""
+    """The GPUs of all of them; None where Slurm does not tell of one."""
     mine: int = 0
     """Those of the job's own user."""
     tiers: int = 0
@@ -107,7 +107,7 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What the nodes that a job may use have. Counts are of the GPUs that it asks for, or of CPUs where it asks for none."""
+    """The room on a job's nodes. Counts are of the GPUs that it asks for, or of CPUs where it asks for none."""
 
     able: tuple[NodeNow, ...]
     """Nodes that could ever run their share of it."""
@@ -137,7 +137,7 @@ class Room:
 
 
 class _Left:
-    """What is free on a node, as jobs end."""
+    """The room on a node, as jobs end."""
 
     __slots__ = ("cpus", "gpus", "jobs", "memory")
 
