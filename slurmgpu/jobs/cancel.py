@@ -54,9 +54,8 @@ def cancel(
     results: list[Cancellation] = []
     targets: dict[str, list[JobStatus]] = {}
     for selection in selections:
-        jobs = [
-            job for job in report.jobs if job.source not in ("none", "run.json") and selection.matches(job)
-        ]
+        known = [job for job in report.jobs if job.source not in ("none", "run.json")]
+        jobs = [job for job in known if selection.matches(job)]
         live = [job for job in jobs if not job.state.is_final and job.state is not JobState.UNKNOWN]
         if not live:
             results.append(_nothing_to_do(selection, jobs, report))
@@ -139,12 +138,10 @@ def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, 
         return Cancellation(target, "ending", ending, tuple(before))
     now = _states(left)
     if said.text and not said.lost:
-        return Cancellation(
-            target, "refused", f"{name} is not cancelled (it is {now}): scancel said: {said.text}"
-        )
-    return Cancellation(
-        target, "unknown", f"{asked}, but the queue still shows it (it is {now}, was {was}{words})"
-    )
+        refused = f"not cancelled (it is {now}): scancel said: {said.text}"
+        return Cancellation(target, "refused", f"{name} is {refused}")
+    shown = f"the queue still shows it (it is {now}, was {was}{words})"
+    return Cancellation(target, "unknown", f"{asked}, but {shown}")
 
 
 def _states(jobs: Iterable[JobStatus]) -> str:

@@ -231,9 +231,8 @@ def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[
         """By their moments, and where these do not tell by the jobs' numbers."""
         if one.time is not None and cause.time is not None and one.time != cause.time:
             return one.time < cause.time
-        return (
-            not one.job_id.isdecimal() or not cause.job_id.isdecimal() or int(one.job_id) < int(cause.job_id)
-        )
+        ids = (one.job_id, cause.job_id)
+        return not all(map(str.isdecimal, ids)) or int(ids[0]) < int(ids[1])
 
     whose = os.getuid() if owner is None else owner
     patterns = (f"{CAUSE_FILE}*.json", f"[0-9]*/{CAUSE_FILE}*.json")
@@ -279,9 +278,8 @@ def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
     if earlier:
         several = "an earlier job" if len(earlier) == 1 else f"{len(earlier)} earlier jobs"
         ids = ", ".join(printable(one.job_id) for one in earlier[:5])
-        lines.append(
-            f"the same node, {printable(cause.host or '')}, was where {several} of yours failed first: {ids}"
-        )
+        node = f"the same node, {printable(cause.host or '')}"
+        lines.append(f"{node}, was where {several} of yours failed first: {ids}")
     if cause.evidence:
         lines.append("evidence:" if cause.known else "the last lines that matter:")
         lines += [f"  {printable(line)}" for line in cause.evidence]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GpusNow", "Mine", "Row", "could", "gpus_now", "gpus_table", "kind", "notes", "place", "who"]
 
-
 _AWAY = ("down", "drained", "reserved", "planned")
 
 

@@ -26,18 +26,8 @@ from slurmgpu.runs.samples import GpuSeries, gpu_series, summary
 from slurmgpu.slurm import JobId, Slurm, Verb
 
 __all__ = [
-    "ACTIONS",
-    "Action",
-    "Detail",
-    "Outcome",
-    "Snapshot",
-    "Source",
-    "error_text",
-    "perform",
-    "question",
-    "refusal",
-]
-
+    "ACTIONS", "Action", "Detail", "Outcome", "Snapshot", "Source", "error_text", "perform", "question", "refusal",
+]  # fmt: skip
 
 PACE = 30.0
 """Seconds between two looks at the queue, as those of ``status --watch``: who looks at the same moment is told the same."""

@@ -22,10 +22,9 @@ from slurmgpu.script.shell import Simple, read_shell, simple_commands
 from slurmgpu.slurm import JobId, expand_pattern
 
 __all__ = [
-    "LONGEST_LINE", "Log", "Stream", "absence", "files_named_by_script", "last_lines_from", "lines_of", "logs_of", "nothing_in",
-    "pieces_of", "settled", "size_of", "tasks_of",
+    "LONGEST_LINE", "Log", "Stream", "absence", "files_named_by_script", "last_lines_from", "lines_of", "logs_of",
+    "nothing_in", "pieces_of", "settled", "size_of", "tasks_of",
 ]  # fmt: skip
-
 
 _LARGEST = 1 << 20
 _MOST_FILES = 2000

@@ -19,8 +19,7 @@ from slurmgpu.slurm import JobId
 
 __all__ = [
     "ALL", "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Among", "Column", "How", "aligned", "apart", "cell", "columns_of",
-    "facts_of",
-    "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
+    "facts_of", "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -33,28 +32,11 @@ SORTS = ("job", "-job", "state,-job", "name,job", "-gpus,-job", "-elapsed")
 
 _WORDS = {JobState.RUNNING: "running", JobState.PENDING: "waiting", JobState.OUT_OF_MEMORY: "out of memory"}
 # What an array is called while its tasks differ: the first of these that one of them is in.
-_FIRST = [
-    JobState(word)
-    for word in [
-        "UNKNOWN",
-        "RUNNING",
-        "COMPLETING",
-        "CONFIGURING",
-        "SUSPENDED",
-        "PENDING",
-        "REQUEUED",
-        "FAILED",
-        "OUT_OF_MEMORY",
-        "TIMEOUT",
-        "NODE_FAIL",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "PREEMPTED",
-        "CANCELLED",
-        "REVOKED",
-        "COMPLETED",
-    ]
-]
+_ORDER = (
+    "UNKNOWN RUNNING COMPLETING CONFIGURING SUSPENDED PENDING REQUEUED FAILED OUT_OF_MEMORY TIMEOUT NODE_FAIL BOOT_FAIL "
+    "DEADLINE PREEMPTED CANCELLED REVOKED COMPLETED"
+)
+_FIRST = [JobState(word) for word in _ORDER.split()]
 _MOST_NAMED = 8
 _MOST_APART = 10_000
 
@@ -127,18 +109,13 @@ def _together(tasks: list[JobStatus], among: Among) -> Line:
     alike = [task for task in tasks if task.state is first.state]
     worst = max(tasks, key=lambda task: (task.signal or 0, task.exit_code or 0))
     update = {
-        "job_id": str(first.array_job_id),
-        "node_list": None,
+        "job_id": str(first.array_job_id), "node_list": None,
         "elapsed": max(known(t.elapsed for t in tasks), default=None),
         "start": min(known(t.start for t in tasks), default=None),
         "end": max(known(t.end for t in tasks), default=None),
         "expected_start": min(known(t.expected_start for t in alike), default=None),
-        "exit_code": worst.exit_code,
-        "signal": worst.signal,
-        "used": _used(tasks),
-        "progress": None,
-        "sampled": None,
-    }
+        "exit_code": worst.exit_code, "signal": worst.signal, "used": _used(tasks), "progress": None, "sampled": None,
+    }  # fmt: skip
     return Line(first.model_copy(update=update), _summary(tasks, among))
 
 

@@ -20,7 +20,6 @@ from slurmgpu.top.text import bar
 
 __all__ = ["GpusScreen", "free_lines"]
 
-
 _AGAIN, _SOON = 60.0, 15.0
 """Seconds between two questions; where nobody has answered yet, fewer."""
 _BAR, _BARS = 16, 76

@@ -18,7 +18,6 @@ from slurmgpu.top.app import View
 
 __all__ = ["LogScreen"]
 
-
 _LAST = 500
 """Lines of each log that are shown of what was there before."""
 _MOST_LOGS = 64

@@ -18,7 +18,6 @@ from slurmgpu.web.drawing import STATIC, TYPES, draw
 
 __all__ = ["Questions", "form_of", "page", "query_of", "static"]
 
-
 _MOST_FIELDS = 100
 
 

@@ -22,9 +22,9 @@ from slurmgpu.web.form import FIELDS, JOB_FILE, Choice, check_form, choices
 from slurmgpu.web.planned import Planned, Problem, Site, planned
 
 __all__ = [
-    "SAMPLES", "STATIC", "TYPES", "answer", "answer_values", "differing", "draw", "form_values", "is_begun", "prepare", "sampled",
+    "SAMPLES", "STATIC", "TYPES", "answer", "answer_values", "differing", "draw", "form_values", "is_begun", "prepare",
+    "sampled",
 ]  # fmt: skip
-
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"

@@ -47,12 +47,7 @@ _LIBRARIES = (
 # What the planner and the renderer never import; of the training, its settings and what is read of its tasks.
 _LEFT_OUT = ("mcp", "cli", "diagnosis", "clusters", "doctor", "shell", "jobs", "sampling", "sandbox",
              "top", "training", "without_gpus")  # fmt: skip
-_ALL_THE_SAME = (
-    "training/__init__.py",
-    "training/formats/",
-    "training/methods.py",
-    "training/tasks/options.json",
-)
+_ALL_THE_SAME = ("training/__init__.py", "training/formats/", "training/methods.py", "training/tasks/options.json")  # fmt: skip
 _OF_WEB = ("__init__.py", "drawing.py", "form.py", "planned.py", "templates/answer.html")
 # A browser has no users and no locks of files; who looks for them finds none.
 _STAND_INS = {
@@ -394,9 +389,8 @@ def download(part: Part, folder: Path) -> None:
     )
     program = [sys.executable, "-m", "pip"] if part.command[0] == "pip" else [shutil.which("npm") or ""]
     if not program[0]:
-        raise SlurmGpuError(
-            "npm, which --fetch downloads Pyodide with, is not installed here", hint=elsewhere
-        )
+        missing = "npm, which --fetch downloads Pyodide with, is not installed here"
+        raise SlurmGpuError(missing, hint=elsewhere)
     # In a new folder: in this one, which may be shared, Python would import modules, and npm read its settings.
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as own:
         Path(own, "package.json").write_bytes(b"{}")  # npm looks for none in the folders above

@@ -33,7 +33,6 @@ from slurmgpu.web.planned import Planned, planned, site
 
 __all__ = ["Generator", "Submitted", "free_name", "save_job", "take_back"]
 
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
@@ -37,11 +37,6 @@ _MOST_COMPARED = 8
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 
 
-class _Asked(NamedTuple):
-    verb: str
-    job_id: str
-
-
 class Runs:
     """The pages around the jobs; ``report`` makes the lines of a job's report."""
 
@@ -49,7 +44,7 @@ class Runs:
         self.looker = Looker(source)
         self.related = Related(self.looker)
         self._report = report
-        self._questions: Questions[_Asked] = Questions()
+        self._questions: Questions[tuple[str, str]] = Questions()
 
     @property
     def source(self) -> Source:
@@ -224,24 +219,26 @@ class Runs:
             raise InvalidInput(f"{verb!r} is nothing that can be done with a job")
         if barred := refusal(act, line.job, self.source.user):
             raise InvalidInput(barred)
-        key = self._questions.ask(_Asked(verb, line.job.job_id))
+        key = self._questions.ask((verb, line.job.job_id))
         words = _BUTTONS.get(verb, verb.capitalize())
         return page("ask_act.html", question=question(act, line).split("\n"), key=key, words=words)
 
     async def do(self, request: Request) -> Response:
         """Do what was asked about, once."""
         given = await form_of(request)
-        asked = self._questions.answered(given.get("key", ""))
-        if asked is None:
+        answered = self._questions.answered(given.get("key", ""))
+        if answered is None:
             raise InvalidInput("this was answered before, or long ago", hint="ask for it again")
-        return await run_in_threadpool(self._do, asked)
+        verb, job_id = answered
 
-    def _do(self, asked: _Asked) -> Response:
-        line = self._known(asked.job_id)
-        outcome = perform(_VERBS[asked.verb], line.job, self.source)
-        with suppress(SlurmGpuError):  # the next look says so
-            self.looker.jobs(anew=True)
-        return page("done.html", outcome=outcome, job=line.job)
+        def do() -> Response:
+            line = self._known(job_id)
+            outcome = perform(_VERBS[verb], line.job, self.source)
+            with suppress(SlurmGpuError):  # the next look says so
+                self.looker.jobs(anew=True)
+            return page("done.html", outcome=outcome, job=line.job)
+
+        return await run_in_threadpool(do)
 
     def _line(self, request: Request) -> Line:
         return self._known(query_of(request).get("job", ""))

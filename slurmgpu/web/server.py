@@ -30,7 +30,6 @@ from slurmgpu.web.runs import Runs
 
 __all__ = ["addresses", "guarded", "listen_on_port", "listen_on_socket", "serve", "token_of"]
 
-
 _LOOK = 1.0
 _LONGEST_SOCKET = 100
 _QUEUE = 128

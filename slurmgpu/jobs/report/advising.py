@@ -16,17 +16,8 @@ if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
 
 __all__ = [
-    "HEAD_ROOM",
-    "MEMORY_STEPS",
-    "TIME_STEPS",
-    "Advice",
-    "Part",
-    "Proposal",
-    "advise",
-    "memory_option",
-    "rounded_up",
-]
-
+    "HEAD_ROOM", "MEMORY_STEPS", "TIME_STEPS", "Advice", "Part", "Proposal", "advise", "memory_option", "rounded_up",
+]  # fmt: skip
 
 HEAD_ROOM = 1.2
 """Above a peak, and above the time that the job took."""
@@ -284,16 +275,15 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
         return
     wait = found.training.loader_wait if found.training else None
     if wait is not None and wait >= WAITS:
+        waits = f"the loader waits {percent(wait)} of each step"
         if busy >= 0.7 * cpus:
             wanted = _whole_shares(cpus / (1 - min(wait, 0.75)) * HEAD_ROOM, gpus)
-            why = (
-                f"the loader waits {percent(wait)} of each step, with {percent(busy / cpus)} of the CPUs busy"
-            )
+            why = f"{waits}, with {percent(busy / cpus)} of the CPUs busy"
             yield Proposal("cpus", cpus, wanted, why, (before, gpus))
         else:
             workers = _workers(found, wait)
             yield workers or (
-                f"the loader waits {percent(wait)} of each step while {percent(1 - busy / cpus)} of the CPUs are idle: "
+                f"{waits} while {percent(1 - busy / cpus)} of the CPUs are idle: "
                 "more workers (num_workers), or faster storage, not more CPUs"
             )
         return
@@ -330,14 +320,11 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
     if limit is None or found.starts > found.tasks:
         return  # of a job in several starts no single one tells how long the whole takes
     wanted, room = _with_time_to_spare(elapsed)
+    took = f"it took {duration(elapsed)}, {room}"
     if limit == "UNLIMITED":
-        yield Proposal(
-            "time", None, wanted, f"it took {duration(elapsed)}, {room}; a limit lets it start sooner"
-        )
+        yield Proposal("time", None, wanted, f"{took}; a limit lets it start sooner")
     elif wanted <= WORTH_IT * limit:
-        yield Proposal(
-            "time", limit, wanted, f"it took {duration(elapsed)}, {room}; shorter jobs start sooner"
-        )
+        yield Proposal("time", limit, wanted, f"{took}; shorter jobs start sooner")
     elif elapsed > NEAR * limit and wanted > limit:
         yield Proposal("time", limit, wanted, f"the {duration(elapsed)} that it took came close to it")
 

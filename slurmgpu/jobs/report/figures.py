@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_SAMPLES", "LEAST_SECONDS", "LOST", "Figures", "Peak", "figures_of", "together"]
 
-
 LEAST_SECONDS = 60
 """A run that is shorter tells little of the next one."""
 LEAST_SAMPLES = 10
@@ -222,9 +221,8 @@ def _at_the_fullest(steps: list[Step]) -> list[Step]:
     timed = [one for one in steps if one.start is not None]
     always = [one for one in steps if one.start is None]
     events = [(one.start, 1, _on_a_node(one)) for one in timed]
-    events += [
-        (one.end, 0, -_on_a_node(one)) for one in timed if one.end is not None and one.end != one.start
-    ]
+    ended = (one for one in timed if one.end is not None and one.end != one.start)
+    events += [(one.end, 0, -_on_a_node(one)) for one in ended]
     now = most = 0
     when = None
     for moment, begins, amount in sorted(events, key=lambda event: event[:2]):

@@ -23,7 +23,6 @@ from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cl
 
 __all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "looked_into", "report_on_jobs", "report_since"]
 
-
 DEFAULT_SINCE = timedelta(days=7)
 MOST_LOOKED_INTO = 200
 """Of so many jobs, those with the most GPU-hours, the run directories are read for a summary."""

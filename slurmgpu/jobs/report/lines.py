@@ -15,18 +15,8 @@ from slurmgpu.models.run import JobState
 from slurmgpu.models.site import Carbon
 
 __all__ = [
-    "GROUPS",
-    "Row",
-    "Summary",
-    "Sums",
-    "carbon_grams",
-    "costs",
-    "head",
-    "rows",
-    "sentences",
-    "state_of",
-    "summed",
-]
+    "GROUPS", "Row", "Summary", "Sums", "carbon_grams", "costs", "head", "rows", "sentences", "state_of", "summed",
+]  # fmt: skip
 
 
 class Row(NamedTuple):

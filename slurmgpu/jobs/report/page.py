@@ -15,7 +15,6 @@ from slurmgpu.plots import bar, document, plot, table, text
 
 __all__ = ["page"]
 
-
 MOST_JOBS = 200
 _MOST_GROUPS = 50
 _NAMES = {"user": "User", "account": "Account", "partition": "Partition", "gpu_type": "GPU type"}
@@ -41,17 +40,7 @@ def page(found: Reports, carbon: Carbon | None) -> str:
              *map(_share, (one.gpu_busy, one.cpu_share, one.memory_share, one.time_share)))
             for one in largest[:MOST_JOBS]
         ]  # fmt: skip
-        heads = (
-            "Job",
-            "Name",
-            "User",
-            "State",
-            "GPU-hours",
-            "GPU busy",
-            "CPU busy",
-            "Memory used",
-            "Time used",
-        )
+        heads = ("Job", "Name", "User", "State", "GPU-hours", "GPU busy", "CPU busy", "Memory used", "Time used")  # fmt: skip
         more = f", the largest {MOST_JOBS} of {len(found.jobs):,}" if len(found.jobs) > MOST_JOBS else ""
         body.append(table(f"Jobs{more}", heads, lines, 4))
     else:

@@ -29,19 +29,8 @@ from slurmgpu.training.formats.metrics import MetricsRow, intervals_of
 from slurmgpu.training.formats.rows import part, positive, whole
 
 __all__ = [
-    "MOST_TRIES",
-    "ON_TIME",
-    "Pace",
-    "Probed",
-    "Tried",
-    "best",
-    "ended_well",
-    "next_try",
-    "pace_in",
-    "pace_of",
-    "probed",
-]
-
+    "MOST_TRIES", "ON_TIME", "Pace", "Probed", "Tried", "best", "ended_well", "next_try", "pace_in", "pace_of", "probed",
+]  # fmt: skip
 
 ON_TIME = "time"
 """The end of a training that its time limit stopped in good order (docs/metrics.md)."""

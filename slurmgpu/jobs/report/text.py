@@ -23,7 +23,6 @@ from slurmgpu.printable import printable
 
 __all__ = ["WIDTH", "document", "job_document", "job_lines", "job_table", "summary_lines"]
 
-
 WIDTH = 80
 _BAR = 10
 _HEADS = {"user": "USER", "account": "ACCOUNT", "partition": "PARTITION", "gpu_type": "GPU TYPE"}
@@ -42,12 +41,8 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
             bar = "  " + "\u2588" * full + "\u00b7" * (_BAR - full)
         cells.append((row.what, row.asked, row.used, f"{shown:>6}{bar}"))
     which, how = head(report)
-    lines = [
-        *_folded(printable(which), "", "    "),
-        *_folded(printable(how), "  ", "    "),
-        "",
-        *_aligned(cells, "  "),
-    ]
+    lines = [*_folded(printable(which), "", "    "), *_folded(printable(how), "  ", "    ")]
+    lines += ["", *_aligned(cells, "  ")]
     took, said = costs(figures, carbon), sentences(report)
     if took:
         lines += ["", *_folded(", ".join(took), "  ", "  ")]
@@ -80,14 +75,9 @@ def _aligned(cells: Sequence[Sequence[str]], indent: str, right: int = 99) -> li
 
 
 def _folded(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
+    wrapper.initial_indent, wrapper.subsequent_indent = first, rest
+    return wrapper.wrap(text)
 
 
 def job_table(jobs: Sequence[JobReport]) -> list[str]:
@@ -188,63 +178,37 @@ def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
         report.figures.peak,
         report.figures.training,
     )
+    of_peak = {"": "amount", "_exact": "exact", "_trusted": "trusted", "_source": "source", "_node": "node"}
+    measured = {f"memory_peak{key}": getattr(peak, name, None) for key, name in of_peak.items()}
     return {
-        "job_id": job.job_id,
-        "name": job.name,
-        "user": job.user,
-        "account": job.account,
-        "partition": job.partition,
-        "state": job.state.value,
-        "tasks": one.tasks,
+        "job_id": job.job_id, "name": job.name, "user": job.user, "account": job.account, "partition": job.partition,
+        "state": job.state.value, "tasks": one.tasks,
         "ends": {state.value: number for state, number in one.ends} or {job.state.value: 1},
-        "starts": one.starts,
-        "run_dir": None if report.run is None else report.run.run_dir,
+        "starts": one.starts, "run_dir": None if report.run is None else report.run.run_dir,
         "asked": {
-            "gpus": job.gpus,
-            "gpu_types": job.gpu_types,
-            "nodes": job.nodes,
-            "cpus": job.cpus,
-            "memory_per_node": one.memory,
+            "gpus": job.gpus, "gpu_types": job.gpu_types, "nodes": job.nodes, "cpus": job.cpus, "memory_per_node": one.memory,
             "time": job.limit,
         },
         "used": {
-            "elapsed": job.elapsed,
-            "cpu_seconds": one.cpu_seconds,
-            "cpus": one.cpus_busy,
-            "memory_peak": None if peak is None else peak.amount,
-            "memory_peak_exact": None if peak is None else peak.exact,
-            "memory_peak_trusted": None if peak is None else peak.trusted,
-            "memory_peak_source": None if peak is None else peak.source,
-            "memory_peak_node": None if peak is None else peak.node,
-            "gpu_memory_peak": one.gpu_memory_peak,
-            "gpu_memory_total": one.gpu_memory_total,
-            "gpu_highest_sample": one.gpu_busiest,
-            "idle_gpus": list(one.idle_gpus),
-            "sampled_seconds": one.sampled_seconds,
+            "elapsed": job.elapsed, "cpu_seconds": one.cpu_seconds, "cpus": one.cpus_busy, **measured,
+            "gpu_memory_peak": one.gpu_memory_peak, "gpu_memory_total": one.gpu_memory_total,
+            "gpu_highest_sample": one.gpu_busiest, "idle_gpus": list(one.idle_gpus), "sampled_seconds": one.sampled_seconds,
         },
         "shares": {
-            "gpu": one.gpu_busy,
-            "gpu_sms": one.sm_activity,
-            "cpu": one.cpu_share,
-            "memory": one.memory_share,
+            "gpu": one.gpu_busy, "gpu_sms": one.sm_activity, "cpu": one.cpu_share, "memory": one.memory_share,
             "time": one.time_share,
         },
-        "gpu_hours": one.gpu_hours,
-        "cpu_hours": one.cpu_hours,
-        "wasted_gpu_hours": one.wasted_gpu_hours,
-        "energy": one.energy,
-        "energy_of": one.energy_of if one.energy is not None else None,
-        "carbon_grams": carbon_grams(one, carbon),
-        "goodput": one.goodput,
+        "gpu_hours": one.gpu_hours, "cpu_hours": one.cpu_hours, "wasted_gpu_hours": one.wasted_gpu_hours,
+        "energy": one.energy, "energy_of": one.energy_of if one.energy is not None else None,
+        "carbon_grams": carbon_grams(one, carbon), "goodput": one.goodput,
         "loader_wait_share": training.loader_wait if training else None,
         "next": [
             {name: getattr(each, name) for name in ("field", "asked", "proposed", "key")}
             | {"change": list(each.change), "why": each.why}
             for each in report.advice.proposals
         ],
-        "said": sentences(report),
-        "not_known": list(report.doubts),
-    }
+        "said": sentences(report), "not_known": list(report.doubts),
+    }  # fmt: skip
 
 
 def _sums(one: Sums) -> dict[str, object]:

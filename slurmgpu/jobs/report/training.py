@@ -20,7 +20,6 @@ from slurmgpu.training.formats.run_files import ORDERLY
 
 __all__ = ["Line", "Series", "Training", "read_rows", "read_series", "read_training", "training_of"]
 
-
 LARGEST = 64 << 20
 """Bytes that are read; of a longer file the end, where what counts stands."""
 

@@ -26,23 +26,8 @@ if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
 
 __all__ = [
-    "MOST_JOBS",
-    "Case",
-    "Fact",
-    "Findings",
-    "Mend",
-    "Shape",
-    "Start",
-    "Verdict",
-    "Why",
-    "as_asked",
-    "document",
-    "gpu_option",
-    "gpus",
-    "listed",
-    "remembered",
-    "verdict_of",
-    "why_lines",
+    "MOST_JOBS", "Case", "Fact", "Findings", "Mend", "Shape", "Start", "Verdict", "Why", "as_asked", "document", "gpu_option",
+    "gpus", "listed", "remembered", "verdict_of", "why_lines",
 ]  # fmt: skip
 
 Verdict = Literal["waits", "held", "never", "runs", "ended", "stopped", "unknown"]
@@ -294,15 +279,9 @@ def why_lines(why: Why, now: datetime, width: int) -> list[str]:
     """Return the answer for people: the sentence, then what it rests on, then what can be done."""
 
     def folded(text: str, mark: str, hang: str = "") -> list[str]:
-        inside = " " * len(mark) + hang
-        return textwrap.wrap(
-            text,
-            width,
-            initial_indent=mark,
-            subsequent_indent=inside,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        wrapper.initial_indent, wrapper.subsequent_indent = mark, " " * len(mark) + hang
+        return wrapper.wrap(text)
 
     job, verdict = why.job, verdict_of(why)
     first = f"job {job.job_id}{f' ({printable(job.name)})' if job.name else ''} {verdict}"

@@ -116,9 +116,8 @@ def _partition(case: Case) -> Findings:
                        {"partition": one.name, "state": one.state})  # fmt: skip
     others = [one.name for one in elsewhere(case.job, case.asked, case.present)]
     if others:
-        yield Mend(
-            f"or move it to a partition that is open: {listed(others)}", case.change("Partition", others[0])
-        )
+        text = f"or move it to a partition that is open: {listed(others)}"
+        yield Mend(text, case.change("Partition", others[0]))
 
 
 def _time(case: Case) -> Findings:
@@ -134,9 +133,8 @@ def _time(case: Case) -> Findings:
         yield Mend("ask for as long as the partition allows", case.change("TimeLimit", str(most)))
     longer = [one.name for one in elsewhere(case.job, case.asked, case.present)]
     if longer:
-        yield Mend(
-            f"or move it to a partition that allows it: {listed(longer)}", case.change("Partition", longer[0])
-        )
+        text = f"or move it to a partition that allows it: {listed(longer)}"
+        yield Mend(text, case.change("Partition", longer[0]))
 
 
 def _size(case: Case) -> Findings:

@@ -63,13 +63,7 @@ _OF_A_QOS = (
     *(word for word in _OF_ONE_JOB if word.startswith("QOS")), "QOSMaxJobsPerUserLimit", "QOSGrpJobsLimit",
     "QOSGrpCPURunMinutesLimit", "QOSGrpCPUMinutesLimit", "QOSGrpGRESRunMinutes", "QOSGrpGRESMinutes", "QOSMinCpuNotSatisfied",
 )  # fmt: skip
-_OPTIONS = {
-    "gpus": "--gpus",
-    "cpus": "--cpus-per-task",
-    "nodes": "--nodes",
-    "memory": "--mem",
-    "seconds": "--time",
-}
+_OPTIONS = {"gpus": "--gpus", "cpus": "--cpus-per-task", "nodes": "--nodes", "memory": "--mem", "seconds": "--time"}  # fmt: skip
 """By which option less is asked for."""
 
 

@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, NodeNow, PartitionNow, Present, QueuedJob
 
 __all__ = [
-    "MOST_ASKED",
-    "Ahead",
-    "Release",
-    "Room",
-    "ahead_of",
-    "elsewhere",
-    "queue_fact",
-    "room_facts",
-    "room_for",
-    "shapes_of",
-]
+    "MOST_ASKED", "Ahead", "Release", "Room", "ahead_of", "elsewhere", "queue_fact", "room_facts", "room_for", "shapes_of",
+]  # fmt: skip
 
 
 # What waits for these does not compete for nodes now, whatever its priority.
