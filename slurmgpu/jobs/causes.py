@@ -189,9 +189,8 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
             fix = f"make it before you submit: mkdir -p {gone}"
         return Cause("no-launch", what, fix, certain=gone is not None, job_id=job_id, restart=restarts)
     folders = [Path(run.run_dir)] if run is not None and job.raw_id is not None else []
-    if (
-        folders and "_" in job.job_id
-    ):  # torch's flight recorder may have written into the folder of the array's task
+    if folders and "_" in job.job_id:
+        # torch's flight recorder may have written into the folder of the array's task.
         folders.append(folders[0] / job.job_id.partition("_")[2])
     facts = Facts(
         state=job.state.value,

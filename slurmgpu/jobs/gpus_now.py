@@ -88,13 +88,12 @@ def gpus_now(present: Present, user: str) -> GpusNow:
         here = [by_name[host] for host in sorted(one.hosts) if host in by_name]
         rows += [_row(name, one.name, here) for name in types if any(name in node.gpus for node in here)]
     limits = _Limits(present, user)
+    there = (row for row in rows if row.partition in partitions)
     return GpusNow(
         cluster=present.cluster,
         types=tuple(_row(name, None, nodes) for name in types),
         partitions=tuple(rows),
-        mine=tuple(
-            limits.mine(partitions[row.partition], row, nodes) for row in rows if row.partition in partitions
-        ),
+        mine=tuple(limits.mine(partitions[row.partition or ""], row, nodes) for row in there),
         account=limits.account,
         qos=limits.qos,
         unknown=dict(present.unknown),

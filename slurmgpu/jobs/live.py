@@ -239,9 +239,9 @@ def perform(act: Action, job: JobStatus, source: Source) -> Outcome:
                 return Outcome(False, f"{name} has no run directory that is known here")
             return Outcome(*source.resume(job.job_id if job.array_tasks else run.run_dir))
         # As scontrol takes an id: without an array's limit, and of a heterogeneous job the whole.
-        target, number = (
-            job.job_id.split("%")[0] + ("]" if "%" in job.job_id else ""),
+        number, target = (
             JobId.parse(job.job_id),
+            job.job_id.split("%")[0] + ("]" if "%" in job.job_id else ""),
         )
         if "+" in job.job_id and number is not None:
             target = str(number.number)

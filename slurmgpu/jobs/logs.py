@@ -40,10 +40,8 @@ def find_logs(
     for selection in selections:
         run, job_id = selection.run, selection.job_id
         if job_id is not None:  # as this machine's files tell it; Slurm has not been asked
-            number = job_id.number
-            known = run_for(
-                JobStatus(job_id=str(number), raw_id=number, state=JobState.UNKNOWN, source="run.json")
-            )
+            number, state = job_id.number, JobState.UNKNOWN
+            known = run_for(JobStatus(job_id=str(number), raw_id=number, state=state, source="run.json"))
             run = known.as_of(number) if known is not None and is_of_this_cluster(known, slurm.env) else None
         older = _of_earlier(selection.run) if selection.run is not None else []
         here = _here(run, job_id) if run is not None else []
@@ -61,12 +59,10 @@ def find_logs(
             if job.source != "none":
                 # By the record of its own submission: the run may have been resumed since, with other names.
                 logs += logs_of(_as_of(selection.run or run_for(job), job), job)
-        if (
-            not logs
-        ):  # of jobs that Slurm does not know, where a run directory has their number, and they are there
-            logs = [
-                log for job in jobs if (own := _as_of(run_for(job), job)) for log in _there(logs_of(own, job))
-            ]
+        for job in jobs if not logs else ():
+            # Slurm does not know it: where a run directory has its number, and its logs are there.
+            own = _as_of(run_for(job), job)
+            logs += _there(logs_of(own, job)) if own is not None else []
         if no_answer is not None:  # what accounting says of a job that waits may be old
             said = "the queue does not answer, and accounting says: "
             logs = [log._replace(why=said + log.why) if log.why else log for log in logs]
@@ -75,9 +71,8 @@ def find_logs(
             # Whatever Slurm knows: those in its folder of logs, and those of submitit's tasks.
             paths = [path for path in sorted(Path(run.run_dir, "logs").glob("*")) if path.is_file()]
             left = [Log(str(run.job_id or run.name), path) for path in paths]
-            logs = (
-                left + (tasks_of(run, run.job_id, str(run.job_id)) if run.job_id is not None else []) or logs
-            )
+            left += tasks_of(run, run.job_id, str(run.job_id)) if run.job_id is not None else []
+            logs = left or logs
         logs = [*(older if earlier else []), *logs]
         if not logs and no_answer is not None:
             raise no_answer
@@ -192,11 +187,8 @@ def time_of(line: str, now: datetime) -> datetime | None:
         if match and match[1] in _MONTHS:
             day, *clock = map(int, match.groups()[1:])
             return _in_its_year(_MONTHS.index(match[1]) + 1, day, clock, now)
-    except (
-        ValueError,
-        OverflowError,
-    ):  # the 31st of February; the last day of the year 9999, west of Greenwich
-        return None
+    except (ValueError, OverflowError):
+        pass  # the 31st of February; the last day of the year 9999, west of Greenwich
     return None
 
 

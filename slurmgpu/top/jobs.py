@@ -65,11 +65,8 @@ class JobPane(VerticalScroll):
             self.scroll_home(animate=False)
         self._draw()
         self.read()
-        if (
-            line is not None
-            and JobView(line, datetime.now(timezone.utc)).failed
-            and self._key(line) not in self._answers
-        ):
+        failed = line is not None and JobView(line, datetime.now(timezone.utc)).failed
+        if line is not None and failed and self._key(line) not in self._answers:
             self._answers[self._key(line)] = []
             self.top.aside(lambda: self.top.source.cause(line.job), lambda found: self._answer(line, found))
 

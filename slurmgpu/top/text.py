@@ -77,9 +77,8 @@ def describe(line: Line, detail: Detail | None, lines: list[str], now: datetime,
     found = [head, *_facts(view, width)]
     reasons = [one for one in (reason(job), line.tasks) if one]
     if lines or reasons:
-        found += _section(
-            "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
-        )
+        title = "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
+        found += _section(title)
     if lines:
         found += [part for one in lines for part in _folded(printable(one), width)]
     elif reasons:

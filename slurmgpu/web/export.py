@@ -240,9 +240,8 @@ def _code(core: bytes) -> dict[str, bytes]:
     templates = data_folder("templates")
     for path in sorted(templates.rglob("*.j2")):
         files[f"slurmgpu/_data/templates/{path.relative_to(templates).as_posix()}"] = path.read_bytes()
-    files["slurmgpu/_data/clusters/.shipped"] = (
-        b""  # a folder is looked for, also where the profile is based on none
-    )
+    # A folder is looked for, also where the profile is based on none.
+    files["slurmgpu/_data/clusters/.shipped"] = b""
     for library in _LIBRARIES:
         files |= _python_of(library)
     with zipfile.ZipFile(io.BytesIO(core)) as wheel:

@@ -144,9 +144,8 @@ def choices(cluster: Cluster, environments: Mapping[str, Environment]) -> dict[s
 
 def read_form(values: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return the job's data and its job file by what the fields hold; InvalidInput for further lines that are no YAML."""
-    more = (
-        values.get(MORE, "").replace("\r\n", "\n").replace("\r", "\n")
-    )  # a browser sends ends of lines as Windows has them
+    # A browser sends ends of lines as Windows has them.
+    more = values.get(MORE, "").replace("\r\n", "\n").replace("\r", "\n")
     data: dict[str, Any] = read_yaml(more, "further lines").data if more.strip() else {}
     for field in FIELDS:
         text = values.get(field.name, "").strip()

@@ -67,9 +67,8 @@ class Looker:
 
     def line(self, job_id: str) -> Line | None:
         """Return the line of a job, of a task or of an array; None where none of one's own has this id."""
-        for anew in (
-            (False, True) if JobId.parse(job_id) is not None else (False,)
-        ):  # it may have been submitted since
+        # An id that is not known yet may have been submitted since.
+        for anew in (False, True) if JobId.parse(job_id) is not None else (False,):
             report = self.jobs(anew=anew).report
             for each_task in (False, True):
                 found = lines(report.jobs, each_task=each_task, among=Among(report.since))

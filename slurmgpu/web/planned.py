@@ -183,9 +183,8 @@ def _field(line: str) -> str:
         return field
     if "neither command nor train" in line:
         return "command"
-    if match := re.search(
-        r" has no (partition|QOS) '", line
-    ):  # of a job that asks exactly for what its script did
+    # Of a job that asks exactly for what its script did:
+    if match := re.search(r" has no (partition|QOS) '", line):
         return f"resources.{match[1].lower()}"
     return MORE if line.startswith(f"{JOB_FILE}:") else ""
 

@@ -160,11 +160,8 @@ class Runs:
         line, asked = self._line(request), query_of(request)
         logs = self.source.logs(line.job)
         number, position = asked.get("log", "0"), asked.get("position", "")
-        if (
-            not _NUMBER.fullmatch(number)
-            or int(number) >= len(logs)
-            or not _NUMBER.fullmatch(position or "0")
-        ):
+        numbers = _NUMBER.fullmatch(number) and _NUMBER.fullmatch(position or "0")
+        if not numbers or int(number) >= len(logs):
             raise InvalidInput("there is no such log of this job", hint="load the page of the job again")
         piece = next_piece(logs[int(number)], int(position) if position else None)
         return JSONResponse({**piece._asdict(), "final": line.job.state.is_final})

@@ -170,9 +170,7 @@ def figures_of(
         memory=None if start.memory is None else start.memory // nodes,
         cpu_seconds=start.cpu_seconds,
         peak=_peak_by_slurm(start, sampling),
-        energy=float(sum(e for e in energies if e is not None))
-        if energies and None not in energies
-        else None,
+        energy=float(sum(known(energies))) if energies and None not in energies else None,
         energy_of="nodes",
         training=training,
         steps=len(start.steps),
