@@ -173,7 +173,7 @@ def print_report(
 
     ``opened``: the tasks of an array have lines of their own if it is alone; ``some_tasks``: some of them may be left out.
     """
-    from slurmgpu.jobs.table import Among, aligned, table
+    from slurmgpu.jobs.table import aligned, table
     from slurmgpu.jobs.table import lines as lines_of
 
     if as_json:
@@ -193,14 +193,19 @@ def print_report(
         )
         return
     click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{_age(report, why_old)}")
-    among = Among(report.since, some_tasks)
     arrays = {job.array_job_id for job in report.jobs}
     if opened and not each_task and len(arrays) == 1 and None not in arrays:
         each_task = True
-        if (summary := lines_of(report.jobs, among=among)[0].tasks) is not None:
+        if (summary := lines_of(report.jobs, since=report.since, chosen=some_tasks)[0].tasks) is not None:
             click.echo(f"array {arrays.pop()}: {summary}")
     rows, lines = table(
-        report.jobs, report.time, live=live, each_task=each_task, columns=columns, among=among
+        report.jobs,
+        report.time,
+        live=live,
+        each_task=each_task,
+        columns=columns,
+        since=report.since,
+        chosen=some_tasks,
     )
     if why_old:
         rows = _marked(rows)

@@ -18,7 +18,7 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import JobId
 
 __all__ = [
-    "ALL", "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Among", "Column", "How", "aligned", "apart", "cell", "columns_of",
+    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "aligned", "apart", "cell", "columns_of",
     "facts_of", "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
 ]  # fmt: skip
 
@@ -41,20 +41,13 @@ _MOST_NAMED = 8
 _MOST_APART = 10_000
 
 
-class Among(NamedTuple):
-    """Which of an array's tasks are among the jobs."""
+def lines(
+    jobs: Sequence[JobStatus], *, each_task: bool = False, since: datetime | None = None, chosen: bool = False
+) -> list[Line]:
+    """Return the lines of a table, in the order of the jobs; an array is one line, where its first task was.
 
-    since: datetime | None = None
-    """Those that ended before may be missing; None: none is for that."""
-    chosen: bool = False
-    """True if some were chosen, by their state for example."""
-
-
-ALL = Among()
-
-
-def lines(jobs: Sequence[JobStatus], *, each_task: bool = False, among: Among = ALL) -> list[Line]:
-    """Return the lines of a table, in the order of the jobs; an array is one line, where its first task was."""
+    Tasks that ended before ``since`` may be missing (None: none is for that), and with ``chosen`` others, too.
+    """
     if each_task:
         return [Line(task) for job in jobs for task in apart(job)]
     # squeue names no cluster where there is one, and sacct does; tasks that have left the queue are of the same array.
@@ -70,7 +63,7 @@ def lines(jobs: Sequence[JobStatus], *, each_task: bool = False, among: Among = 
         tasks = [job] if array is None else arrays.pop((job.cluster or lone, array), None)
         if tasks is not None:
             alone = len(tasks) == 1 and _count(tasks[0]) == 1
-            result.append(Line(tasks[0]) if alone else _together(tasks, among))
+            result.append(Line(tasks[0]) if alone else _together(tasks, since, chosen))
     return result
 
 
@@ -104,7 +97,7 @@ def known(values: Iterable[T | None]) -> list[T]:
     return [value for value in values if value is not None]
 
 
-def _together(tasks: list[JobStatus], among: Among) -> Line:
+def _together(tasks: list[JobStatus], since: datetime | None, chosen: bool) -> Line:
     first = min(tasks, key=lambda task: _FIRST.index(task.state))
     alike = [task for task in tasks if task.state is first.state]
     worst = max(tasks, key=lambda task: (task.signal or 0, task.exit_code or 0))
@@ -116,7 +109,7 @@ def _together(tasks: list[JobStatus], among: Among) -> Line:
         "expected_start": min(known(t.expected_start for t in alike), default=None),
         "exit_code": worst.exit_code, "signal": worst.signal, "used": _used(tasks), "progress": None, "sampled": None,
     }  # fmt: skip
-    return Line(first.model_copy(update=update), _summary(tasks, among))
+    return Line(first.model_copy(update=update), _summary(tasks, since, chosen))
 
 
 def _used(tasks: list[JobStatus]) -> JobUse | None:
@@ -135,15 +128,15 @@ def _used(tasks: list[JobStatus]) -> JobUse | None:
     )
 
 
-def _summary(tasks: list[JobStatus], among: Among) -> str:
+def _summary(tasks: list[JobStatus], since: datetime | None, chosen: bool) -> str:
     """``4/9 tasks done, 2 failed (3, 7), 3 waiting``; of how many only where all of them are known."""
     counts: Counter[JobState] = Counter()
     for task in tasks:
         counts[task.state] += _count(task)
     done, total = counts.pop(JobState.COMPLETED, 0), counts.total()
     submitted = min(known(task.submit for task in tasks), default=None)
-    since = among.since if submitted is None or (among.since and submitted < among.since) else None
-    if not among.chosen and since is None:
+    since = since if submitted is None or (since and submitted < since) else None
+    if not chosen and since is None:
         parts = [f"{done}/{done + total} task{'' if done + total == 1 else 's'} done"]
     else:
         parts = [f"{done} task{'' if done == 1 else 's'} done"] if done else []
@@ -354,8 +347,7 @@ def shown(jobs: Sequence[JobStatus], how: How, now: datetime, since: datetime | 
         return all(word in text for word in words)
 
     found = [job for job in jobs if matches(job)] if words else jobs
-    among = Among(since, bool(words))
-    return lines(in_order(found, how.sort, now), each_task=how.each_task, among=among)
+    return lines(in_order(found, how.sort, now), each_task=how.each_task, since=since, chosen=bool(words))
 
 
 def key_of(line: Line) -> str:
@@ -370,7 +362,8 @@ def table(
     live: bool = False,
     each_task: bool = False,
     columns: Sequence[Column] = (),
-    among: Among = ALL,
+    since: datetime | None = None,
+    chosen: bool = False,
 ) -> tuple[list[tuple[str, ...]], list[Line]]:
     """Return the header and the rows, and what each row after the header stands for; `-` where there is nothing to say.
 
@@ -378,7 +371,7 @@ def table(
     asked for (`live`).
     """
     there = columns or [column for column in COLUMNS if column.shown(jobs, live)]
-    found = lines(jobs, each_task=each_task, among=among)
+    found = lines(jobs, each_task=each_task, since=since, chosen=chosen)
     views = [JobView(line, now) for line in found]
     cells = [[column.name, *(column.text(view) or "-" for view in views)] for column in there]
     return list(zip(*cells, strict=True)), found

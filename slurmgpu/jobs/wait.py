@@ -17,7 +17,7 @@ from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm import Slurm
 
-__all__ = ["Ended", "Onlooker", "exit_code", "wait_for"]
+__all__ = ["Ended", "exit_code", "wait_for"]
 
 FIRST_POLL, SLOWEST_POLL = 1.0, 30.0
 LOG_POLL = 0.5
@@ -57,32 +57,23 @@ def exit_code(ended: Ended) -> int:
     )
 
 
-@dataclass(frozen=True)
-class Onlooker:
-    """The receivers of news while a job is waited for."""
-
-    user: str | None
-    """The user whose jobs are looked at; None: everybody's."""
-    say: Callable[[str], None] | None = None
-    """Receives each change of state."""
-    write: Callable[[str], None] | None = None
-    """Receives the logs that ``logs_of`` finds, as they grow."""
-    logs_of: Callable[[JobStatus], list[Log]] | None = None
-    logs: GrowingLogs | None = None
-    """Those followed already."""
-    see: Callable[[list[JobStatus]], None] | None = None
-    """Receives the jobs each time that Slurm has told of them."""
-
-
 def wait_for(
     slurm: Slurm,
     selection: Selection,
-    onlooker: Onlooker,
     *,
+    user: str | None,
+    say: Callable[[str], None] | None = None,
+    see: Callable[[list[JobStatus]], None] | None = None,
+    write: Callable[[str], None] | None = None,
+    logs_of: Callable[[JobStatus], list[Log]] | None = None,
+    logs: GrowingLogs | None = None,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
-    """Wait until the selected jobs have ended, and tell the onlooker.
+    """Wait until the selected jobs of a user (None: of anybody) have ended.
+
+    ``say`` receives each change of state, ``see`` the jobs each time that Slurm has told of them, and ``write`` the logs that
+    ``logs_of`` finds, as they grow; ``logs`` are those followed already.
 
     Slurm is asked after 1 s, then ever less often, every 30 s at most, or takes what another process of the user's was told
     meanwhile. A read that fails ends no wait: a controller that does not answer is asked again at the slowest pace, however
@@ -91,17 +82,17 @@ def wait_for(
     Raises SlurmRefused where Slurm says no to the question itself; once it has answered, only by a refusal that
     names what it refuses.
     """
-    logs = onlooker.logs or GrowingLogs()
+    growing = logs or GrowingLogs()
     interval, next_poll = FIRST_POLL, clock()
     lost_since: float | None = None
     jobs: list[JobStatus] = []
     last = ""
     submitted: dict[str, datetime] = {}  # of the jobs that the queue has shown
 
-    def say(text: str) -> None:
+    def say_once(text: str) -> None:
         nonlocal last
-        if onlooker.say and text and text != last:
-            onlooker.say(text)
+        if say and text and text != last:
+            say(text)
         last = text or last
 
     def is_earlier(job: JobStatus) -> bool:
@@ -111,13 +102,12 @@ def wait_for(
 
     def look_for_logs(found: list[JobStatus]) -> None:
         waits_together = any(job.array_tasks is not None and not job.array_tasks.isdigit() for job in found)
-        logs.several = logs.several or len(found) > 1 or waits_together
+        growing.several = growing.several or len(found) > 1 or waits_together
         for job in found:
-            known = onlooker.logs_of and job.source not in ("none", "run.json")
-            for log in onlooker.logs_of(job) if onlooker.logs_of and known else ():
-                logs.add(log)
+            for log in logs_of(job) if logs_of and job.source not in ("none", "run.json") else ():
+                growing.add(log)
                 if job.state.is_final:
-                    logs.end(log)
+                    growing.end(log)
 
     while True:
         if clock() >= next_poll:
@@ -125,7 +115,7 @@ def wait_for(
                 slurm.shelf.good_for = interval / 2  # one's own last answer is older
             report = None
             try:
-                report = status(slurm, user=onlooker.user, selections=[selection], detail="sparing")
+                report = status(slurm, user=user, selections=[selection], detail="sparing")
             except SlurmUnreachable:
                 pass
             except SlurmRefused as error:
@@ -134,17 +124,17 @@ def wait_for(
             if report is None or report.no_answer:
                 interval = SLOWEST_POLL
             if report is None or (report.no_answer and report.unasked):
-                say(SILENT)
+                say_once(SILENT)
                 lost_since = None
             else:
                 jobs = report.jobs
-                if onlooker.see is not None:
-                    onlooker.see(jobs)
+                if see is not None:
+                    see(jobs)
                 ended = Ended(jobs).known
                 certain = not report.no_answer or (ended and not any(map(is_earlier, jobs)))
                 if not report.no_answer:
                     submitted.update({job.job_id: job.submit for job in jobs if job.submit is not None})
-                say(_states(jobs) if certain else SILENT)
+                say_once(_states(jobs) if certain else SILENT)
                 look_for_logs([job for job in jobs if not job.state.is_final or certain])
                 if certain and ended:
                     break
@@ -158,8 +148,8 @@ def wait_for(
             next_poll = clock() + interval - (min(report.age, interval) if report else 0.0)
             interval = min(interval * 1.3, SLOWEST_POLL)
         pause(LOG_POLL)
-        logs.pass_on(onlooker.write)
-    logs.pass_on(onlooker.write, last=True)
+        growing.pass_on(write)
+    growing.pass_on(write, last=True)
     return Ended(jobs)
 
 

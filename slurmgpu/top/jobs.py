@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Input, Static
 from slurmgpu.amounts import count
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.jobs.live import ACTIONS, Detail, error_text
-from slurmgpu.jobs.table import MOST, SORTS, Among, How, key_of, lines, shown
+from slurmgpu.jobs.table import MOST, SORTS, How, key_of, lines, shown
 from slurmgpu.jobs.view import JobView, Line
 from slurmgpu.top.app import HelpScreen, Top, View
 from slurmgpu.top.gpus import GpusScreen
@@ -167,7 +167,7 @@ class DetailScreen(View):
         self.query_one("#head", Static).update(self.head())
         seen = self.top.seen
         if seen is not None:
-            found = lines(seen.report.jobs, each_task=not self.line.tasks, among=Among(seen.report.since))
+            found = lines(seen.report.jobs, each_task=not self.line.tasks, since=seen.report.since)
             self.line = {key_of(line): line for line in found}.get(key_of(self.line), self.line)
         self.pane.show(self.line)
 

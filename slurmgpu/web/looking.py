@@ -12,7 +12,7 @@ from typing import NamedTuple
 from slurmgpu.files.trust import open_regular
 from slurmgpu.jobs.live import Snapshot, Source
 from slurmgpu.jobs.log_files import Log, absence, last_lines_from, settled, size_of
-from slurmgpu.jobs.table import Among, lines
+from slurmgpu.jobs.table import lines
 from slurmgpu.jobs.view import Line
 from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import Harmless
@@ -71,7 +71,7 @@ class Looker:
         for anew in (False, True) if JobId.parse(job_id) is not None else (False,):
             report = self.jobs(anew=anew).report
             for each_task in (False, True):
-                found = lines(report.jobs, each_task=each_task, among=Among(report.since))
+                found = lines(report.jobs, each_task=each_task, since=report.since)
                 line = next((one for one in found if one.job.job_id == job_id), None)
                 if line is not None:
                     return line

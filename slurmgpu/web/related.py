@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.jobs.select import run_of
-from slurmgpu.jobs.table import Among, lines
+from slurmgpu.jobs.table import lines
 from slurmgpu.jobs.view import WAITS_FOR, After, Line, read_dependency
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.printable import printable
@@ -138,7 +138,7 @@ class Related:
         here = _number(line.job)
         report = self.looker.jobs().report
         known: dict[int, Line] = {}
-        for one in lines(report.jobs, among=Among(report.since)):
+        for one in lines(report.jobs, since=report.since):
             if _is_there(one.job, line.job) and (number := _number(one.job)) is not None:
                 known.setdefault(number, one)
         if here is None or here not in known:
