@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slurmgpu.jobs.table import aligned
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.printable import printable
 
@@ -253,6 +252,8 @@ def who(found: GpusNow) -> str:
 
 def gpus_table(found: GpusNow) -> list[str]:
     """Return the lines of ``slurmgpu cluster gpus``."""
+    from slurmgpu.jobs.table import aligned  # what loads the models is not loaded for a help page
+
     if "nodes" in found.unknown:
         return ["which GPUs there are is not known"]
     if not found.types:
