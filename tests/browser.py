@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.web.parts import download, find, parts
+from slurmgpu.web.export import download, find, parts
 
 __all__ = ["BACKSPACE", "ENTER", "TAB", "axe", "chromium", "need", "parts_or_skip", "text_of", "until"]
 

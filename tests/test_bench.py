@@ -104,7 +104,7 @@ def test_a_sum_over_processes_is_told_with_its_size_and_where_it_ran(tmp_path: P
     one = {"kind": "node", "what": "reduction", "processes": 8, "nodes": 2, "backend": "nccl"}
     ran, failed = {**one, "bytes": 25 << 20, "gb_per_s": step(41.0)}, {**one, "nodes": 1, "why": "no route"}
     told, not_told = tables("node", read_results(rows(tmp_path, MACHINE, ran, failed)))[0].lines
-    assert told == ("all-reduce over 8 processes on 2 nodes, 25M", "nccl", "41 GB/s", "-", "-")
+    assert told == ("all-reduce over 8 processes on 2 nodes, 25 MiB", "nccl", "41 GB/s", "-", "-")
     assert not_told[:3] == ("all-reduce over 8 processes", "nccl", "not measured: no route")
 
 
@@ -342,13 +342,13 @@ def test_an_epoch_is_said_in_time_and_on_gpus_in_hours_of_them(tmp_path: Path) -
     ]
     gpu = {**MACHINE, "gpus": [{"name": "A100", "bytes": 80 << 30}] * 2}
     said = judge(read_results(rows(tmp_path, gpu, *found, {"kind": "end"}))).sentences
-    assert said[0].endswith("; 1G of the 80G of memory at the peak")
+    assert said[0].endswith("; 1 GiB of the 80 GiB of memory at the peak")
     assert (
         said[-1]
         == "an epoch of 720,000 samples takes 02:00:00 in 1 process (2 GPU-hours), 01:06:40 in 2 processes (2.22 GPU-hours)"
     )
     on_cpu, _ = verdict(tmp_path, tried("base", 100, dataset_samples=4_000, device="cpu"))
-    assert on_cpu.endswith("1G of memory at the peak; an epoch of 4,000 samples takes 40 s in 1 process")
+    assert on_cpu.endswith("1 GiB of memory at the peak; an epoch of 4,000 samples takes 40 s in 1 process")
 
 
 PROFILE = Cluster.model_validate(
@@ -364,11 +364,19 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("peak", "bf16", "said"),
     [
-        (15, True, "memory 15G of 80G: a smaller GPU would do, as a30 (24G)"),
-        (20, False, "memory 20G of 80G: a smaller GPU would do, as v100 (32G)"),  # 24G leave no head room
+        (15, True, "memory 15 GiB of 80 GiB: a smaller GPU would do, as a30 (24 GiB)"),
+        (
+            20,
+            False,
+            "memory 20 GiB of 80 GiB: a smaller GPU would do, as v100 (32 GiB)",
+        ),  # 24 GiB leave no head room
         (20, True, None),  # no V100 computes in bf16
         (60, False, None),
-        (8, False, "memory 8G of 80G: a smaller GPU would do, as a30 (24G)"),  # and not t4, which is a guess
+        (
+            8,
+            False,
+            "memory 8 GiB of 80 GiB: a smaller GPU would do, as a30 (24 GiB)",
+        ),  # and not t4, which is a guess
     ],
 )
 def test_the_smallest_gpu_that_holds_the_peak_is_named(peak: int, bf16: bool, said: str | None) -> None:
@@ -381,7 +389,7 @@ def test_a_guess_of_a_gpus_memory_is_only_a_hint() -> None:
     said = would_do(kinds_of(alone), 4 * GIB, 80 * GIB, bf16=False)
     assert (
         said
-        == "memory 4G of 80G: a smaller GPU may do, as t4, if it has 16G, which is a guess (t4 is sold with so much)"
+        == "memory 4 GiB of 80 GiB: a smaller GPU may do, as t4, if it has 16 GiB, which is a guess (t4 is sold with so much)"
     )
     guessed = PROFILE.model_copy(update={"guessed": {"gpu_types.a30.memory": "by its name"}})
     assert "which is a guess (by its name)" in str(
@@ -396,7 +404,7 @@ def test_a_verdict_names_the_clusters_smaller_gpu_only_after_gpus_were_measured(
     for device, named in (("cuda", True), ("cpu", False)):
         base = tried("base", 100, device=device, precision="fp32", peak_bytes=11 * GIB)
         said = judge(read_results(rows(tmp_path, machine, base, {"kind": "end"}))).sentences
-        assert ("memory 11G of 80G: a smaller GPU would do, as a30 (24G)" in said) is named
+        assert ("memory 11 GiB of 80 GiB: a smaller GPU would do, as a30 (24 GiB)" in said) is named
 
 
 def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
@@ -455,7 +463,7 @@ def test_fsdp2_is_told_apart_from_ddp_with_the_memory_of_both(tmp_path: Path) ->
     )
     said, proposed = verdict(tmp_path, *found)
     assert "FSDP2 in 2 processes does 1.50 times as much as one" in said
-    assert "memory 5G at the peak, with DDP 8G" in said
+    assert "memory 5 GiB at the peak, with DDP 8 GiB" in said
     assert "FSDP2 in 4 processes does not run with 128 samples a step: error: torch 2.6" in said
     assert proposed == {"resources.gpus": 2}
     read_again = read_results(rows(tmp_path, ON_GPUS, *found))

@@ -13,8 +13,15 @@ import pytest
 
 from slurmgpu.diagnosis.facts import Cause
 from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
-from slurmgpu.jobs.cause_files import in_one_line, with_cause
-from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, read_cause
+from slurmgpu.jobs.causes import (
+    cause_lines,
+    cause_of,
+    earlier_on_node,
+    in_one_line,
+    is_own_doing,
+    read_cause,
+    with_cause,
+)
 from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.runs.directory import _pack_diagnosis

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.jobs.select import After, connected, layers, read_dependency
+from slurmgpu.jobs.view import After, read_dependency
+from slurmgpu.web.related import connected, layers
 
 
 @pytest.mark.parametrize(

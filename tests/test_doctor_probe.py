@@ -225,7 +225,7 @@ def test_a_file_system_without_space_is_found(node: Node) -> None:
     work = node.folder / "work"
     fill = f"mount -t tmpfs -o size=4m doctor {work}; head -c 5m /dev/zero >{work}/full 2>/dev/null || :"
     line = node.found(before=in_namespace("-m", fill))["disk.space"]
-    assert (line.level, line.found) == ("failure", "work: 0 MiB of 4 MiB free")
+    assert (line.level, line.found) == ("failure", "work: 0 B of 4 MiB free")
 
 
 def test_a_work_folder_that_cannot_be_written_is_found(node: Node) -> None:

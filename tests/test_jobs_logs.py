@@ -23,8 +23,7 @@ from slurmgpu.jobs.log_files import (
     nothing_in,
     pieces_of,
 )
-from slurmgpu.jobs.logs import LineFilter, Wanted, rank_of, time_of
-from slurmgpu.jobs.wait import GrowingLogs
+from slurmgpu.jobs.logs import GrowingLogs, LineFilter, Wanted, rank_of, time_of
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.printable import Harmless
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.jobs.arrays import lines
-from slurmgpu.jobs.table import plain
-from slurmgpu.jobs.view import reason
-from slurmgpu.jobs.waits import word_of
+from slurmgpu.jobs.table import lines, plain
+from slurmgpu.jobs.view import reason, word_of
 from slurmgpu.models.run import JobState, JobUse
 from slurmgpu.slurm import sacct
 from tests.tables import TABLES

@@ -263,13 +263,13 @@ def test_random_rubbish_is_no_progress_and_no_error(tmp_path: Path) -> None:
         (
             Progress(step=12, total_steps=90, loss=1.234, eta_seconds=7300, age_seconds=1),
             True,
-            "12/90 13% loss 1.23 eta 2h",
+            "12/90 13% loss 1.23 eta 2 h",
         ),
         (Progress(step=5, age_seconds=1), True, "step 5"),
         (Progress(step=5, total_steps=5, age_seconds=9999, ended="epochs"), False, "5/5 100%"),
-        (Progress(step=1, total_steps=1000, eta_seconds=50, age_seconds=1), True, "1/1000 0% eta 50s"),
-        (Progress(step=1, total_steps=4, eta_seconds=9e5, age_seconds=1), True, "1/4 25% eta 10d"),
-        (Progress(step=1, total_steps=4, eta_seconds=9, age_seconds=1800), True, "1/4 25% silent for 30m"),
+        (Progress(step=1, total_steps=1000, eta_seconds=50, age_seconds=1), True, "1/1000 0% eta 50 s"),
+        (Progress(step=1, total_steps=4, eta_seconds=9e5, age_seconds=1), True, "1/4 25% eta 10 d"),
+        (Progress(step=1, total_steps=4, eta_seconds=9, age_seconds=1800), True, "1/4 25% silent for 30 min"),
     ],
 )
 def test_progress_is_said_in_few_words(progress: Progress, running: bool, text: str) -> None:
@@ -298,8 +298,8 @@ def test_a_running_jobs_progress_and_gpus_have_columns_and_others_have_none(tmp_
     head, row = plain([running], now).splitlines()
     for name, text in (
         ("GPU USE", "60%"),
-        ("GPU MEM", "20.00 GiB of 80"),
-        ("PROGRESS", "5/10 50% loss 0.5 eta 5s"),
+        ("GPU MEM", "20 GiB of 80"),
+        ("PROGRESS", "5/10 50% loss 0.5 eta 5 s"),
     ):
         assert row[head.index(name) :].startswith(text)
     (waiting,) = with_progress([status_of(tmp_path, JobState.PENDING)], ended=True)
@@ -310,7 +310,7 @@ def test_a_running_jobs_progress_and_gpus_have_columns_and_others_have_none(tmp_
 def test_of_an_ended_job_the_samples_speak_where_slurm_measured_no_gpus(tmp_path: Path) -> None:
     a_run(tmp_path)
     now = datetime.now(timezone.utc)
-    for used, text in ((JobUse(), "20.00 GiB of 80"), (JobUse(gpu_memory=30 << 30), "30.00 GiB")):
+    for used, text in ((JobUse(), "20 GiB of 80"), (JobUse(gpu_memory=30 << 30), "30 GiB")):
         (ended,) = with_progress([status_of(tmp_path, JobState.COMPLETED, used=used)], ended=True)
         head, row = plain([ended], now).splitlines()
         assert row[head.index("GPU MEM") :].split("  ")[0] == text

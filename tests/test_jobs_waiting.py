@@ -12,7 +12,7 @@ from slurmgpu.cli.logs import command as logs_command
 from slurmgpu.cli.status import command
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.jobs.select import select
-from slurmgpu.jobs.wait import SILENT, Ended, Onlooker, exit_code, wait_for
+from slurmgpu.jobs.wait import SILENT, Ended, exit_code, wait_for
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer, call
 from tests.recorded import Replay, recorded, said
@@ -53,7 +53,8 @@ def wait(*queues: Answer, accounting: Answer | None = None) -> tuple[Ended, list
     ended = wait_for(
         Slurm(run=replay, env={"SLURM_CONF": "/nowhere"}),
         select(["1"]),
-        Onlooker("root", heard.append),
+        user="root",
+        say=heard.append,
         pause=clock.pause,
         clock=clock,
     )
@@ -163,7 +164,7 @@ def test_a_wait_ends_with_why_the_job_failed() -> None:
     heard = list[str]()
     replay = Replay(squeue=recorded("squeue"), sacct=recorded("sacct"))
     slurm = Slurm(run=replay, env={"SLURM_CONF": "/nowhere"})
-    ended = wait_for(slurm, select(["7"]), Onlooker("root", heard.append), pause=lambda _: None)
+    ended = wait_for(slurm, select(["7"]), user="root", say=heard.append, pause=lambda _: None)
     assert (exit_code(ended), heard) == (3, ["FAILED: the command failed (exit code 3)"])
 
 

@@ -35,7 +35,7 @@ from slurmgpu.runs.resume import _holder
 from slurmgpu.shell.server import check_installed
 from slurmgpu.training.formats import rows
 from slurmgpu.training.verdict import events
-from slurmgpu.web import parts
+from slurmgpu.web import export
 
 
 def checkpoint(run_dir: Path, listed: dict[str, Any]) -> Path:
@@ -144,7 +144,7 @@ def test_what_lies_in_the_folder_of_parts_does_not_run_when_one_is_downloaded(tm
     taken = tmp_path / "taken"
     (tmp_path / "pip.py").write_text(f"open({str(taken)!r}, 'w')")
     with pytest.raises(SlurmGpuError, match="has failed"):
-        parts.download(parts.Part("x.whl", "", ("pip", "--version")), tmp_path)
+        export.download(export.Part("x.whl", "", ("pip", "--version")), tmp_path)
     assert not taken.exists()
 
 
@@ -157,7 +157,7 @@ def test_npm_reads_no_settings_of_the_folder_of_parts(
     npm.write_text("#!/bin/sh\npwd > p.tgz; ls >> p.tgz\n")
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.defpath}")
-    parts.download(parts.Part("p.tgz", "", ("npm", "pack")), folder)
+    export.download(export.Part("p.tgz", "", ("npm", "pack")), folder)
     where, *there = (folder / "p.tgz").read_text().splitlines()
     assert Path(where) not in {tmp_path, folder}
     assert set(there) == {"p.tgz", "package.json"}

@@ -135,7 +135,7 @@ def test_the_time_of_a_command_is_unknown_and_nothing_is_proposed_for_it() -> No
 def test_memory_that_was_still_growing_is_said_and_not_proposed() -> None:
     found = advise(stopped(), None, part_of(1000.0, grows=True))
     assert "memory" not in {one.field for one in found.proposals}
-    assert any("still growing when it was stopped, at 9.1G" in text for text in found.remarks)
+    assert any("still growing when it was stopped, at 9.1 GiB" in text for text in found.remarks)
 
 
 def test_cpus_that_work_only_after_a_long_start_are_not_taken_away() -> None:
@@ -409,7 +409,7 @@ def test_a_loader_that_is_waited_for_gets_more_workers_as_far_as_cpus_go(
     if expected is not None:  # each worker takes memory that nobody has measured yet
         assert "memory" not in changes
         assert any(
-            "memory stays as it is (9.1G in use at the peak)" in text for text in advise(found).remarks
+            "memory stays as it is (9.1 GiB in use at the peak)" in text for text in advise(found).remarks
         )
     else:
         assert any("more workers" in text for text in advise(found).remarks)

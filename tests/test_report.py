@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmgpu.amounts import percent, short
+from slurmgpu.amounts import percent, size_text
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.report import command
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.editing import with_values
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.jobs.report.advising import HEAD_ROOM, Proposal, advise, memory_text, rounded_up
+from slurmgpu.jobs.report.advising import HEAD_ROOM, Proposal, advise, memory_option, rounded_up
 from slurmgpu.jobs.report.figures import Figures, Peak, figures_of, together
 from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into
 from slurmgpu.jobs.report.lines import costs, state_of, summed
@@ -139,7 +139,7 @@ def test_a_small_request_is_proposed_with_head_room_and_its_reason() -> None:
         "time": ("1-00:00:00", "01:15:00"),
     }
     (memory, *_) = advise(figures(row("7"), steps("7"))).proposals
-    assert "9.1G in use at the peak, and 20 % on top" in memory.why
+    assert "9.1 GiB in use at the peak, and 20 % on top" in memory.why
 
 
 def test_a_proposal_that_is_the_least_there_is_says_so() -> None:
@@ -147,7 +147,7 @@ def test_a_proposal_that_is_the_least_there_is_says_so() -> None:
     memory, time = advise(figures(row("7", seconds=70), steps("7", rss="9000K"))).proposals
     assert (memory.change[1], memory.why) == (
         "256M",
-        "8.79M in use at the peak, and 256M is the least proposed",
+        "8.79 MiB in use at the peak, and 256 MiB is the least proposed",
     )
     assert time.change[1] == "00:05:00"
     assert time.why == "it took 00:01:10, and 00:05:00 is the least proposed; shorter jobs start sooner"
@@ -1060,8 +1060,8 @@ def test_how_often_slurm_samples_is_read_in_each_spelling() -> None:
 
 
 def test_amounts_are_short_and_shares_of_almost_nothing_are_not_zero() -> None:
-    amounts = [short(n) for n in (512, 2**20, 9542041 * 1024, 64 * GIB, 1536 * GIB)]
-    assert amounts == ["0.5K", "1M", "9.1G", "64G", "1.5T"]
+    amounts = [size_text(n) for n in (512, 2**20, 9542041 * 1024, 64 * GIB, 1536 * GIB)]
+    assert amounts == ["512 B", "1 MiB", "9.1 GiB", "64 GiB", "1,536 GiB"]
     assert [percent(s) for s in (0, 0.001, 0.5, 1.2, None)] == ["0 %", "0.1 %", "50 %", "120 %", "unknown"]
-    assert memory_text(9542041 * 1024) == "9319M"
+    assert memory_option(9542041 * 1024) == "9319M"
     assert Proposal("time", None, 7200, "").change == ("UNLIMITED", "02:00:00")

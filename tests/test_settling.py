@@ -14,11 +14,10 @@ from slurmgpu.cli.resume import command as resume_command
 from slurmgpu.cli.runs import command
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.run_record import read_run, write_atomically, write_run
-from slurmgpu.jobs import settle as settling
+from slurmgpu.jobs import select as settling
 from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.look import status
-from slurmgpu.jobs.select import current_user, select
-from slurmgpu.jobs.settle import settle
+from slurmgpu.jobs.select import current_user, select, settle
 from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
 from slurmgpu.slurm import Slurm, sacct, squeue
 

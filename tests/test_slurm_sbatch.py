@@ -26,7 +26,7 @@ def test_a_recorded_submission_is_accepted(release: str) -> None:
 
 ADVICE = {
     "account": "account", "partition": "partition", "qos": "QOS", "gres_name": "no such resource", "gres_count": "no node",
-    "time_text": "time limit", "memory": "memory", "memory_text": "memory request", "memory_twice": "memory request",
+    "time_text": "time limit", "memory": "memory", "memory_option": "memory request", "memory_twice": "memory request",
     "constraint": "feature", "reservation": "reservation", "dependency": "dependency", "array_limit": "array",
     "dos": "Windows", "shebang": "#!/bin/bash", "nofile": "cannot read the script", "option": "does not know this option",
 }  # fmt: skip

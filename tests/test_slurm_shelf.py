@@ -19,7 +19,7 @@ import pytest
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.jobs.look import last_known, status
 from slurmgpu.jobs.select import select
-from slurmgpu.jobs.wait import Onlooker, exit_code, wait_for
+from slurmgpu.jobs.wait import exit_code, wait_for
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Shelf, Slurm
 from slurmgpu.slurm import shelf as shelf_module
@@ -105,7 +105,7 @@ def test_a_wait_does_not_take_its_own_last_answer_again(clock: Clock) -> None:
     replay = Replay(squeue=[SEEN, SEEN, SEEN, queue(("1", "COMPLETED"))], sacct=said(""))
     slurm = Slurm(run=replay, env=ENV, shelf=shelf_here())
     begun = clock.now
-    ended = wait_for(slurm, select(["1"]), Onlooker("root"), pause=clock.pass_, clock=lambda: clock.now)
+    ended = wait_for(slurm, select(["1"]), user="root", pause=clock.pass_, clock=lambda: clock.now)
     assert exit_code(ended) == 0
     assert clock.now - begun < 10
 

@@ -18,7 +18,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.jobs import look as status_module
 from slurmgpu.jobs.look import last_known, status
 from slurmgpu.jobs.select import select
-from slurmgpu.jobs.wait import Onlooker, exit_code, wait_for
+from slurmgpu.jobs.wait import exit_code, wait_for
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.text import SEPARATOR, Answer
@@ -188,7 +188,8 @@ def test_a_wait_takes_no_end_of_an_earlier_job_of_the_same_id(monkeypatch: pytes
     ended = wait_for(
         world.process(),
         select(["7"]),
-        Onlooker("root", heard.append),
+        user="root",
+        say=heard.append,
         pause=pause,
         clock=lambda: world.now,
     )

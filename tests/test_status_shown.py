@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from rich.console import Console
 
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.status import _pretty, unexplained
-from slurmgpu.jobs.arrays import Among
-from slurmgpu.jobs.arrays import lines as lines_of
 from slurmgpu.jobs.table import COLUMNS, in_order, table
+from slurmgpu.jobs.table import lines as lines_of
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
@@ -135,23 +134,25 @@ def test_tasks_that_wait_together_have_a_line_each_where_that_is_asked_for() -> 
 
 
 def test_an_array_tells_of_how_many_tasks_only_where_it_knows_all_of_them() -> None:
-    def told(*tasks: tuple[str, str, timedelta], among: Among) -> str | None:
+    def told(
+        *tasks: tuple[str, str, timedelta], since: datetime | None = None, chosen: bool = False
+    ) -> str | None:
         jobs = [
             job(f"7_{n}", state, array_job_id=7, array_tasks=n, submit=NOW - ago) for n, state, ago in tasks
         ]
-        (line,) = lines_of(jobs, among=among)
+        (line,) = lines_of(jobs, since=since, chosen=chosen)
         return line.tasks
 
     long_ago, lately = timedelta(days=3), timedelta(hours=3)
     since = NOW - timedelta(days=1)
     old = [("1", "COMPLETED", long_ago), ("2", "RUNNING", long_ago)]
     new = [("1", "COMPLETED", lately), ("2", "RUNNING", lately)]
-    assert told(*new, among=Among(since)) == "1/2 tasks done, 1 running"
-    assert told(*old, among=Among()) == "1/2 tasks done, 1 running"
+    assert told(*new, since=since) == "1/2 tasks done, 1 running"
+    assert told(*old) == "1/2 tasks done, 1 running"
     day = f"{since.astimezone():%Y-%m-%d %H:%M}"
-    assert told(*old, among=Among(since)) == f"1 task done, 1 running; without those that ended before {day}"
+    assert told(*old, since=since) == f"1 task done, 1 running; without those that ended before {day}"
     failed = [("1", "FAILED", lately), ("3", "FAILED", lately)]
-    assert told(*failed, among=Among(since, chosen=True)) == "2 failed (1, 3)"
+    assert told(*failed, since=since, chosen=True) == "2 failed (1, 3)"
     assert "0/" not in invoke("--state", "pending,running", "--name", "arr").stdout
 
 
@@ -233,7 +234,7 @@ def test_a_silent_slurm_gives_the_last_state_marked_and_exit_code_4(monkeypatch:
     silent = invoke(obj=slurm(**AWAY))
     assert getattr(silent.exception, "exit_code", None) == 4
     head, _, *lines = silent.stdout.splitlines()
-    assert "WHAT SLURM SAID 00:04:00 AGO" in head
+    assert "WHAT SLURM SAID 4 min AGO" in head
     states = {state.value for state in JobState}
     assert lines
     assert not [line for line in lines if states & set(line.split("  ")[0:1] + line.split())]

@@ -975,7 +975,7 @@ def test_jobs_that_wait_for_one_another_are_drawn_in_their_order(
 ) -> None:
     # 14 has ended: what it waited for is known from its plan alone.
     plan = SimpleNamespace(option={"dependency": "afterok:11"}.get)
-    monkeypatch.setattr("slurmgpu.web.looking.read_plan", lambda _: plan)
+    monkeypatch.setattr("slurmgpu.web.related.read_plan", lambda _: plan)
     fake.runs["14"] = _Found(tmp_path)
     for job_id in ("11", "12", "14"):
         shown = inside.get(f"/run/graph?job={job_id}").text

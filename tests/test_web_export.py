@@ -24,9 +24,8 @@ from click.testing import CliRunner
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.web import export as exporting
-from slurmgpu.web import parts as parting
-from slurmgpu.web.inside import answer
-from slurmgpu.web.parts import Part
+from slurmgpu.web.drawing import answer
+from slurmgpu.web.export import Part
 from slurmgpu.web.planned import planned
 from tests.browser import BACKSPACE, TAB, axe, chromium, need, parts_or_skip, text_of, until
 from tests.web_forms import as_render_says, fill
@@ -79,7 +78,7 @@ def a_form(cluster: str, chance: random.Random) -> dict[str, str]:
 def parts_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of the names that are needed; nothing of them runs."""
     folder = tmp_path_factory.mktemp("parts")
-    pyodide, core = parting.parts()
+    pyodide, core = exporting.parts()
     with tarfile.open(folder / pyodide.name, "w:gz") as archive:
         for name in exporting._OF_PYODIDE:
             data = b"{}" if name.endswith(".json") else name.encode()
@@ -94,8 +93,9 @@ def parts_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exported(away: Path, parts_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page") / "new"
+    listed = _unpinned(parts_folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "parts", lambda: _unpinned(parts_folder))
+        patch.setattr(exporting, "parts", lambda: listed)
         made = exporting.export(folder, CLUSTER, away, parts_folder)
     assert made.page == folder / "index.html"
     assert made.size == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -105,7 +105,7 @@ def exported(away: Path, parts_folder: Path, tmp_path_factory: pytest.TempPathFa
 def _unpinned(folder: Path) -> list[Part]:
     return [
         one._replace(sha256=hashlib.sha256((folder / one.name).read_bytes()).hexdigest())
-        for one in parting.parts()
+        for one in exporting.parts()
     ]
 
 
@@ -133,9 +133,7 @@ def test_the_pages_own_python_gives_what_was_given_where_it_was_made(exported: P
         zipfile.ZipFile(io.BytesIO(data)).extractall(tmp_path)
     assert not (tmp_path / "code" / "slurmgpu" / "cli").exists()
     # The page's disk begins at /; here it is a folder, and the site's file has to lie where it lay.
-    ask = (
-        "import json, sys; from slurmgpu.web.inside import sampled; print(json.dumps(sampled(*sys.argv[1:])))"
-    )
+    ask = "import json, sys; from slurmgpu.web.drawing import sampled; print(json.dumps(sampled(*sys.argv[1:])))"
     home = tmp_path / "home" / "you"
     (home / "project").mkdir()
     environ = about["environ"] | {"HOME": str(home), "PYTHONPATH": str(tmp_path / "code"), "PATH": os.defpath}
@@ -159,7 +157,8 @@ def test_the_pages_own_python_gives_what_was_given_where_it_was_made(exported: P
 def test_an_export_is_made_anew_but_goes_over_no_other_folder(
     exported: Path, away: Path, parts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "parts", lambda: _unpinned(parts_folder))
+    listed = _unpinned(parts_folder)
+    monkeypatch.setattr(exporting, "parts", lambda: listed)
     before = {path.name: path.read_bytes() for path in exported.rglob("*") if path.is_file()}
     exporting.export(exported, CLUSTER, away, parts_folder)
     assert {path.name: path.read_bytes() for path in exported.rglob("*") if path.is_file()} == before
@@ -174,7 +173,7 @@ def test_a_missing_or_another_file_is_one_error_with_what_helps(tmp_path: Path, 
         assert not (tmp_path / "x").exists()
         return error
 
-    pyodide, core = parting.parts()
+    pyodide, core = exporting.parts()
     missing = said("--cluster", CLUSTER)
     assert f"{tmp_path / pyodide.name} cannot be read" in missing
     assert " ".join(pyodide.command) in missing
@@ -204,7 +203,7 @@ def test_without_a_network_the_download_is_one_error_that_says_what_to_do_elsewh
 def test_a_pydantic_without_a_twin_for_browsers_is_said_at_once(
     tmp_path: Path, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parting, "version", lambda _: "2.7.0")
+    monkeypatch.setattr(exporting, "version", lambda _: "2.7.0")
     error = refused("--export", str(tmp_path / "x"), "--cluster", CLUSTER)
     assert "2.7.0 is not known to run in browsers" in error
 
@@ -250,7 +249,7 @@ def real(away: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_plans_without_click_and_without_the_folders_that_it_leaves_out() -> None:
     left_out = [f"slurmgpu.{one}" for one in exporting._LEFT_OUT if one != "training"]
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({['click', *left_out]})); import slurmgpu.web.inside"
+        f"import sys; sys.modules.update(dict.fromkeys({['click', *left_out]})); import slurmgpu.web.drawing"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

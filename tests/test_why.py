@@ -16,12 +16,10 @@ from ruamel.yaml import YAML
 
 from slurmgpu.amounts import span, time_of_day
 from slurmgpu.cli.why import command
-from slurmgpu.jobs.view import reason
-from slurmgpu.jobs.waits import about, waits, word_of
-from slurmgpu.jobs.why.answer import Why, listed
+from slurmgpu.jobs.view import about, reason, waits, word_of
+from slurmgpu.jobs.why.answer import MOST_JOBS, Why, listed, remembered
 from slurmgpu.jobs.why.explain import explain
-from slurmgpu.jobs.why.room import MOST_JOBS, remembered
-from slurmgpu.jobs.why.sizes import shapes_of
+from slurmgpu.jobs.why.room import shapes_of
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Progress, SampleSummary
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
@@ -545,7 +543,7 @@ def test_a_running_training_says_how_far_it_is_and_how_much_its_gpus_do(tmp_path
         sampled=SampleSummary(seconds=600, hosts=1, gpus=(gpu,)),
     )
     found = facts(told(running, Slurm(), tmp_path))
-    assert found["progress"]["text"] == "its training: 1200/9000 13% loss 1.23 eta 2h"
+    assert found["progress"]["text"] == "its training: 1200/9000 13% loss 1.23 eta 2 h"
     assert found["progress"]["total_steps"] == 9000
     assert found["gpu_use"]["text"] == "its GPUs were in use 37% of the time"
 

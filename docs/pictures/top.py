@@ -21,7 +21,7 @@ from textual.pilot import Pilot  # noqa: E402
 from slurmgpu.diagnosis.facts import Cause  # noqa: E402
 from slurmgpu.jobs.causes import cause_lines, in_one_line  # noqa: E402
 from slurmgpu.jobs.gpus_now import GpusNow, Mine, Row  # noqa: E402
-from slurmgpu.jobs.live import Detail, Seen, Source  # noqa: E402
+from slurmgpu.jobs.live import Detail, Snapshot, Source  # noqa: E402
 from slurmgpu.jobs.log_files import Log  # noqa: E402
 from slurmgpu.jobs.look import StatusReport  # noqa: E402
 from slurmgpu.models.plan import Plan  # noqa: E402
@@ -123,9 +123,9 @@ class Demo(Source):
 
     log = Path()
 
-    def jobs(self, *, anew: bool = False) -> Seen:
+    def jobs(self, *, anew: bool = False) -> Snapshot:
         """The same at every look."""
-        return Seen(StatusReport("atlas", NOW, JOBS, []))
+        return Snapshot(StatusReport("atlas", NOW, JOBS, []))
 
     def detail(self, job: JobStatus) -> Detail:
         """A curve, and GPUs that work."""
@@ -233,9 +233,8 @@ PICTURES: dict[str, tuple[tuple[int, int], tuple[str, ...], Callable[[str], bool
 def draw(folder: Path) -> None:
     """Write all pictures into a folder."""
     moment = NOW.astimezone(timezone.utc)
-    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.datetime") as first, \
-            mock.patch("slurmgpu.top.pane.datetime") as second:  # fmt: skip
-        first.now.return_value = second.now.return_value = moment
+    with tempfile.TemporaryDirectory() as made, mock.patch("slurmgpu.top.jobs.datetime") as clock:
+        clock.now.return_value = moment
         log = Path(made, "log")
         lines = [
             LOG.format(epoch=at // 1000 + 1, step=at, loss=1.9 - (at - 3400) / 6000)

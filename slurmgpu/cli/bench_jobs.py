@@ -23,7 +23,7 @@ from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import Selection, belongs, current_user
 from slurmgpu.jobs.view import reason
-from slurmgpu.jobs.wait import Onlooker, wait_for
+from slurmgpu.jobs.wait import wait_for
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobState, JobStatus
@@ -294,7 +294,7 @@ def _wait_for_jobs(jobs: Sequence[BenchJob], slurm: Slurm) -> list[Part]:
                 waits = {job: one for job, one in left if isinstance(one, Selection)}
                 if not waits:
                     return parts
-                ended = wait_for(slurm, list(waits.values()), Onlooker(current_user(), see=see))
+                ended = wait_for(slurm, list(waits.values()), user=current_user(), see=see)
                 if not ended.known:
                     given_up |= {job.run_dir for job, one in waits.items() if _is_lost(one, ended.jobs)}
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.amounts import bytes_text
+from slurmgpu.amounts import size_text
 from slurmgpu.cli.completing import runs
 from slurmgpu.cli.options import own_slurm
 from slurmgpu.cli.terminal import note
@@ -109,7 +109,7 @@ def checkpoint_verify(ctx: click.Context, run: str | None, step: int | None, as_
                 if not as_json:
                     shown = click.style(state, fg=_COLOURS[state])
                     about = (
-                        printable(row["problem"] or "") or f"{row['parts']} files, {bytes_text(row['bytes'])}"
+                        printable(row["problem"] or "") or f"{row['parts']} files, {size_text(row['bytes'])}"
                     )
                     click.echo(f"{where}{row['path']}: {shown}, {about}")
         for row in of_task:
@@ -195,7 +195,7 @@ def checkpoint_export(
     kind = " (the average of its weights)" if facts.get("averaged") else ""
     note(
         f"wrote {target}: {part}{kind} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
-        f"{facts['values']} values, {bytes_text(facts['bytes'])}"
+        f"{facts['values']} values, {size_text(facts['bytes'])}"
     )
     for names, what in (
         (facts.get("added"), "in the checkpoint alone, added"),
@@ -313,7 +313,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         saved = "-" if row["time"] is None else f"{datetime.fromtimestamp(row['time']):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):  # no manifest of ours has such a time
         saved = "unknown"
-    size = "-" if row["bytes"] is None else bytes_text(row["bytes"])
+    size = "-" if row["bytes"] is None else size_text(row["bytes"])
     task, step, epoch, ranks, restart = (
         "-" if row[name] is None else str(row[name])
         for name in ("task", "step", "epoch", "world_size", "restart")

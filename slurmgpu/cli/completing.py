@@ -127,7 +127,7 @@ def templates(_: click.Context) -> Iterable[tuple[str, str]]:
 @_offering
 def runs(_: click.Context) -> Iterable[str]:
     from slurmgpu.files.settings import runs_folder
-    from slurmgpu.jobs.runs import run_directories
+    from slurmgpu.jobs.select import run_directories
 
     folder = runs_folder(_settings().settings.runs, Path.cwd(), os.environ)
     return [path.name for path in run_directories(folder)]

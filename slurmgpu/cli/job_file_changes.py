@@ -19,7 +19,7 @@ from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Key, Layered
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.yaml import read_file, read_text, validate
-from slurmgpu.jobs.report.advising import memory_text
+from slurmgpu.jobs.report.advising import memory_option
 from slurmgpu.jobs.report.gathering import JobReport, Reports
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
@@ -201,11 +201,11 @@ def _values(report: JobReport, plan: Plan, job: Job) -> Values:
     follows = asked.memory is None and (fewer or ("cpus" in proposed and by_cpus))
     if memory and ("memory" in proposed or follows) and not (dialect and dialect.memory == "none"):
         if asked.memory_per_cpu is not None:
-            values["resources", "memory_per_cpu"] = memory_text(math.ceil(memory / max(1, cpus // nodes)))
+            values["resources", "memory_per_cpu"] = memory_option(math.ceil(memory / max(1, cpus // nodes)))
         elif asked.memory_per_gpu is not None:
-            values["resources", "memory_per_gpu"] = memory_text(math.ceil(memory / max(1, gpus // nodes)))
+            values["resources", "memory_per_gpu"] = memory_option(math.ceil(memory / max(1, gpus // nodes)))
         else:
-            values["resources", "memory"] = memory_text(memory)
+            values["resources", "memory"] = memory_option(memory)
     if "time" in proposed:
         values["resources", "time"] = str(Duration(proposed["time"]))
     for name in ("workers", "accumulate"):

@@ -24,9 +24,8 @@ from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.jobs.log_files import Log, Stream
-    from slurmgpu.jobs.logs import LineFilter, Wanted
+    from slurmgpu.jobs.logs import GrowingLogs, LineFilter, Wanted
     from slurmgpu.jobs.select import Selection
-    from slurmgpu.jobs.wait import GrowingLogs
     from slurmgpu.models.run import JobStatus, Run
     from slurmgpu.slurm import Slurm
 
@@ -70,7 +69,6 @@ def command(
     from slurmgpu.cli.waiting import wait_at_terminal
     from slurmgpu.jobs.log_files import logs_of
     from slurmgpu.jobs.select import select
-    from slurmgpu.jobs.wait import GrowingLogs
 
     wanted = wanted_lines(rank, since, pattern, context)
     if follow and len(jobs) > 1:
@@ -207,7 +205,7 @@ def find_logs(
 def log_texts(logs: list[Log], last: int | None, growing: GrowingLogs) -> Iterator[tuple[str, bool]]:
     """Yield what is in the logs so far, piece by piece, and whether the log has it or it is a header above."""
     from slurmgpu.jobs.log_files import nothing_in, size_of
-    from slurmgpu.jobs.wait import header
+    from slurmgpu.jobs.logs import header
 
     for log in logs:
         if log.path is None:
@@ -246,7 +244,7 @@ def mention_empty(logs: list[Log], say: Say) -> None:
 def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
     """Yield the text to be shown of a log, up to a position."""
     from slurmgpu.jobs.log_files import last_lines_from, lines_of, pieces_of
-    from slurmgpu.jobs.wait import prefixed
+    from slurmgpu.jobs.logs import prefixed
 
     if not size:
         return

@@ -20,9 +20,9 @@ from slurmgpu.files.trust import staying_below
 from slurmgpu.files.yaml import refuse_too_many_lines
 from slurmgpu.jobs.cancel import cancel as cancel_jobs
 from slurmgpu.jobs.gpus_now import gpus_now
+from slurmgpu.jobs.logs import GrowingLogs
 from slurmgpu.jobs.look import status as look_up
 from slurmgpu.jobs.select import current_user, select
-from slurmgpu.jobs.wait import GrowingLogs
 from slurmgpu.mcp import fields
 from slurmgpu.mcp.budget import Budget, Entry, hours, limit_of, new_entry, require_allowed
 from slurmgpu.mcp.permitted import (

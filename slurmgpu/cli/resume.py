@@ -54,7 +54,7 @@ def command(
     """
     from slurmgpu.cli.waiting import wait_for_job
     from slurmgpu.jobs.runs import check_at_rest
-    from slurmgpu.jobs.settle import settle
+    from slurmgpu.jobs.select import settle
     from slurmgpu.runs.directory import read_plan
     from slurmgpu.runs.resume import claimed, resubmit, where_it_goes_on
     from slurmgpu.slurm import Slurm

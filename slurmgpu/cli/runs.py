@@ -29,8 +29,7 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     """
     from slurmgpu.files.run_record import read_run
     from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.jobs.runs import run_directories
-    from slurmgpu.jobs.settle import settle
+    from slurmgpu.jobs.select import run_directories, settle
 
     slurm = own_slurm(ctx)
     folder = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.amounts import duration
+from slurmgpu.amounts import span
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.options import ago, filter_options, filters_in_words, job_filter, shared_slurm, user_of
 from slurmgpu.cli.terminal import Say, echo_error
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slurmgpu.files.settings import Settings
-    from slurmgpu.jobs.arrays import Line
     from slurmgpu.jobs.look import Detail, StatusReport
     from slurmgpu.jobs.select import Selection
     from slurmgpu.jobs.table import Column
+    from slurmgpu.jobs.view import Line
     from slurmgpu.models.run import JobStatus, Run
     from slurmgpu.slurm import Slurm
 
@@ -204,8 +204,7 @@ def only_chosen(
     """Return the report with the jobs that count, in order; of tasks that wait together, those named one by one."""
     from dataclasses import replace
 
-    from slurmgpu.jobs.arrays import only
-    from slurmgpu.jobs.table import in_order
+    from slurmgpu.jobs.table import in_order, only
 
     found: list[JobStatus] = []
     for job in filter(counts, report.jobs):
@@ -247,9 +246,8 @@ def report_lines(
 
     ``why_old``: why it is what Slurm said last, and not what it says now. ``by_state``: tasks in other states are left out.
     """
-    from slurmgpu.jobs.arrays import Among
-    from slurmgpu.jobs.arrays import lines as lines_of
     from slurmgpu.jobs.table import aligned, table
+    from slurmgpu.jobs.table import lines as lines_of
 
     for note in report.notes if not why_old else ():
         say(f"note: {printable(note)}")
@@ -263,22 +261,27 @@ def report_lines(
         return
     age = ago(report.age)
     if why_old:
-        since = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))
+        since = span(report.age)
         age = f": WHAT SLURM SAID {since} AGO. It does not answer now, and the jobs may have gone on since"
     yield f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{age}"
     ids = [one.id for one in selections]
     some_tasks = by_state or any(one.job_id and one.job_id.tasks for one in selections)
-    among = Among(report.since, some_tasks)
     arrays = {job.array_job_id for job in report.jobs}
     # An array, or some of its tasks, are all that is named: each task has a line of its own then.
     tasks_alone = bool(ids) and all(one is not None and one.tasks is not None for one in ids)
     opened = tasks_alone or (len(ids) == 1 and ids[0] is not None)
     if opened and not each_task and len(arrays) == 1 and None not in arrays:
         each_task = True
-        if (summary := lines_of(report.jobs, among=among)[0].tasks) is not None:
+        if (summary := lines_of(report.jobs, since=report.since, chosen=some_tasks)[0].tasks) is not None:
             yield f"array {arrays.pop()}: {summary}"
     rows, lines = table(
-        report.jobs, report.time, live=live, each_task=each_task, columns=columns, among=among
+        report.jobs,
+        report.time,
+        live=live,
+        each_task=each_task,
+        columns=columns,
+        since=report.since,
+        chosen=some_tasks,
     )
     if why_old and "STATE" in rows[0]:  # each state is in doubt, also for who takes one line out of the table
         state = rows[0].index("STATE")

@@ -17,8 +17,9 @@ from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.log_files import Log, logs_of
+from slurmgpu.jobs.logs import GrowingLogs
 from slurmgpu.jobs.select import Selection, current_user
-from slurmgpu.jobs.wait import Ended, GrowingLogs, Onlooker, exit_code, wait_for
+from slurmgpu.jobs.wait import Ended, exit_code, wait_for
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
@@ -38,7 +39,8 @@ def wait_at_terminal(
 
     try:
         with as_interrupts(), written() as write:
-            return wait_for(slurm, [selection], Onlooker(current_user(), say, write, logs, growing))
+            user = current_user()
+            return wait_for(slurm, [selection], user=user, say=say, write=write, logs_of=logs, logs=growing)
     except KeyboardInterrupt:
         note(f"job {name} goes on; `slurmgpu cancel {name}` ends it")
         raise
@@ -98,8 +100,8 @@ class Wait:
             with as_interrupts():
                 asked = _shared_from_now()
                 note("Ctrl-C cancels it")
-                onlooker = Onlooker(current_user(), self._say, see=self._see)
-                ended = wait_for(asked, [_of_run(run)], onlooker, pause=self._pause)
+                job, user = _of_run(run), current_user()
+                ended = wait_for(asked, [job], user=user, say=self._say, see=self._see, pause=self._pause)
             self._clear()
         except _TooLong:
             self._cancel()

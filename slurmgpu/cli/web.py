@@ -174,9 +174,8 @@ def command(
 
 
 def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch: bool) -> None:
-    from slurmgpu.web.export import export
-    from slurmgpu.web.parts import download
-    from slurmgpu.web.parts import parts as needed
+    from slurmgpu.web.export import download, export
+    from slurmgpu.web.export import parts as needed
 
     folder = parts or Path.home() / ".cache" / "slurmgpu" / "browser"
     for part in needed() if fetch else ():

@@ -86,7 +86,7 @@ def explain_jobs(
     """Return what Slurm says of the jobs, and why each of the first waits, or ended; ``shapes`` asks what would start sooner."""
     from slurmgpu.jobs.look import status
     from slurmgpu.jobs.why.explain import explain
-    from slurmgpu.jobs.why.sizes import shapes_of
+    from slurmgpu.jobs.why.room import shapes_of
 
     def turn(job: JobStatus) -> int:
         """Jobs that wait or failed come first, since the question is mostly about them."""
@@ -111,8 +111,7 @@ def explain_jobs(
 def _add_end(why: Why) -> None:
     """Add what failed first, by what the job's script left, or by its logs; and whether its node did so before."""
     from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.jobs.cause_files import orderly_stop
-    from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
+    from slurmgpu.jobs.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, orderly_stop
     from slurmgpu.jobs.runs import run_of_job
     from slurmgpu.jobs.view import STOPPED
     from slurmgpu.jobs.why.answer import Mend

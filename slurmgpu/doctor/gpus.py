@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmgpu.doctor.lines import Line, Measured, failure, graded, limit, ok, size, unknown, warning
+from slurmgpu.amounts import size_text
+from slurmgpu.doctor.lines import Line, Measured, failure, graded, limit, ok, unknown, warning
 
 __all__ = [
     "clocks",
@@ -193,17 +194,21 @@ def memory(bound: int | None, asked: int | None, machine: int | None) -> Line:
     if asked is not None and machine is not None and asked > machine:
         return unknown(
             "share.memory",
-            f"{size(asked)} asked for, and the machine has {size(machine)}: the node is pretended",
+            f"{size_text(asked)} asked for, and the machine has {size_text(machine)}: the node is pretended",
         )
     if bound is None:
-        return ok("share.memory", f"no limit is set; {size(asked)} asked for" if asked else "no limit is set")
+        return ok(
+            "share.memory", f"no limit is set; {size_text(asked)} asked for" if asked else "no limit is set"
+        )
     if asked is not None and bound < asked * 0.99:
         return failure(
             "share.memory",
-            f"the limit is {size(bound)}, and {size(asked)} were asked for",
+            f"the limit is {size_text(bound)}, and {size_text(asked)} were asked for",
             "the step got less than the job: give srun no --mem of its own; else tell your cluster's support",
         )
-    return ok("share.memory", f"limit {size(bound)}" + (f", {size(asked)} asked for" if asked else ""))
+    return ok(
+        "share.memory", f"limit {size_text(bound)}" + (f", {size_text(asked)} asked for" if asked else "")
+    )
 
 
 def shm(measured: Measured) -> Line:
@@ -213,7 +218,7 @@ def shm(measured: Measured) -> Line:
         return failure(
             "share.shm", f"{place}: {measured['why']}", "a container needs it from the host: bind /dev/shm"
         )
-    found = f"{place}: {size(measured['free'])} of {size(measured['total'])} free"
+    found = f"{place}: {size_text(measured['free'])} of {size_text(measured['total'])} free"
     act = (
         "use num_workers=0, or remove what earlier jobs left there; a container may need --shm-size or a bind"
     )

@@ -23,7 +23,6 @@ __all__ = [
     "limit",
     "ok",
     "seconds",
-    "size",
     "unknown",
     "warning",
 ]
@@ -127,13 +126,6 @@ def counts(lines: Iterable[Line]) -> dict[Level, int]:
     """Return the number of lines of each level."""
     found = Counter(line.level for line in lines)
     return {level: found[level] for level in LEVELS}
-
-
-def size(amount: float) -> str:
-    """Return bytes as TiB, GiB or MiB."""
-    if amount >= 2**40:
-        return f"{amount / 2**40:.1f} TiB"
-    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
 
 
 def seconds(amount: float) -> str:

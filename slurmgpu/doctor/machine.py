@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
 
+from slurmgpu.amounts import size_text
 from slurmgpu.containers import enters_by_srun, runtime
 from slurmgpu.doctor.lines import (
     LEAST_DRIVERS,
@@ -18,7 +19,6 @@ from slurmgpu.doctor.lines import (
     limit,
     ok,
     seconds,
-    size,
     unknown,
     warning,
 )
@@ -103,7 +103,7 @@ def space(what: str, measured: Measured) -> Line:
     free, total = measured.get("free"), measured.get("total")
     if free is None or not total:
         return unknown("disk.space", f"{what}: its file system does not tell")
-    found = f"{what}: {size(free)} of {size(total)} free"
+    found = f"{what}: {size_text(free)} of {size_text(total)} free"
     fails, warns = free < limit("space.none"), free < limit("space.few")
     return graded("disk.space", found, _MAKE_ROOM, fails=fails, warns=warns)
 
@@ -141,7 +141,7 @@ def quota(told: Iterable[Measured] | None) -> list[Line]:
     lines = []
     for one in told:
         part = one["used"] / one["limit"]
-        text = size if one["of"] == "space" else lambda number: f"{number:,.0f} files"
+        text = size_text if one["of"] == "space" else lambda number: f"{number:,.0f} files"
         found = f"{one['place']}: {text(one['used'])} of {text(one['limit'])} used"
         full = part >= limit("quota.full")
         lines.append(graded("disk.quota", found, _MAKE_ROOM, fails=part >= 1, warns=full))
@@ -227,7 +227,7 @@ def reduction(found: Measured | None, part: str) -> Line | None:
     among = f"{measured['members']} {'processes' if part == 'within' else 'nodes'}"
     speed = measured["bus_bandwidth"] / 1e9
     result = (
-        f"{speed:.2f} GB/s measured: {size(measured['bytes'])} of float32 among {among} by {found['backend']}, "
+        f"{speed:.2f} GB/s measured: {size_text(measured['bytes'])} of float32 among {among} by {found['backend']}, "
         f"median of 5: {seconds(measured['seconds'])} (bus bandwidth)"
     )
     if not measured["right"]:

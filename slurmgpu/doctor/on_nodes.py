@@ -20,7 +20,7 @@ from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.jobs import LoadedJob
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.select import Selection
-from slurmgpu.jobs.wait import Ended, Onlooker, wait_for
+from slurmgpu.jobs.wait import Ended, wait_for
 from slurmgpu.models.job import Job, Launch, Restart
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, Run
@@ -309,13 +309,13 @@ def _wait(
             raise _TooLong
         time.sleep(seconds)
 
-    onlooker = Onlooker(current_user(), say_state)
+    job = Selection(text=run.run_dir, run=run)
     try:
         with as_interrupts():
             if notice:
                 say(notice)
             say(f"job {run.job_id} on cluster {run.cluster or 'unknown'} probes the nodes; Ctrl-C cancels it")
-            ended = wait_for(slurm, [Selection(text=run.run_dir, run=run)], onlooker, pause=pause)
+            ended = wait_for(slurm, [job], user=current_user(), say=say_state, pause=pause)
     except _TooLong:
         slurm.cancel([str(run.job_id)])
         return None, states[-1]

@@ -10,10 +10,9 @@ from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm import Book, Holder, NodeNow, PartitionNow, Present
+    from slurmgpu.slurm import Book, NodeNow, PartitionNow, Present
 
-__all__ = ["GpusNow", "Mine", "Row", "could", "gpus_now", "kind", "notes", "place", "who"]
-
+__all__ = ["GpusNow", "Mine", "Row", "could", "gpus_now", "gpus_table", "kind", "notes", "place", "who"]
 
 _AWAY = ("down", "drained", "reserved", "planned")
 
@@ -48,16 +47,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Mine:
-    """What one job of mine could get this minute, in a partition, by what is free and by the limits that are known."""
+    """The GPUs that one job of mine could get in a partition now, by what is free and by the limits that are known."""
 
     partition: str
     type: str
     gpus: int | None
     """None: not known."""
     why: str
-    """What bounds it: ``free``, or a limit in words."""
+    """The bound: ``free``, or a limit in words."""
     known: bool = True
-    """Whether the limits of account and QOS were known, too."""
+    """True if the limits of account and QOS were known, too."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +82,20 @@ def gpus_now(present: Present, user: str) -> GpusNow:
     partitions = present.partitions or {}
     types = list(dict.fromkeys(name for node in nodes for name in node.gpus))
     by_name = {node.name: node for node in nodes}
-    in_all = [_row(name, None, nodes) for name in types]
     rows = []
     for one in partitions.values():
         here = [by_name[host] for host in sorted(one.hosts) if host in by_name]
         rows += [_row(name, one.name, here) for name in types if any(name in node.gpus for node in here)]
     limits = _Limits(present, user)
-    mine = [limits.mine(partitions[row.partition], row, nodes) for row in rows if row.partition in partitions]
+    there = (row for row in rows if row.partition in partitions)
     return GpusNow(
-        present.cluster,
-        tuple(in_all),
-        tuple(rows),
-        tuple(mine),
-        limits.account,
-        limits.qos,
-        dict(present.unknown),
+        cluster=present.cluster,
+        types=tuple(_row(name, None, nodes) for name in types),
+        partitions=tuple(rows),
+        mine=tuple(limits.mine(partitions[row.partition or ""], row, nodes) for row in there),
+        account=limits.account,
+        qos=limits.qos,
+        unknown=dict(present.unknown),
     )
 
 
@@ -132,22 +130,17 @@ def _row(name: str, partition: str | None, nodes: Iterable[NodeNow]) -> Row:
 
 
 class _Limits:
-    """What the user's account and QOS let a job have."""
+    """The limits of the user's account and QOS on one job."""
 
     def __init__(self, present: Present, user: str) -> None:
         self.user, self.present = user, present
-        told = (
-            present.associations(user)
-            if "slurmdbd" in present.config.get("AccountingStorageType", "")
-            else None
-        )
-        associations, self.account = told or ((), None)
-        own = next(
-            (one for one in associations if one.account == self.account and one.partition is None), None
-        )
+        self.keeps_accounts = "slurmdbd" in present.config.get("AccountingStorageType", "")
+        found = present.associations(user) if self.keeps_accounts else None
+        associations, self.account = found or ((), None)
+        mine = (one for one in associations if one.account == self.account and one.partition is None)
+        own = next(mine, None)
         # A job of an account without a default one gets the QOS normal.
-        normal = "normal" if own and "normal" in own.qos else None
-        self.qos = (own.default_qos if own else None) or normal
+        self.qos = (own.default_qos or ("normal" if "normal" in own.qos else None)) if own else None
         of_partitions = {one.rules.own_qos for one in (present.partitions or {}).values()}
         qos = tuple(sorted(name for name in {self.qos, *of_partitions} if name))
         self.book: Book | None = present.book(user, self.account, qos) if self.account else None
@@ -155,16 +148,17 @@ class _Limits:
 
     def mine(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> Mine:
         """Return the most GPUs of a type that a job could have there now."""
-        closed = self._closed(partition)
-        if closed:
+        if closed := self._closed(partition):
             return Mine(partition.name, row.type, 0, closed)
-        bounds = [(self._free(partition, row, nodes), "free")]
-        bounds += self._of_book(row.type, partition)
-        least = min(bounds, key=lambda one: one[0])
-        known = self.book is not None or "slurmdbd" not in self.present.config.get(
-            "AccountingStorageType", ""
-        )
-        return Mine(partition.name, row.type, least[0], least[1], known)
+        here = [node for node in nodes if node.name in partition.hosts and not node.away]
+        if partition.rules.whole_nodes:
+            free = [node.free(row.type) for node in here if not node.cpus_used]
+        else:
+            free = sorted((node.free(row.type) for node in here if not _lacks(node)), reverse=True)
+        most = partition.rules.limits.max_nodes
+        bounds = [(sum(free if most is None else free[:most]), "free"), *self._of_book(row.type, partition)]
+        least, why = min(bounds, key=lambda one: one[0])
+        return Mine(partition.name, row.type, least, why, self.book is not None or not self.keeps_accounts)
 
     def _closed(self, partition: PartitionNow) -> str:
         rules = partition.rules
@@ -178,75 +172,44 @@ class _Limits:
             return f"{'not open' if rules.qos else 'closed'} to QOS {self.qos}"
         return ""
 
-    def _free(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> int:
-        free = sorted(
-            (
-                node.free(row.type)
-                for node in nodes
-                if node.name in partition.hosts and not node.away and not _lacks(node)
-            ),
-            reverse=True,
-        )
-        if partition.rules.whole_nodes:
-            free = [
-                node.free(row.type)
-                for node in nodes
-                if node.name in partition.hosts and not node.away and not node.cpus_used
-            ]
-        most = partition.rules.limits.max_nodes
-        return sum(free if most is None else free[:most])
-
     def _of_book(self, gpu_type: str, partition: PartitionNow) -> Iterator[tuple[int, str]]:
         """Yield what each limit leaves to one more job, and the limit in words."""
+        if self.book is None:
+            return
         qos = {name for name in (self.qos, partition.rules.own_qos) if name}
-        holders = self.book.holders if self.book else ()
+        holders, user, account = self.book.holders, self.user, self.account or ""
         # An association of this partition stands in the place of the user's general one.
         there = any(one.kind == "user" and one.partition == partition.name for one in holders)
         for holder in holders:
-            if not _is_mine(holder, self.user, self.account or "", qos):
+            if holder.kind.startswith("qos"):
+                counts = holder.name in qos and holder.account in ("", account)
+            else:
+                counts = holder.account == account
+            if not counts or holder.user not in ("", user):
                 continue
             if holder.kind == "user" and holder.partition != (partition.name if there else ""):
                 continue
+            whose = {"account": f"account {holder.name}", "user": "you"}.get(
+                holder.kind, f"QOS {holder.name}"
+            )
             for key, limit in holder.limits.items():
                 name, _, tres = key.partition("/")
                 if limit.most is None or tres not in ("gres/gpu", f"gres/gpu:{gpu_type}"):
                     continue
-                whose = _whose(holder)
-                if name in _TOGETHER and limit.used is not None:
-                    yield (
-                        max(0, limit.most - limit.used),
-                        f"{whose}: {limit.used} of {limit.most} used ({name})",
-                    )
+                if name in ("GrpTRES", "MaxTRESPU", "MaxTRESPA") and limit.used is not None:
+                    left = max(0, limit.most - limit.used)
+                    yield left, f"{whose}: {limit.used} of {limit.most} used ({name})"
                 elif name in ("MaxTRESPJ", "MaxTRES"):
                     yield limit.most, f"{whose}: {limit.most} a job ({name})"
-        yield from self._unused(gpu_type, qos)
-
-    def _unused(self, gpu_type: str, qos: set[str]) -> Iterator[tuple[int, str]]:
-        """QOS of which the user has nothing yet: the controller's book does not say then what they may have."""
-        if self.book is None:
-            return
+        # Of QOS of which the user has nothing yet, the controller's book does not say what they may have.
         for name in sorted(qos):
             rule = self.rules.get(name)
-            if rule is None or self.book.find("qos user", name=name, user=self.user):
+            if rule is None or self.book.find("qos user", name=name, user=user):
                 continue
             each = rule.limits.per_user
             for most in (each.gpus, each.gpus_by_type.get(gpu_type)):
                 if most is not None:
                     yield most, f"QOS {name}: 0 of {most} used (MaxTRESPU)"
-
-
-_TOGETHER = frozenset({"GrpTRES", "MaxTRESPU", "MaxTRESPA"})
-
-
-def _is_mine(holder: Holder, user: str, account: str, qos: set[str]) -> bool:
-    """Return True if a holder's limits count for a job of the user, with this account, in these QOS."""
-    if holder.kind.startswith("qos"):
-        return holder.name in qos and holder.user in ("", user) and holder.account in ("", account)
-    return holder.account == account and holder.user in ("", user)
-
-
-def _whose(holder: Holder) -> str:
-    return {"account": f"account {holder.name}", "user": "you"}.get(holder.kind, f"QOS {holder.name}")
 
 
 def kind(row: Row) -> str:
@@ -278,7 +241,7 @@ def notes(row: Row) -> list[str]:
 
 
 def who(found: GpusNow) -> str:
-    """Whose job the figures of `Mine` are for, and how sure they are."""
+    """Return whose job the figures of `Mine` are for, and how sure they are."""
     if found.account is None:
         return "one job of yours: by what is free alone; no account of yours is known here"
     whose = f"account {printable(found.account)}" + (f" and QOS {printable(found.qos)}" if found.qos else "")
@@ -289,6 +252,8 @@ def who(found: GpusNow) -> str:
 
 def gpus_table(found: GpusNow) -> list[str]:
     """Return the lines of ``slurmgpu cluster gpus``."""
+    from slurmgpu.jobs.table import aligned  # what loads the models is not loaded for a help page
+
     if "nodes" in found.unknown:
         return ["which GPUs there are is not known"]
     if not found.types:
@@ -296,18 +261,10 @@ def gpus_table(found: GpusNow) -> list[str]:
     mine = {(one.partition, one.type): one for one in found.mine}
     rows = [("GPU", "PARTITION", "TOTAL", "IN USE", "FREE", "ON ONE NODE", "NOT AVAILABLE", "YOURS NOW")]
     for row in (*found.types, *found.partitions):
-        own = mine.get((row.partition or "", row.type)) if row.partition is not None else None
+        own = mine.get((row.partition, row.type)) if row.partition is not None else None
         away = ", ".join(f"{count} {why}" for why, count in row.away.items())
         why = f" ({printable(own.why)})" if own is not None and own.why != "free" else ""
-        rows.append(
-            (
-                kind(row), place(row), str(row.total), str(row.used), str(row.free), str(row.block), away or "-",
-                f"{could(own)}{why}" or "-",
-            )
-        )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    lines += ["", *dict.fromkeys(line for row in found.types for line in notes(row)), who(found)]
-    return [line for number, line in enumerate(lines) if line or (number and lines[number - 1])]
+        rows.append((kind(row), place(row), str(row.total), str(row.used), str(row.free), str(row.block), away or "-",
+                     f"{could(own)}{why}" or "-"))  # fmt: skip
+    lines = list(dict.fromkeys(line for row in found.types for line in notes(row)))
+    return [*aligned(rows).split("\n"), "", *lines, who(found)]

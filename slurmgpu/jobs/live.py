@@ -1,4 +1,4 @@
-"""What the screens and pages look at: jobs, one job's files, free GPUs; and what they can do with a job after a question."""
+"""The source of screens and pages: jobs, one job's files, free GPUs; and the changes to a job that they offer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.arrays import Line
 from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.causes import cause_lines, cause_of, is_own_doing
 from slurmgpu.jobs.gpus_now import GpusNow, gpus_now
 from slurmgpu.jobs.log_files import Log, logs_of
 from slurmgpu.jobs.look import StatusReport, last_known, status, with_progress
 from slurmgpu.jobs.select import select
-from slurmgpu.jobs.waits import about, words_of
+from slurmgpu.jobs.view import Line, about, words_of
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run
@@ -26,14 +25,15 @@ from slurmgpu.runs.metrics import folder_of, losses, progress_of
 from slurmgpu.runs.samples import GpuSeries, gpu_series, summary
 from slurmgpu.slurm import JobId, Slurm, Verb
 
-__all__ = ["ACTS", "Act", "Detail", "Outcome", "Seen", "Source", "perform", "question", "refusal", "said_of"]
-
+__all__ = [
+    "ACTIONS", "Action", "Detail", "Outcome", "Snapshot", "Source", "error_text", "perform", "question", "refusal",
+]  # fmt: skip
 
 PACE = 30.0
 """Seconds between two looks at the queue, as those of ``status --watch``: who looks at the same moment is told the same."""
 
 
-class Seen(NamedTuple):
+class Snapshot(NamedTuple):
     """The jobs as Slurm told them."""
 
     report: StatusReport
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What the files of one job's run tell."""
+    """One job with what the files of its run tell."""
 
     job: JobStatus
     run: Run | None
@@ -72,9 +72,9 @@ class Source:
     all_users: bool = False
     since: Callable[[], datetime | None] = lambda: None
     pace: float = PACE
-    _last: Seen | None = None
+    _last: Snapshot | None = None
 
-    def jobs(self, *, anew: bool = False) -> Seen:
+    def jobs(self, *, anew: bool = False) -> Snapshot:
         """Return the jobs, of two questions at most; where Slurm is silent, the last that it said.
 
         ``anew``: not older than the poll floor, since a person has asked for it. Raises SlurmUnreachable where Slurm is
@@ -86,20 +86,18 @@ class Source:
             shelf.ages.clear()
         user, since = None if self.all_users else self.user, self.since()
         try:
-            self._last = Seen(status(self.looking, user=user, since=since, run_for=self.quick_run))
+            self._last = Snapshot(status(self.looking, user=user, since=since, run_for=self.quick_run))
         except SlurmUnreachable as error:
-            self._last = self._as_before(error, user, since)
+            if self._last is not None:
+                report = self._last.report
+                passed = datetime.now(timezone.utc) - report.time
+                known = replace(report, age=max(report.age, passed / timedelta(seconds=1)))
+            elif (kept := last_known(self.looking, user=user, since=since)) is not None:
+                known = kept
+            else:
+                raise
+            self._last = Snapshot(known, error.message)
         return self._last
-
-    def _as_before(self, error: SlurmUnreachable, user: str | None, since: datetime | None) -> Seen:
-        if self._last is not None:
-            report = self._last.report
-            passed = datetime.now(timezone.utc) - report.time
-            return Seen(replace(report, age=max(report.age, passed / timedelta(seconds=1))), error.message)
-        known = last_known(self.looking, user=user, since=since)
-        if known is None:
-            raise error
-        return Seen(known, error.message)
 
     def detail(self, job: JobStatus) -> Detail:
         """Return what the job's files tell now; Slurm is not asked."""
@@ -160,74 +158,62 @@ class Source:
         return gpus_now(slurm.present(), self.user), slurm.oldest()
 
 
-def said_of(error: SlurmGpuError) -> str:
+def error_text(error: SlurmGpuError) -> str:
     """Return an error in a line or two."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 class Outcome(NamedTuple):
-    """What became of it."""
+    """The outcome of a change."""
 
     good: bool
     text: str
 
 
-class Act(NamedTuple):
+class Action(NamedTuple):
     """One thing that can be done."""
 
     key: str
     verb: str
     then: str
-    """What follows, in the question."""
-    bars: Callable[[JobStatus], str]
-    """Why a job in this state cannot be asked for it; empty where it can."""
+    """The consequence, as the question names it."""
+
+    def barred(self, job: JobStatus) -> str:
+        """Return why a job in this state cannot be asked for it; empty where it can."""
+        state, verb = job.state, self.verb
+        if verb in ("hold", "release") and not state.is_waiting:
+            return f"it does not wait: {state.value}"
+        if verb == "release" and not any(about(word) == "held" for word in words_of(job.reason)):
+            return "it is not held"
+        if verb == "requeue" and state not in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+            return f"it does not run: {state.value}"
+        if verb == "resume" and not state.is_final:
+            return f"it has not ended: {state.value}"
+        if verb == "cancel" and state is JobState.UNKNOWN:
+            return "its state is not known"
+        return f"it has ended: {state.value}" if verb == "cancel" and state.is_final else ""
 
 
-def _ended(job: JobStatus) -> str:
-    if job.state is JobState.UNKNOWN:
-        return "its state is not known"
-    return f"it has ended: {job.state.value}" if job.state.is_final else ""
-
-
-def _not_waiting(job: JobStatus) -> str:
-    return "" if job.state.is_waiting else f"it does not wait: {job.state.value}"
-
-
-def _not_held(job: JobStatus) -> str:
-    if told := _not_waiting(job):
-        return told
-    return "" if any(about(word) == "held" for word in words_of(job.reason)) else "it is not held"
-
-
-def _not_running(job: JobStatus) -> str:
-    runs = job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING)
-    return "" if runs else f"it does not run: {job.state.value}"
-
-
-def _not_over(job: JobStatus) -> str:
-    return "" if job.state.is_final else f"it has not ended: {job.state.value}"
-
-
-ACTS = (
-    Act("C", "cancel", "Its processes are ended.", _ended),
-    Act("H", "hold", "It will not start before it is released.", _not_waiting),
-    Act("U", "release", "It may start as soon as there is room.", _not_held),
-    Act("Q", "requeue", "Its processes are ended, and it waits for its turn again.", _not_running),
-    Act("R", "resume", "Its run is submitted again, and goes on from its checkpoints.", _not_over),
+ACTIONS = (
+    Action("C", "cancel", "Its processes are ended."),
+    Action("H", "hold", "It will not start before it is released."),
+    Action("U", "release", "It may start as soon as there is room."),
+    Action("Q", "requeue", "Its processes are ended, and it waits for its turn again."),
+    Action("R", "resume", "Its run is submitted again, and goes on from its checkpoints."),
 )
 
 
-def refusal(act: Act, job: JobStatus, user: str) -> str:
+def refusal(act: Action, job: JobStatus, user: str) -> str:
     """Return why this is not done, nor asked; empty where it may be."""
     name = _named(job)
     if job.user != user:
         whose = printable(job.user) if job.user else "somebody whose name is not known"
         return f"{name} belongs to {whose}: only jobs of yours can be changed here"
-    barred = act.bars(job)
+    barred = act.barred(job)
     return f"{name} cannot be asked to {act.verb}: {barred}" if barred else ""
 
 
-def question(act: Act, line: Line) -> str:
+def question(act: Action, line: Line) -> str:
     """Return the question before it is done, with the job's id and name."""
     tasks = f", {line.tasks}" if line.tasks else ""
     return f"{act.verb.capitalize()} {_named(line.job)}, {line.job.state.value}{tasks}?\n{act.then}"
@@ -237,11 +223,11 @@ def _named(job: JobStatus) -> str:
     return f"job {job.job_id} ({printable(job.name)})"
 
 
-def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
+def perform(act: Action, job: JobStatus, source: Source) -> Outcome:
     """Do it, and say what became of it; nothing of somebody else's is touched, whoever asks."""
-    told = refusal(act, job, source.user)
-    if told:
-        return Outcome(False, told)
+    name = _named(job)
+    if barred := refusal(act, job, source.user):
+        return Outcome(False, barred)
     try:
         if act.verb == "cancel":
             results = cancel(source.acting, select([job.job_id]), user=source.user)
@@ -250,23 +236,20 @@ def perform(act: Act, job: JobStatus, source: Source) -> Outcome:
         if act.verb == "resume":
             run = source.run_of(job)
             if run is None:
-                return Outcome(False, f"{_named(job)} has no run directory that is known here")
-            good, said = source.resume(job.job_id if job.array_tasks else run.run_dir)
-            return Outcome(good, said)
-        verbs: dict[str, Verb] = {"hold": "hold", "release": "release", "requeue": "requeue"}
-        said_by = source.acting.control(verbs[act.verb], [_target(job)])
+                return Outcome(False, f"{name} has no run directory that is known here")
+            return Outcome(*source.resume(job.job_id if job.array_tasks else run.run_dir))
+        # As scontrol takes an id: without an array's limit, and of a heterogeneous job the whole.
+        number, target = (
+            JobId.parse(job.job_id),
+            job.job_id.split("%")[0] + ("]" if "%" in job.job_id else ""),
+        )
+        if "+" in job.job_id and number is not None:
+            target = str(number.number)
+        said = source.acting.control(cast("Verb", act.verb), [target])
     except SlurmGpuError as error:
-        return Outcome(False, said_of(error))
-    if said_by.lost:
-        return Outcome(False, f"{_named(job)}: whether Slurm took it is not known; it said: {said_by.text}")
-    if said_by.text:
-        return Outcome(False, f"{_named(job)}: Slurm said: {said_by.text}")
-    return Outcome(True, f"{_named(job)}: Slurm was asked to {act.verb} it")
-
-
-def _target(job: JobStatus) -> str:
-    """Return the id as scontrol takes it: without an array's limit, and of a heterogeneous job the whole."""
-    job_id = JobId.parse(job.job_id)
-    if "+" in job.job_id and job_id is not None:
-        return str(job_id.number)
-    return job.job_id.split("%")[0] + ("]" if "%" in job.job_id else "")
+        return Outcome(False, error_text(error))
+    if said.lost:
+        return Outcome(False, f"{name}: whether Slurm took it is not known; it said: {said.text}")
+    if said.text:
+        return Outcome(False, f"{name}: Slurm said: {said.text}")
+    return Outcome(True, f"{name}: Slurm was asked to {act.verb} it")

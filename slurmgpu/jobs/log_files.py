@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import glob
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -20,21 +22,9 @@ from slurmgpu.script.shell import Simple, read_shell, simple_commands
 from slurmgpu.slurm import JobId, expand_pattern
 
 __all__ = [
-    "LONGEST_LINE",
-    "Log",
-    "Stream",
-    "absence",
-    "files_named_by_script",
-    "last_lines_from",
-    "lines_of",
-    "logs_of",
-    "nothing_in",
-    "pieces_of",
-    "settled",
-    "size_of",
-    "tasks_of",
-]
-
+    "LONGEST_LINE", "Log", "Stream", "absence", "files_named_by_script", "last_lines_from", "lines_of", "logs_of",
+    "nothing_in", "pieces_of", "settled", "size_of", "tasks_of",
+]  # fmt: skip
 
 _LARGEST = 1 << 20
 _MOST_FILES = 2000
@@ -59,10 +49,15 @@ def files_named_by_script(run: Run | None, job: JobStatus) -> list[Path]:
             text = file.read(_LARGEST).decode(errors="replace")
     except OSError:
         return []
-    known = _variables(job, number)
+    known = {name: os.environ[name] for name in ("HOME", "USER", "SCRATCH", "WORK") if name in os.environ}
+    known |= {"SLURM_JOB_ID": str(job.raw_id), "SLURM_JOBID": str(job.raw_id), "SLURM_JOB_NAME": job.name or "*",
+              "SLURM_ARRAY_JOB_ID": str(number.number), "SLURM_ARRAY_TASK_ID": number.tasks or "*"}  # fmt: skip
+    known |= {"SLURM_SUBMIT_DIR": job.work_dir} if job.work_dir else {}
     found: dict[Path, None] = {}
     for pattern in _patterns(parse_batch_script(text).simple_commands(), known):
-        for one in islice(_matching(Path(job.work_dir or "/"), pattern), _MOST_FILES):
+        names = glob.iglob(os.path.join(job.work_dir or "/", pattern))  # noqa: PTH118, PTH207 - an absolute pattern
+        files = (Path(os.path.abspath(name)) for name in names if os.path.isfile(name))  # noqa: PTH100, PTH113 - a link stays one
+        for one in islice(files, _MOST_FILES):
             try:
                 there = one.lstat()
             except OSError:
@@ -70,17 +65,6 @@ def files_named_by_script(run: Run | None, job: JobStatus) -> list[Path]:
             if there.st_uid == owner and there.st_mtime >= job.start.timestamp() - _SLACK:
                 found[one] = None
     return list(found)
-
-
-def _variables(job: JobStatus, number: JobId) -> dict[str, str]:
-    own = {name: os.environ[name] for name in ("HOME", "USER", "SCRATCH", "WORK") if name in os.environ}
-    own |= {
-        "SLURM_JOB_ID": str(job.raw_id),
-        "SLURM_JOBID": str(job.raw_id),
-        "SLURM_JOB_NAME": job.name or "*",
-    }
-    own |= {"SLURM_ARRAY_JOB_ID": str(number.number), "SLURM_ARRAY_TASK_ID": number.tasks or "*"}
-    return own | ({"SLURM_SUBMIT_DIR": job.work_dir} if job.work_dir else {})
 
 
 _TRAINS = re.compile(
@@ -129,14 +113,6 @@ def _filled(text: str, known: Mapping[str, str]) -> str:
     return re.sub(r"\$(?:(\w+)|\{(\w+)[^}]*\})", lambda match: known.get(match[1] or match[2], "*"), text)
 
 
-def _matching(folder: Path, pattern: str) -> Iterator[Path]:
-    import glob
-
-    for name in glob.iglob(os.path.join(folder, pattern)):  # noqa: PTH118, PTH207 - an absolute pattern
-        if os.path.isfile(name):  # noqa: PTH113
-            yield Path(os.path.abspath(name))  # noqa: PTH100 - a link stays one
-
-
 Stream = Literal["stdout", "stderr", "both"]
 
 _NAMES: dict[str, Stream] = {"out": "stdout", "err": "stderr"}
@@ -172,14 +148,25 @@ class Log(NamedTuple):
 
 def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
     """Return every log of a job: its output, its errors where they go to a file of their own, those of submitit's tasks."""
-    why = _why_not_there(job)
+    why = ""
+    if job.state.is_waiting:
+        reason = f" ({job.reason})" if job.reason else ""
+        why = f"the job has not started yet: it is {job.state.value}{reason}"
+    elif job.state.is_final and job.start is None:
+        why = f"the job never started: it is {job.state.value}"
     out = _expanded(job.stdout, run.stdout if run else None, job) or _default(job)
     if out is None:
         return [Log(job.job_id, None, why=why or "neither Slurm nor a run directory says where its log is")]
     error = _expanded(job.stderr, run.stderr if run else None, job)
     tasks = [] if run is None or job.raw_id is None else tasks_of(run, job.raw_id, job.job_id)
-    tasks += [] if run is None else logs_of_steps(run, out, job.job_id)
-    tasks += [log for log in ranks_of(run, out, job) if log.path not in {error, *(one.path for one in tasks)}]
+    # Steps that run side by side, once they have begun: their logs lie beside the job's own.
+    steps = (
+        [] if run is None else [(name, out.with_name(f"{out.stem}-{name}{out.suffix}")) for name in run.steps]
+    )
+    tasks += [Log(job.job_id, path, part=f"step {name}") for name, path in steps if path.is_file()]
+    tasks += [
+        log for log in _logs_of_ranks(run, out, job) if log.path not in {error, *(one.path for one in tasks)}
+    ]
     known = {out, error, *(log.path for log in tasks)}
     tasks += [
         Log(job.job_id, path, part=f"file {path.name}")
@@ -233,23 +220,8 @@ def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
     ]
 
 
-def logs_of_steps(run: Run, out: Path, job_id: str) -> list[Log]:
-    """Return the logs of steps that run side by side, once they have begun: they lie beside the job's own."""
-    found = [(name, out.with_name(f"{out.stem}-{name}{out.suffix}")) for name in run.steps]
-    return [Log(job_id, path, part=f"step {name}") for name, path in found if path.is_file()]
-
-
-def _why_not_there(job: JobStatus) -> str:
-    if job.state.is_waiting:
-        why = f" ({job.reason})" if job.reason else ""
-        return f"the job has not started yet: it is {job.state.value}{why}"
-    if job.state.is_final and job.start is None:
-        return f"the job never started: it is {job.state.value}"
-    return ""
-
-
-def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
-    """The logs that single ranks have in files of their own: `srun -o %j-rank%t.out`, `%j_%t_log.out`, `torchrun --log-dir`.
+def _logs_of_ranks(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
+    """Return the logs of single ranks in files of their own: `srun -o %j-rank%t.out`, `%j_%t_log.out`, `torchrun --log-dir`.
 
     Beside the job's log only files of the job's user with its id in their name; torchrun's, in the run directory, where
     they have changed since the job began.
@@ -259,7 +231,11 @@ def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
         return []
     ids = {str(number.number), str(job.raw_id)}
     found: dict[Path, Log] = {}
-    for path in _some_of(out.parent):
+    try:
+        beside = list(islice(out.parent.iterdir(), _MOST_LOOKED_AT))
+    except OSError:
+        beside = []
+    for path in beside:
         task = _TASK_FILE.fullmatch(path.name)
         if task and path != out and task[1] in ids:
             found[path] = Log(job.job_id, path, _NAMES[task[3]], f"rank {int(task[2])}")
@@ -269,39 +245,24 @@ def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
             found[path] = Log(job.job_id, path, stream, f"rank {int(match[1])}")
     began = job.start.timestamp() if job.start else 0.0
     for path in Path(run.run_dir).glob("logs/**/attempt_*/*/std*.log") if run is not None else ():
-        if path.parent.name.isdecimal() and _changed(path) >= began:
+        try:
+            changed = path.stat().st_mtime
+        except OSError:
+            changed = 0.0
+        if path.parent.name.isdecimal() and changed >= began:
             stream = "stderr" if path.name == "stderr.log" else "stdout"
             found[path] = Log(job.job_id, path, stream, f"rank {int(path.parent.name)}")
-    own = [log for path, log in found.items() if _is_of(path, owner)]
+    own = []
+    for path, log in found.items():
+        with suppress(OSError):
+            there = path.lstat()
+            own += [log] if stat.S_ISREG(there.st_mode) and there.st_uid == owner else []
     return sorted(own, key=lambda log: (int(log.part.split()[1]), str(log.path)))
 
 
 _RANK_FILE = re.compile(r"(?:rank|task|proc)[-_.]?(\d{1,6})(?=\D|$)", re.ASCII)
 _TASK_FILE = re.compile(r"(\d+)_(\d{1,6})_log\.(out|err)", re.ASCII)  # submitit's
 _MOST_LOOKED_AT = 20_000
-
-
-def _some_of(folder: Path) -> list[Path]:
-    """Return what is in a folder, as far as one can wait for it."""
-    try:
-        return [path for path, _ in zip(folder.iterdir(), range(_MOST_LOOKED_AT), strict=False)]
-    except OSError:
-        return []
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _is_of(path: Path, owner: int) -> bool:
-    try:
-        there = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(there.st_mode) and there.st_uid == owner
 
 
 def size_of(path: Path) -> int:

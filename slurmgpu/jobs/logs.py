@@ -1,22 +1,25 @@
-"""The logs of jobs, and which of their lines are wanted: those of a rank, since a moment, or that a pattern finds."""
+"""The logs of jobs: where a word leads to, which of their lines are wanted, and following them as they grow."""
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.log_files import Log, logs_of, tasks_of
+from slurmgpu.files.trust import open_regular
+from slurmgpu.jobs.log_files import LONGEST_LINE, Log, logs_of, settled, tasks_of
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import Selection, is_of_this_cluster, job_of_record
 from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.printable import printable
 from slurmgpu.slurm import JobId, Slurm
 
-__all__ = ["LineFilter", "Wanted", "find_logs", "rank_of", "time_of"]
+__all__ = ["GrowingLogs", "LineFilter", "Wanted", "find_logs", "header", "prefixed", "rank_of", "time_of"]
 
 
 def find_logs(
@@ -27,8 +30,7 @@ def find_logs(
     *,
     earlier: bool = True,
 ) -> list[Log]:
-    """Return the logs of the jobs that some words mean; those that a run directory, or its record of a
-    job id, leads to are found without Slurm.
+    """Return the logs of the jobs that some words mean; what a run directory, or its record of an id, leads to needs no Slurm.
 
     ``run_for`` finds the run of a job. With ``earlier`` a run directory's earlier jobs come first, oldest first.
 
@@ -36,22 +38,41 @@ def find_logs(
     """
     found: list[Log] = []
     for selection in selections:
-        run = selection.run or _recorded(slurm, selection, run_for)
-        here = _here(run, selection.job_id) if run is not None else []
-        if run is not None and here:
-            found += [*(_of_earlier(selection.run) if selection.run and earlier else []), *here]
+        run, job_id = selection.run, selection.job_id
+        if job_id is not None:  # as this machine's files tell it; Slurm has not been asked
+            number, state = job_id.number, JobState.UNKNOWN
+            known = run_for(JobStatus(job_id=str(number), raw_id=number, state=state, source="run.json"))
+            run = known.as_of(number) if known is not None and is_of_this_cluster(known, slurm.env) else None
+        older = _of_earlier(selection.run) if selection.run is not None else []
+        here = _here(run, job_id) if run is not None else []
+        if here:
+            found += [*(older if earlier else []), *here]
             continue
-        jobs, no_answer = _asked(slurm, user, selection)
-        logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
-        if not logs:
-            logs = [log for job in jobs for log in _of_record(job, run_for)]
+        try:
+            report = status(slurm, user=user, selections=[selection])
+            silence = SlurmUnreachable(f"{selection.text}: {report.silence}") if report.silence else None
+            jobs, no_answer = report.jobs, report.no_answer or silence
+        except SlurmUnreachable as error:
+            jobs, no_answer = [], error
+        logs: list[Log] = []
+        for job in jobs:
+            if job.source != "none":
+                # By the record of its own submission: the run may have been resumed since, with other names.
+                logs += logs_of(_as_of(selection.run or run_for(job), job), job)
+        for job in jobs if not logs else ():
+            # Slurm does not know it: where a run directory has its number, and its logs are there.
+            own = _as_of(run_for(job), job)
+            logs += _there(logs_of(own, job)) if own is not None else []
         if no_answer is not None:  # what accounting says of a job that waits may be old
             said = "the queue does not answer, and accounting says: "
             logs = [log._replace(why=said + log.why) if log.why else log for log in logs]
-        older = _of_earlier(selection.run) if selection.run is not None else []
         there = older or any(log.path and log.path.exists() for log in logs)
-        if run is not None and not there and not (selection.job_id and selection.job_id.tasks):
-            logs = _left_behind(run) or logs
+        if run is not None and not there and not (job_id and job_id.tasks):
+            # Whatever Slurm knows: those in its folder of logs, and those of submitit's tasks.
+            paths = [path for path in sorted(Path(run.run_dir, "logs").glob("*")) if path.is_file()]
+            left = [Log(str(run.job_id or run.name), path) for path in paths]
+            left += tasks_of(run, run.job_id, str(run.job_id)) if run.job_id is not None else []
+            logs = left or logs
         logs = [*(older if earlier else []), *logs]
         if not logs and no_answer is not None:
             raise no_answer
@@ -59,7 +80,7 @@ def find_logs(
             raise SlurmGpuError(
                 f"{selection.text}: Slurm knows no such job of yours",
                 hint="slurmgpu status lists jobs; an older one is found by its run directory"
-                + ("" if selection.job_id else ", or by its id"),
+                + ("" if job_id else ", or by its id"),
             )
         found += logs
     by_path: dict[Path | int, Log] = {}
@@ -68,25 +89,9 @@ def find_logs(
     return list(by_path.values())
 
 
-def _asked(
-    slurm: Slurm, user: str | None, selection: Selection
-) -> tuple[list[JobStatus], SlurmUnreachable | None]:
-    """Return the jobs that a word means, and why they may not be all."""
-    try:
-        report = status(slurm, user=user, selections=[selection])
-    except SlurmUnreachable as error:
-        return [], error
-    silence = SlurmUnreachable(f"{selection.text}: {report.silence}") if report.silence else None
-    return report.jobs, report.no_answer or silence
-
-
-def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus], Run | None]) -> Run | None:
-    """Return the run of a job that is named by its id, as this machine's files tell it; Slurm has not been asked."""
-    if selection.job_id is None:
-        return None
-    number = selection.job_id.number
-    run = run_for(JobStatus(job_id=str(number), raw_id=number, state=JobState.UNKNOWN, source="run.json"))
-    return run.as_of(number) if run is not None and is_of_this_cluster(run, slurm.env) else None
+def _as_of(run: Run | None, job: JobStatus) -> Run | None:
+    number = JobId.parse(job.job_id)
+    return run.as_of(number.number) if run is not None and number is not None else run
 
 
 def _here(run: Run, job_id: JobId | None) -> list[Log]:
@@ -105,20 +110,6 @@ def _here(run: Run, job_id: JobId | None) -> list[Log]:
     return logs if _there(logs) == logs else []
 
 
-def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
-    """Return a job's logs, by the record of its own submission: the run may have been resumed since, with other names."""
-    run = selection.run or run_for(job)
-    job_id = JobId.parse(job.job_id)
-    return logs_of(run.as_of(job_id.number) if run is not None and job_id is not None else run, job)
-
-
-def _of_record(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
-    """Return the logs of a job that Slurm does not know, where a run directory has its number and they are there."""
-    run = run_for(job)
-    number = JobId.parse(job.job_id)
-    return _there(logs_of(run.as_of(number.number), job)) if run is not None and number is not None else []
-
-
 def _there(logs: list[Log]) -> list[Log]:
     return [log for log in logs if log.path is not None and log.path.is_file()]
 
@@ -132,13 +123,6 @@ def _of_earlier(run: Run) -> list[Log]:
         logs += _there(logs_of(then, job_of_record(then)))
         logs += [Log(str(number), path) for path in tasks]
     return logs
-
-
-def _left_behind(run: Run) -> list[Log]:
-    """Return the logs in a run directory, whatever Slurm knows: those in its folder of logs, and those of submitit's tasks."""
-    paths = sorted((Path(run.run_dir) / "logs").glob("*"))
-    logs = [Log(str(run.job_id or run.name), path) for path in paths if path.is_file()]
-    return logs + (tasks_of(run, run.job_id, str(run.job_id)) if run.job_id is not None else [])
 
 
 # Colours before a prefix are no part of it.
@@ -156,7 +140,7 @@ _BETWEEN = "--\n"
 
 
 class Wanted(NamedTuple):
-    """What of a log is to be shown; nothing set: all of it."""
+    """The lines of a log that are to be shown; nothing set: all of them."""
 
     rank: int | None = None
     since: datetime | None = None
@@ -203,11 +187,8 @@ def time_of(line: str, now: datetime) -> datetime | None:
         if match and match[1] in _MONTHS:
             day, *clock = map(int, match.groups()[1:])
             return _in_its_year(_MONTHS.index(match[1]) + 1, day, clock, now)
-    except (
-        ValueError,
-        OverflowError,
-    ):  # the 31st of February; the last day of the year 9999, west of Greenwich
-        return None
+    except (ValueError, OverflowError):
+        pass  # the 31st of February; the last day of the year 9999, west of Greenwich
     return None
 
 
@@ -230,14 +211,14 @@ class LineFilter:
         self._after = 0
         self._number = self._shown = 0
         self.ranked = rank is not None
-        """Whether any line said which rank it is of."""
+        """True if any line said which rank it is of."""
 
     def go_on(self) -> None:
-        """What comes from here on is new, whatever time its lines have: it is since any moment."""
+        """Count what comes from here on as new, whatever time its lines have."""
         self._wanted = self._wanted._replace(since=None)
 
     def lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """Those of the next lines that are wanted; between two groups with context `--`, as grep has it."""
+        """Yield those of the next lines that are wanted; between two groups with context `--`, as grep has it."""
         for line in lines:
             if not self._counts(line):
                 continue
@@ -245,22 +226,19 @@ class LineFilter:
             if self._wanted.pattern is None:
                 yield line
             elif self._wanted.pattern.search(_COLOUR.sub("", line)):
-                yield from self._group(line)
+                first = self._number - len(self._before)
+                if self._wanted.context and self._shown and first > self._shown + 1:
+                    yield _BETWEEN
+                yield from self._before
+                yield line
+                self._before.clear()
+                self._after, self._shown = self._wanted.context, self._number
             elif self._after:
                 self._after -= 1
                 self._shown = self._number
                 yield line
             else:
                 self._before.append(line)
-
-    def _group(self, line: str) -> Iterator[str]:
-        first = self._number - len(self._before)
-        if self._wanted.context and self._shown and first > self._shown + 1:
-            yield _BETWEEN
-        yield from self._before
-        yield line
-        self._before.clear()
-        self._after, self._shown = self._wanted.context, self._number
 
     def _counts(self, line: str) -> bool:
         wanted = self._wanted
@@ -273,3 +251,177 @@ class LineFilter:
             return True
         self._time = time_of(line, datetime.now(timezone.utc)) or self._time
         return self._time is None or self._time >= wanted.since
+
+
+def header(log: Log) -> str:
+    """Return the line above a log's text, as tail writes it."""
+    return printable(f"==> {log.title}: {log.path} <==")
+
+
+def prefixed(log: Log, text: str) -> str:
+    """Return whole lines, each with the part of the job before it that wrote it."""
+    stream = "" if log.stream == "both" else log.stream
+    label = printable(", ".join(filter(None, (log.job_id if not log.part else log.part, stream))))
+    return "".join(f"{label} | {line}" for line in _lines(text))
+
+
+# So much of what stood before a position is compared with what stands there now.
+_MARK = 64
+
+
+class _GrowingLog:
+    """One file that grows, and may not be there yet.
+
+    A requeued job begins its log anew unless it appends: the file is shorter then, or another one, or has other text where
+    this process has stopped reading. A file that is shorter at one look and not at the next was a network file system's
+    old news.
+    """
+
+    def __init__(self, log: Log, path: Path, position: int) -> None:
+        self.log = log
+        self.begun_anew = False
+        """True if what comes next is the beginning of the file once more."""
+        self._path = path
+        self._position = position
+        self._mark: bytes | None = None
+        self._was_short = False
+        # A piece may end within a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def new(self, *, whole_lines: bool, last: bool) -> Iterator[str]:
+        """Yield what has come since the last call; a line that is not at its end yet waits with ``whole_lines``."""
+        for piece in self._read(last):
+            text = self._held + self._decoder.decode(piece)
+            # A progress bar ends its lines with a carriage return.
+            end = max(text.rfind("\n"), text.rfind("\r")) + 1 if whole_lines else len(text)
+            end = len(text) if len(text) - end > LONGEST_LINE else end
+            self._held = text[end:]
+            if end:
+                yield text[:end]
+        if last and (rest := self._held + self._decoder.decode(b"", True)):
+            self._held = ""
+            yield rest
+
+    def _read(self, last: bool) -> Iterator[bytes]:
+        try:
+            file = open_regular(self._path)
+        except OSError:
+            return
+        with file:
+            if not self._continues(file, last):
+                return
+            file.seek(self._position)
+            while piece := file.read(65536):
+                self._position += len(piece)
+                self._mark = (self._mark or b"")[-_MARK:] + piece[-_MARK:]
+                self._mark = self._mark[-_MARK:]
+                yield piece
+
+    def _continues(self, file: BinaryIO, last: bool) -> bool:
+        """Return True if there is something to read now: from the position on, or from the beginning of what has begun anew."""
+        size = file.seek(0, 2)
+        if size < self._position:
+            again, self._was_short = self._was_short, True
+            if again or last:
+                self._begin_anew()
+            return again or last
+        self._was_short = False
+        length = min(len(self._mark) if self._mark is not None else _MARK, self._position)
+        file.seek(self._position - length)
+        mark = file.read(length)
+        if self._mark is not None and mark != self._mark:
+            self._begin_anew()
+        self._mark = mark if self._position else None
+        return True
+
+    def _begin_anew(self) -> None:
+        self._position, self._mark, self._held, self._was_short = 0, None, "", False
+        self._decoder.reset()
+        self.begun_anew = True
+
+
+class GrowingLogs:
+    """The logs that are followed. With ``several``, or once there are, headers come above each one's lines.
+
+    With ``prefixes`` each line says whose it is instead; ``filter_of`` finds what takes out lines of a log.
+    """
+
+    def __init__(
+        self,
+        several: bool = False,
+        *,
+        prefixes: bool = False,
+        filter_of: Callable[[Log], LineFilter | None] = lambda _: None,
+    ) -> None:
+        self.several = several
+        self.prefixes = prefixes
+        self.filter_of = filter_of
+        self._filters: dict[Path, LineFilter | None] = {}
+        self._logs: dict[Path, _GrowingLog] = {}
+        self._ending: list[_GrowingLog] = []
+        self._done: set[Path] = set()
+        self._shown: _GrowingLog | None = None
+        self._open_line = False
+
+    @property
+    def shown(self) -> bool:
+        """True if there was anything to show."""
+        return self._shown is not None
+
+    def filter_for(self, log: Log) -> LineFilter | None:
+        """Return what takes out lines of a log, with what it remembers of those that came before."""
+        if log.path is None:
+            return None
+        if log.path not in self._filters:
+            self._filters[log.path] = self.filter_of(log)
+        return self._filters[log.path]
+
+    def add(self, log: Log, position: int = 0, *, shown: bool = False) -> None:
+        """Follow a log from a position on; one that is known already is left as it is.
+
+        ``shown``: what is before the position is last on the screen.
+        """
+        if log.path is None or log.path in self._done:
+            return
+        growing = self._logs.setdefault(log.path, _GrowingLog(log, log.path, position))
+        self._shown = growing if shown else self._shown
+        self.several = self.several or len(self._logs) > 1
+
+    def end(self, log: Log) -> None:
+        """Look at a log once more and no more, for its job has ended."""
+        if log.path is not None and log.path in self._logs:
+            self._ending.append(self._logs[log.path])
+
+    def pass_on(self, write: Callable[[str], None] | None, *, last: bool = False) -> None:
+        """Write what has come since the last call; with ``last`` also what ends in no newline."""
+        for growing in list(self._logs.values()):
+            ends = last or growing in self._ending
+            lines = self.filter_for(growing.log)
+            whole = self.several or self.prefixes or lines is not None
+            for text in growing.new(whole_lines=whole, last=ends):
+                wanted = "".join(lines.lines(_lines(text))) if lines is not None else text
+                if write is not None and wanted:
+                    self._write(growing, wanted, write)
+        for growing in self._ending:
+            if growing.log.path is not None:
+                self._logs.pop(growing.log.path, None)
+                self._done.add(growing.log.path)
+        self._ending.clear()
+
+    def _write(self, growing: _GrowingLog, text: str, write: Callable[[str], None]) -> None:
+        head = self.several and growing is not self._shown and not self.prefixes
+        if head or growing.begun_anew:
+            anew = " (begun anew)" if growing.begun_anew else ""
+            write(f"{chr(10) if self._open_line else ''}{header(growing.log)}{anew}\n")
+            growing.begun_anew = False
+        self._shown = growing
+        self._open_line = not text.endswith("\n")
+        write(prefixed(growing.log, text) if self.prefixes else text)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text, each with its end, of a progress bar what it shows last."""
+    *whole, rest = text.split("\n")
+    for line in [*whole, rest] if rest else whole:
+        yield settled(line) + "\n"

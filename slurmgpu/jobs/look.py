@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable, nearest
-from slurmgpu.jobs.arrays import known
-from slurmgpu.jobs.cause_files import with_cause, with_whole_exit_code
-from slurmgpu.jobs.select import Selection, job_of_record, run_of, scripts_of
-from slurmgpu.jobs.settle import note_jobs
+from slurmgpu.jobs.causes import with_cause, with_whole_exit_code
+from slurmgpu.jobs.select import Selection, job_of_record, note_jobs, run_of, scripts_of
+from slurmgpu.jobs.table import known
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.runs.metrics import folder_of, progress_of
 from slurmgpu.runs.samples import summary
@@ -29,7 +29,6 @@ from slurmgpu.slurm import (
 )
 
 __all__ = ["Detail", "StatusReport", "last_known", "merge", "status", "with_progress", "without_rash_ends"]
-
 
 _SAME_SUBMISSION = timedelta(seconds=60)
 _FROM_ACCOUNTING = ("state_text", "elapsed", "start", "end", "exit_code", "signal", "node_list")
@@ -48,12 +47,12 @@ def merge(
     end it says CANCELLED while processes still run.
     """
     lone_cluster = next((job.cluster for job in accounted if job.cluster), None)
-    by_key = {_key(job, lone_cluster): job for job in accounted}
+    by_key = {(job.cluster or lone_cluster, job.job_id): job for job in accounted}
     merged: dict[tuple[str | None, str], JobStatus] = {}
     arrays: dict[tuple[str | None, int | None], list[str]] = {}
     components = set()
     for job in queued or []:
-        key = _key(job, lone_cluster)
+        key = (job.cluster or lone_cluster, job.job_id)
         merged[key] = _completed_by(job, by_key.get(key))
         waiting = arrays.setdefault((key[0], job.array_job_id), [])
         if job.state.is_waiting:
@@ -79,15 +78,11 @@ def merge(
             job = job.model_copy(update={"state": JobState.CANCELLED})
         elif queued is not None and not job.state.is_final and user in (None, job.user):
             lost = job.model_copy(update={"state": JobState.UNKNOWN})
-            said = job.state_text or "nothing"
-            notes.append((f"job {job.job_id}: accounting says {said}, but the queue has no such job", lost))
+            said = f"accounting says {job.state_text or 'nothing'}"
+            notes.append((f"job {job.job_id}: {said}, but the queue has no such job", lost))
             job = lost
         merged[key] = job
     return list(merged.values()), notes
-
-
-def _key(job: JobStatus, lone_cluster: str | None) -> tuple[str | None, str]:
-    return job.cluster or lone_cluster, job.job_id
 
 
 def _is_among(task: JobStatus, waiting: Iterable[str]) -> bool:
@@ -105,8 +100,8 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
         return queued
     if queued.submit and accounted.submit and accounted.submit < queued.submit - _SAME_SUBMISSION:
         return queued  # an earlier job of this id, or an earlier run of this one: accounting lags
-    told = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
-    update = {name: value for name, value in told.items() if value is not None} | {"source": "squeue+sacct"}
+    fields = ((name, getattr(accounted, name)) for name in _FROM_ACCOUNTING)
+    update = {name: value for name, value in fields if value is not None} | {"source": "squeue+sacct"}
     if (queued.exit_code or 0) - TAKEN_OFF == accounted.exit_code:
         update["exit_code"] = queued.exit_code
     if queued.exit_code is None:
@@ -117,7 +112,7 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
 def without_rash_ends(
     jobs: list[JobStatus], now: datetime
 ) -> tuple[list[JobStatus], list[tuple[str, JobStatus]]]:
-    """Return the jobs without ends that accounting alone tells, and that may be none: the queue, which would know, is silent."""
+    """Return the jobs without ends that may be none: accounting alone tells them, and the queue, which would know, is silent."""
     found, doubts = [], []
     for job in jobs:
         recent = job.end is None or job.end > now - _MAY_GO_ON_FOR
@@ -149,7 +144,7 @@ class StatusReport:
     """When Slurm was asked; of several answers, the oldest."""
     jobs: list[JobStatus]
     notes: list[str]
-    """What the reader should know of the answer: what could not be asked, read or found."""
+    """Remarks on the answer: what could not be asked, read or found."""
     missing: list[str] = field(default_factory=list)
     """The JOB words that lead to no job that Slurm knows, though it was asked."""
     unasked: list[str] = field(default_factory=list)
@@ -157,7 +152,7 @@ class StatusReport:
     no_answer: SlurmUnreachable | None = None
     """Why the queue could not be asked."""
     silence: str = ""
-    """What did not answer, where that leaves words unasked."""
+    """The part that did not answer, where that leaves words unasked."""
     age: float = 0.0
     """Seconds since then: another process of the user's may have asked."""
     since: datetime | None = None
@@ -184,9 +179,9 @@ def status(
     now = datetime.now(timezone.utc)
     use = bool(selections) or live or detail == "use"
     question = _Question(slurm, user, selections, since or now - DEFAULT_SINCE, use)
-    jobs, doubts, accounting, queue = question.answer(now, sparing=detail == "sparing")
-    notes = [*accounting.notes, *queue.notes]
-    no_answer = queue.no_answer
+    jobs, doubts = question.answer(now, sparing=detail == "sparing")
+    accounting, no_answer = question.accounting, question.no_answer
+    notes = [*accounting.notes, *question.notes]
     if no_answer is not None:
         if not accounting.available:
             raise no_answer
@@ -224,10 +219,8 @@ def status(
         return next(named, None) or run_for(job)
 
     found = [with_whole_exit_code(job, find_run) for job in found]
-    ended = sorted(
-        (job.raw_id for job in found if job.state.is_final and job.raw_id is not None), reverse=True
-    )
-    newest = set(ended[:_MOST_WITH_CAUSE])
+    ended = [job.raw_id for job in found if job.state.is_final and job.raw_id is not None]
+    newest = set(sorted(ended, reverse=True)[:_MOST_WITH_CAUSE])
     found = [with_cause(job, find_run) if job.raw_id in newest else job for job in found]
     if live:
         found, live_notes = _with_live_use(slurm, found)
@@ -312,74 +305,61 @@ def _order(job: JobStatus) -> tuple[bool, int, int, str]:
 # Asking
 
 
-class _Queue(NamedTuple):
-    """The queue's answer; without jobs, why there is none."""
-
-    jobs: list[JobStatus] | None
-    notes: list[str]
-    no_answer: SlurmUnreachable | None = None
-
-
-class _Answer(NamedTuple):
-    """What queue and accounting say, merged; each doubt is a note and the job that it is about."""
-
-    jobs: list[JobStatus]
-    doubts: list[tuple[str, JobStatus]]
-    accounting: Accounting
-    queue: _Queue
-
-
 class _Question:
-    """What the queue and accounting are asked: about a user's jobs, or those selected."""
+    """A question to queue and accounting, about a user's jobs or those selected, and their answers."""
 
     def __init__(
         self, slurm: Slurm, user: str | None, selections: Sequence[Selection], since: datetime, use: bool
     ) -> None:
-        self.slurm = slurm
-        self.user = user
-        self.selections = selections
-        self.since = since
-        self.use = use
+        self.slurm, self.user, self.selections, self.since, self.use = slurm, user, selections, since, use
+        self.queued: list[JobStatus] | None = None
+        self.notes: list[str] = []
+        """The queue's."""
+        self.no_answer: SlurmUnreachable | None = None
+        """Why the queue has not told."""
+        self.accounting = Accounting()
 
-    def answer(self, now: datetime, *, sparing: bool) -> _Answer:
-        """Ask both; ``sparing`` leaves accounting alone as long as the queue says that no job that is named has ended.
+    def answer(self, now: datetime, *, sparing: bool) -> tuple[list[JobStatus], list[tuple[str, JobStatus]]]:
+        """Ask both, and return the jobs, and doubts: each a note and the job that it is about.
 
-        Only a fresh answer may report a job as unknown: it may have come since an answer that another process asked for.
+        ``sparing`` leaves accounting alone as long as the queue says that no job that is named has ended. Only a fresh answer
+        may report a job as unknown: it may have come since an answer that another process asked for.
         """
-        answer = self._answer_once(now, sparing)
+        jobs, doubts = self._answer_once(now, sparing)
         shelf = self.slurm.shelf
-        gone = any(not any(map(one.matches, answer.jobs)) for one in self.selections)
+        gone = any(not any(map(one.matches, jobs)) for one in self.selections)
         if shelf is None or shelf.kept_only or not gone or not self.slurm.oldest():
-            return answer
+            return jobs, doubts
         shelf.only_from_now()
         shelf.ages.clear()
         return self._answer_once(now, sparing)
 
-    def _answer_once(self, now: datetime, sparing: bool) -> _Answer:
+    def _answer_once(
+        self, now: datetime, sparing: bool
+    ) -> tuple[list[JobStatus], list[tuple[str, JobStatus]]]:
         slurm = self.slurm
         if sparing:
-            queue = self._ask_queue(self.user)
-            accounting = Accounting() if self._none_has_ended(queue) else self._ask_accounting()
+            self._ask_queue()
+            self.accounting = Accounting() if self._none_has_ended() else self._ask_accounting()
         else:
-            accounting, queue = self._ask_both()
-            queue = self._with_jobs_of_others(queue, accounting.jobs)
-        jobs, doubts = merge(queue.jobs, accounting.jobs, self.user)
+            self._ask_both()
+            self._add_jobs_of_others()
+        jobs, doubts = merge(self.queued, self.accounting.jobs, self.user)
         if not slurm.doubted.issuperset(job.job_id for _, job in doubts):
             # What accounting calls unfinished may have been submitted since the queue was asked.
             if slurm.shelf is not None:
                 slurm.shelf.only_since("sacct")
-            queue = self._with_jobs_of_others(self._ask_queue(self.user), accounting.jobs)
-            jobs, doubts = merge(queue.jobs, accounting.jobs, self.user)
+            self._ask_queue()
+            self._add_jobs_of_others()
+            jobs, doubts = merge(self.queued, self.accounting.jobs, self.user)
             slurm.doubted.update(job.job_id for _, job in doubts)
-        if queue.no_answer is not None:
-            jobs, doubts = without_rash_ends(jobs, now)
-        return _Answer(jobs, doubts, accounting, queue)
+        return without_rash_ends(jobs, now) if self.no_answer is not None else (jobs, doubts)
 
-    def _ask_queue(self, user: str | None) -> _Queue:
+    def _ask_queue(self) -> None:
         try:
-            return _Queue(*self.slurm.queue(user))
+            (self.queued, self.notes), self.no_answer = self.slurm.queue(self.user), None
         except SlurmUnreachable as error:
-            return _Queue(None, [], error)
+            self.queued, self.notes, self.no_answer = None, [], error
 
     def _ask_accounting(self) -> Accounting:
         ids = [one.id.number for one in self.selections if one.id]
@@ -388,61 +368,50 @@ class _Question:
             if self.selections and len(ids) == len(self.selections):
                 return self.slurm.accounting(ids=list(dict.fromkeys(ids)), use=self.use)
             since = min([self.since, *(run.submitted_at - timedelta(minutes=5) for run in runs)])
-            return self.slurm.accounting(
-                user=self.user,
-                since=even(since),
-                submit_line=any(run.job_id is None for run in runs),
-                use=self.use,
-            )
+            lost = any(run.job_id is None for run in runs)
+            return self.slurm.accounting(user=self.user, since=even(since), submit_line=lost, use=self.use)
         except SlurmUnreachable as error:
             return Accounting(notes=[f"accounting is not available: {error.message}"], available=False)
 
-    def _ask_both(self) -> tuple[Accounting, _Queue]:
+    def _ask_both(self) -> None:
         """Ask both side by side: where Slurm is slow, a person waits once."""
-        answers: list[Accounting] = []
         errors: list[BaseException] = []
 
         def ask() -> None:
             try:
-                answers.append(self._ask_accounting())
+                self.accounting = self._ask_accounting()
             except BaseException as error:
                 errors.append(error)
 
         # A daemon: Ctrl-C does not wait for its answer.
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
-        queue = self._ask_queue(self.user)
+        self._ask_queue()
         thread.join()
         if errors:
             raise errors[0]
-        return answers[0], queue
 
-    def _none_has_ended(self, queue: _Queue) -> bool:
+    def _none_has_ended(self) -> bool:
         """Return True if every job that is named is in the queue and has not ended; of an array it may have forgotten tasks."""
-        if queue.jobs is None or not self.selections:
+        if self.queued is None or not self.selections:
             return False
-        found = [[job for job in queue.jobs if one.matches(job)] for one in self.selections]
-        return all(found) and not any(
-            job.state.is_final or job.array_job_id is not None for jobs in found for job in jobs
-        )
+        found = [[job for job in self.queued if one.matches(job)] for one in self.selections]
+        ended = (job.state.is_final or job.array_job_id is not None for jobs in found for job in jobs)
+        return all(found) and not any(ended)
 
-    def _with_jobs_of_others(self, queue: _Queue, accounted: Sequence[JobStatus]) -> _Queue:
+    def _add_jobs_of_others(self) -> None:
         """Add the jobs of others that are named by id: for one that waits, accounting knows no reason, or nothing yet."""
-        if self.user is None or queue.jobs is None:
-            return queue
-        numbers = {_number(job) for job in queue.jobs}
-        numbers |= {_number(job) for job in accounted if job.user == self.user or job.state.is_final}
+        if self.user is None or self.queued is None:
+            return
+        known = [job for job in self.accounting.jobs if job.user == self.user or job.state.is_final]
+        parsed = (JobId.parse(job.job_id) for job in (*self.queued, *known))
+        numbers = {one.number for one in parsed if one is not None}
         unknown = [one for one in self.selections if one.id is not None and one.id.number not in numbers]
         if not unknown:
-            return queue
-        everybody = self._ask_queue(None)
-        more = [job for job in everybody.jobs or () if any(one.matches(job) for one in unknown)]
-        return queue._replace(jobs=[*queue.jobs, *more])
-
-
-def _number(job: JobStatus) -> int | None:
-    parsed = JobId.parse(job.job_id)
-    return parsed.number if parsed else None
+            return
+        with suppress(SlurmUnreachable):
+            jobs, _ = self.slurm.queue(None)
+            self.queued = [*self.queued, *(job for job in jobs if any(one.matches(job) for one in unknown))]
 
 
 # What the jobs use, and how far they are
@@ -482,11 +451,10 @@ def _with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus]
     for job in jobs:
         own = [step for step in steps if step.job_id == job.raw_id]
         if own:
-            times = [
-                one.tasks * one.average_cpu
+            times = known(
+                None if one.tasks is None or one.average_cpu is None else one.tasks * one.average_cpu
                 for one in own
-                if one.tasks is not None and one.average_cpu is not None
-            ]
+            )
             use = LiveUse(
                 max_rss=max(known(one.max_rss for one in own), default=None),
                 cpu_seconds=sum(times) if times else None,

@@ -1,11 +1,10 @@
-"""Which run directory a word means, and whether the job of a run has ended."""
+"""The run directory that a word or a job leads to, and whether all jobs of a run have ended."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -21,42 +20,31 @@ from slurmgpu.errors import (
 from slurmgpu.files.run_record import read_run
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import (
+    IN_FLIGHT,
+    RUN_MARKS,
+    STAMPED,
     Selection,
     belongs,
     is_of_this_cluster,
     names_folder,
     owner,
+    run_directories,
     run_of,
     select,
     user_number,
 )
-from slurmgpu.jobs.settle import IN_FLIGHT
-from slurmgpu.jobs.view import reason
-from slurmgpu.jobs.waits import word_of
-from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobState, JobStatus, Run
+from slurmgpu.jobs.view import reason, word_of
+from slurmgpu.models.run import EXIT_CODE_FILE, JobState, JobStatus, Run
 from slurmgpu.slurm import MORE_UNREAD, JobId, Slurm, cluster_name_here
 
 __all__ = [
-    "RunsOf",
-    "check_at_rest",
-    "completed_tasks",
-    "find_run",
-    "newest_run",
-    "run_directories",
-    "run_of_job",
-    "runs_that_ended",
-]
-
+    "RunsOf", "check_at_rest", "completed_tasks", "find_run", "newest_run", "run_of_job", "runs_that_ended",
+]  # fmt: skip
 
 RunsOf = Callable[[Path], Path]
 """The folder of run directories that belongs to a work folder."""
 
-# What submission and local runs put into a run directory, and what is in it by the entrypoint alone.
-_MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
-_TRAINS = ("slurmgpu_training", "slurmgpu")
-# A folder of runs may be years old, and on a slow disk.
-_MOST_LOOKED_INTO = 500
-_STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
+_MOST_LOOKED_INTO = 500  # a folder of runs may be years old, and on a slow disk
 
 
 def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path:
@@ -71,10 +59,10 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
     path = Path(word)
     if names_folder(word) and path.is_dir():
         path = path.parent if path.name == "checkpoints" else path
-        if any((path / mark).exists() for mark in _MARKS):
+        if any((path / mark).exists() for mark in RUN_MARKS):
             return path
         raise InvalidInput(
-            f"{word} is not a run directory: it has none of {', '.join(_MARKS)}",
+            f"{word} is not a run directory: it has none of {', '.join(RUN_MARKS)}",
             hint="give a job id, a job name, or a directory that slurmgpu submit or slurmgpu run made",
         )
     if "/" in word:
@@ -83,15 +71,26 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
         )
     (selection,) = select([word])
     runs = runs_of(Path.cwd())
+
+    def left_behind() -> Path | None:
+        """Return the newest run directory of this name, folder name or job id."""
+        for path in run_directories(runs):
+            if selection.name is not None and selection.name in (path.name, _name_in(path)):
+                return path
+            record, job_id = _record(path), selection.job_id
+            if record and (job_id.number in record.job_ids if job_id else record.name == selection.name):
+                return path
+        return None
+
     # A record tells a job id as well as Slurm does, which may take a minute not to answer.
-    found, asked = _left_behind(selection, runs) if selection.job_id else None, SlurmGpuError("")
+    found, error = left_behind() if selection.job_id else None, SlurmGpuError("")
     record = _record(found) if found else None
     if record is None or not is_of_this_cluster(record, slurm.env):
-        found, asked = _by_slurm(slurm, selection, runs_of, user)
-    found = found or _left_behind(selection, runs)
+        found, error = _by_slurm(slurm, selection, runs_of, user)
+    found = found or left_behind()
     if found is None:
-        raise type(asked)(
-            f"{word}: there is no run of yours of that name or id in {runs}. {asked.message}",
+        raise type(error)(
+            f"{word}: there is no run of yours of that name or id in {runs}. {error.message}",
             hint=did_you_mean(word, {_name_in(path) for path in run_directories(runs)})
             + "give the run directory itself; slurmgpu submit and slurmgpu run print it",
         )
@@ -117,24 +116,10 @@ def _by_slurm(
     return None, SlurmGpuError(why)
 
 
-def _left_behind(selection: Selection, runs: Path) -> Path | None:
-    """Return the newest run directory of this name, folder name or job id."""
-    return next((path for path in run_directories(runs) if _means(selection, path)), None)
-
-
 def _name_in(path: Path) -> str:
     """Return the job's name that a run directory's own name begins with; the whole name where it has none."""
-    stamped = _STAMPED.fullmatch(path.name)
+    stamped = STAMPED.fullmatch(path.name)
     return stamped[1] if stamped else path.name
-
-
-def _means(selection: Selection, path: Path) -> bool:
-    if selection.name is not None and selection.name in {path.name, _name_in(path)}:
-        return True
-    record = _record(path)
-    if record is None:
-        return False
-    return selection.job_id.number in record.job_ids if selection.job_id else record.name == selection.name
 
 
 def _record(path: Path) -> Run | None:
@@ -153,7 +138,7 @@ def run_of_job(job: JobStatus, runs_of: RunsOf) -> Run | None:
 
 
 def runs_that_ended(runs_of: RunsOf) -> Callable[[JobStatus], Run | None]:
-    """As `run_of_job`, for many jobs: by the files that scripts leave at their end, so that each folder is read once."""
+    """Return a `run_of_job` for many jobs: by the files that scripts leave at their end, so that each folder is read once."""
 
     @cache
     def by_trace(runs: Path, owner: int | None) -> dict[str, Path]:
@@ -195,7 +180,8 @@ def newest_run(runs: Path) -> Path:
     saved = (
         path for path in folders if any(path.glob("checkpoints")) or any(path.glob("[0-9]*/checkpoints"))
     )
-    training = (path for path in folders if any((path / "code" / one).is_dir() for one in _TRAINS))
+    trains = ("slurmgpu_training", "slurmgpu")
+    training = (path for path in folders if any((path / "code" / one).is_dir() for one in trains))
     found = next(saved, None) or next(training, None)
     if found is None:
         raise SlurmGpuError(
@@ -205,29 +191,6 @@ def newest_run(runs: Path) -> Path:
     return found
 
 
-def run_directories(runs: Path, owner: int | None = None) -> Iterator[Path]:
-    """Yield the run directories of a user (None: this one) in a folder, the newest first.
-
-    By the time in their names; one made by hand by its last change. The folder may be shared, and a word must lead to
-    nothing that somebody else has laid there.
-    """
-    owner = os.getuid() if owner is None else owner
-    dated = []
-    for path in runs.iterdir() if os.access(runs, os.R_OK | os.X_OK) and runs.is_dir() else ():
-        try:
-            if path.lstat().st_uid != owner:
-                continue
-            stamped = _STAMPED.fullmatch(path.name)
-            if stamped:
-                dated.append((stamped[2], path.name, path))
-            elif any((path / mark).exists() for mark in _MARKS):
-                changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-                dated.append((f"{changed:%Y%m%dT%H%M%SZ}", path.name, path))
-        except OSError:
-            continue  # removed this moment, or closed to this user
-    yield from (path for _, _, path in sorted(dated, reverse=True))
-
-
 def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
     """See in the queue that no job of the run waits or runs, whoever submitted it.
 
@@ -235,7 +198,14 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
         SlurmGpuError: one does.
         OutcomeUnknown: the queue could not be asked, is another cluster's, or may yet receive the job.
     """
-    _check_cluster(run, slurm.env)
+    several = (os.environ if slurm.env is None else slurm.env).get("SLURM_CLUSTERS")
+    here = cluster_name_here(slurm.env)
+    if not several and here is not None and run.cluster not in (None, here):
+        raise OutcomeUnknown(
+            f"job {run.job_id} of {run.run_dir} is on cluster {run.cluster}, and this machine asks {here}: "
+            "whether the job still waits or runs cannot be seen from here",
+            hint=f"nothing was submitted; resume it on a login node of {run.cluster}",
+        )
     try:
         queued, notes = slurm.queue(owner(run))
     except (SlurmUnreachable, SlurmRefused) as error:
@@ -245,7 +215,20 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
         ) from None
     live = [job for job in queued if not job.state.is_final and belongs(run, job)]
     if live:
-        raise _lives(live[0], run)
+        job, number = live[0], live[0].job_id
+        if job.state is JobState.COMPLETING:
+            doing = "is ending (COMPLETING), its last processes still run"
+            hint = "nothing was submitted; try again in a moment"
+        elif job.state.is_waiting and word_of(job.reason).startswith("JobHeld"):
+            doing = f"is held: {reason(job)}"
+            hint = f"nothing was submitted; scontrol release {number} lets it start"
+        elif job.state.is_waiting:
+            doing = f"still waits in the queue: {job.state.value}"
+            hint = f"it goes on by itself; to change what it asks for: slurmgpu cancel {number}, then resume"
+        else:
+            doing = f"has not ended: {job.state.value}"
+            hint = f"slurmgpu logs --follow {number} shows it; slurmgpu cancel {number} ends it"
+        raise SlurmGpuError(f"job {number} of {run.run_dir} {doing}", hint=hint)
     words = [MORE_UNREAD, *map(str, run.job_ids)]
     unread = [note for note in notes if any(word in note for word in words)]
     if unread:
@@ -268,32 +251,3 @@ def completed_tasks(slurm: Slurm, run: Run) -> set[str]:
     selections = [Selection(str(number), job_id=JobId(number)) for number in run.job_ids]
     jobs = status(slurm, user=owner(run), selections=selections).jobs if selections else []
     return {job.array_tasks or "" for job in jobs if job.state is JobState.COMPLETED and belongs(run, job)}
-
-
-def _check_cluster(run: Run, env: Mapping[str, str] | None) -> None:
-    several = (os.environ if env is None else env).get("SLURM_CLUSTERS")
-    here = cluster_name_here(env)
-    if several or here is None or run.cluster is None or run.cluster == here:
-        return
-    raise OutcomeUnknown(
-        f"job {run.job_id} of {run.run_dir} is on cluster {run.cluster}, and this machine asks {here}: "
-        "whether the job still waits or runs cannot be seen from here",
-        hint=f"nothing was submitted; resume it on a login node of {run.cluster}",
-    )
-
-
-def _lives(job: JobStatus, run: Run) -> SlurmGpuError:
-    number = job.job_id
-    if job.state is JobState.COMPLETING:
-        said = "is ending (COMPLETING), its last processes still run"
-        act = "nothing was submitted; try again in a moment"
-    elif job.state.is_waiting and word_of(job.reason).startswith("JobHeld"):
-        said = f"is held: {reason(job)}"
-        act = f"nothing was submitted; scontrol release {number} lets it start"
-    elif job.state.is_waiting:
-        said = f"still waits in the queue: {job.state.value}"
-        act = f"it goes on by itself; to change what it asks for: slurmgpu cancel {number}, then resume"
-    else:
-        said = f"has not ended: {job.state.value}"
-        act = f"slurmgpu logs --follow {number} shows it; slurmgpu cancel {number} ends it"
-    return SlurmGpuError(f"job {number} of {run.run_dir} {said}", hint=act)

@@ -29,7 +29,7 @@ from mcp_types import (
 from slurmgpu.errors import InvalidInput, SlurmGpuError, did_you_mean
 from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.files.trust import for_somebody_else
-from slurmgpu.jobs.runs import run_directories
+from slurmgpu.jobs.select import run_directories
 from slurmgpu.mcp.budget import allowed, limit_of
 from slurmgpu.mcp.fields import Fields, parse_fields
 from slurmgpu.mcp.text import Calls, Secrets, ToolOutput, failed, marked, plain, shortened

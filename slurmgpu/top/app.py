@@ -12,13 +12,24 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from slurmgpu.amounts import duration
+from slurmgpu.amounts import span
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.live import ACTS, Act, Outcome, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.live import (
+    ACTIONS,
+    Action,
+    Outcome,
+    Snapshot,
+    Source,
+    error_text,
+    perform,
+    question,
+    refusal,
+)
+from slurmgpu.jobs.view import Line
 from slurmgpu.printable import printable
 
 __all__ = ["Confirm", "HelpScreen", "Top", "View"]
@@ -28,7 +39,7 @@ class View(Screen[None]):
     """One screen of ``slurmgpu top``."""
 
     shows_jobs = True
-    """Whether what Slurm says of jobs is on it."""
+    """True if what Slurm says of jobs is on it."""
 
     @property
     def top(self) -> Top:
@@ -46,16 +57,13 @@ class View(Screen[None]):
         """Return which cluster, as of when; where Slurm is silent, how old that is."""
         seen = self.top.seen
         if seen is None:
-            return Text(
-                printable(self.top.trouble) or "asking Slurm ...", style="red" if self.top.trouble else ""
-            )
+            trouble = printable(self.top.trouble)
+            return Text(trouble or "asking Slurm ...", style="red" if trouble else "")
         report = seen.report
-        text = Text(
-            f"{printable(report.cluster or 'cluster unknown')}  as of {report.time.astimezone():%H:%M:%S}"
-        )
+        name = printable(report.cluster or "cluster unknown")
+        text = Text(f"{name}  as of {report.time.astimezone():%H:%M:%S}")
         if seen.why_old:
-            ago = f"{report.age:.0f} s" if report.age < 100 else duration(int(report.age))
-            text.append(f"  SLURM DOES NOT ANSWER: this is {ago} old", style="red reverse")
+            text.append(f"  SLURM DOES NOT ANSWER: this is {span(report.age)} old", style="red reverse")
         elif report.notes:
             more = f" (and {len(report.notes) - 1} more)" if len(report.notes) > 1 else ""
             text.append(f"  note: {printable(report.notes[0])}{more}", style="yellow")
@@ -104,7 +112,7 @@ _COLUMNS_FROM = 80
 
 
 class HelpScreen(View):
-    """What the keys do."""
+    """Show the keys."""
 
     shows_jobs = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -113,7 +121,7 @@ class HelpScreen(View):
 
     def compose(self) -> ComposeResult:
         """The page."""
-        acts = "\n".join(f"  {act.key}  {act.verb:<9}{act.then}" for act in ACTS)
+        acts = "\n".join(f"  {act.key}  {act.verb:<9}{act.then}" for act in ACTIONS)
         with VerticalScroll():
             text = _HELP.format(acts=acts)
             if self.app.size.width < _COLUMNS_FROM:
@@ -127,7 +135,7 @@ TICK = 2.0
 """Seconds between two looks at the files of what is shown."""
 
 
-class Told(Message, Generic[T]):
+class Answer(Message, Generic[T]):
     """An answer for the screen, from a thread that has waited for it."""
 
     bubble = False
@@ -168,7 +176,7 @@ class Top(App[None]):
         super().__init__(ansi_color=True)  # the terminal's own colours, and with NO_COLOR none
         self.source = source
         self._first = first
-        self.seen: Seen | None = None
+        self.seen: Snapshot | None = None
         self.trouble = ""
         """Why there is nothing to show at all."""
         self._under_way: set[str] = set()
@@ -193,81 +201,71 @@ class Top(App[None]):
 
         def do() -> None:
             try:
-                told: Told[Any] = Told(then, work(), once)
+                answer: Answer[Any] = Answer(then, work(), once)
             except Exception as error:  # a file that cannot be read, mostly: said, and the screen goes on
-                told = Told(self._broken, error, once)
-            self.post_message(told)  # says False where the screen has gone
+                text = f"{type(error).__name__}: {error}"
+                answer = Answer(lambda _: self.say(text, good=False), None, once)
+            self.post_message(answer)  # says False where the screen has gone
 
         threading.Thread(target=do, daemon=True).start()
         return True
 
-    def _broken(self, error: Exception) -> None:
-        self.say(f"{type(error).__name__}: {error}", good=False)
-
-    def on_told(self, told: Told[object]) -> None:
+    def on_answer(self, message: Answer[object]) -> None:
         """Hand an answer on, in the screen's own thread."""
-        self._under_way.discard(told.once)
-        told.then(told.answer)
+        self._under_way.discard(message.once)
+        message.then(message.answer)
 
     def look(self, *, anew: bool = False) -> None:
         """Ask for the jobs, unless that is under way: then once more after it, where it has to be anew."""
 
-        def ask() -> Seen | str:
+        def ask() -> Snapshot | str:
             try:
                 return self.source.jobs(anew=anew)
             except SlurmGpuError as error:
-                return said_of(error)
+                return error_text(error)
 
-        if not self.aside(ask, self._seen, once="jobs"):
+        def show(answer: Snapshot | str) -> None:
+            if isinstance(answer, str):
+                self.trouble = answer
+            else:
+                self.seen, self.trouble = answer, ""
+            for screen in self.screen_stack:
+                if isinstance(screen, View):
+                    screen.show()
+            if self._wanted:
+                self._wanted = False
+                self.look(anew=True)
+
+        if not self.aside(ask, show, once="jobs"):
             self._wanted = self._wanted or anew
-
-    def _seen(self, answer: Seen | str) -> None:
-        if isinstance(answer, str):
-            self.trouble = answer
-        else:
-            self.seen, self.trouble = answer, ""
-        self._show()
-        if self._wanted:
-            self._wanted = False
-            self.look(anew=True)
 
     def _look_again(self) -> None:
         """Nobody looks at the jobs while the GPUs or the help are shown."""
         if isinstance(self.screen, View) and self.screen.shows_jobs:
             self.look()
 
-    def _show(self) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, View):
-                screen.show()
-
     def _tick(self) -> None:
         if isinstance(self.screen, View):
             self.screen.tick()
 
-    def ask_for(self, act: Act, line: Line) -> None:
+    def ask_for(self, act: Action, line: Line) -> None:
         """Ask whether it is to be done, and do it; what may not be done is not asked."""
-        told = refusal(act, line.job, self.source.user)
-        if told:
-            self.say(told, good=False)
+        if barred := refusal(act, line.job, self.source.user):
+            self.say(barred, good=False)
             return
 
-        def done(yes: bool | None) -> None:
+        def done(outcome: Outcome) -> None:
+            self.say(outcome.text, good=outcome.good)
+            self.look(anew=True)
+
+        def answered(yes: bool | None) -> None:
             if yes:
                 self.say(f"asked Slurm to {act.verb} job {line.job.job_id} ...")
-                self.aside(lambda: perform(act, line.job, self.source), self._performed)
+                self.aside(lambda: perform(act, line.job, self.source), done)
 
-        self.push_screen(Confirm(question(act, line)), done)
-
-    def _performed(self, outcome: Outcome) -> None:
-        self.say(outcome.text, good=outcome.good)
-        self.look(anew=True)
+        self.push_screen(Confirm(question(act, line)), answered)
 
     def say(self, text: str, *, good: bool = True) -> None:
         """A word to the person, that goes away by itself."""
-        self.notify(
-            printable(text),
-            severity="information" if good else "error",
-            timeout=6 if good else 15,
-            markup=False,
-        )
+        severity: SeverityLevel = "information" if good else "error"
+        self.notify(printable(text), severity=severity, timeout=6 if good else 15, markup=False)

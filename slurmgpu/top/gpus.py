@@ -1,4 +1,4 @@
-"""Which GPUs are free, by partition; asked for as long as it is shown."""
+"""The GPUs that are free, by partition; asked for as long as they are shown."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.jobs.gpus_now import GpusNow, Row, could, kind, notes, place, who
-from slurmgpu.jobs.live import said_of
+from slurmgpu.jobs.gpus_now import GpusNow, could, kind, notes, place, who
+from slurmgpu.jobs.live import error_text
 from slurmgpu.printable import printable
 from slurmgpu.top.app import View
 from slurmgpu.top.text import bar
 
 __all__ = ["GpusScreen", "free_lines"]
-
 
 _AGAIN, _SOON = 60.0, 15.0
 """Seconds between two questions; where nobody has answered yet, fewer."""
@@ -69,7 +68,7 @@ class GpusScreen(View):
                 found, age = self.top.source.gpus()
                 return found, time.monotonic() - age
             except SlurmGpuError as error:
-                return said_of(error)
+                return error_text(error)
 
         self.top.aside(ask, self._answered, once="gpus")
 
@@ -105,19 +104,16 @@ class GpusScreen(View):
 
 def free_lines(found: GpusNow, *, bars: bool = True) -> list[Text]:
     """Return what is free, as lines: the whole cluster by type, then each partition with what a job of mine could get."""
-    lines = [
-        Text(f"{what}: unknown; {printable(why)}", style="yellow") for what, why in found.unknown.items()
-    ]
+    unknown = found.unknown.items()
+    lines = [Text(f"{what}: unknown; {printable(why)}", style="yellow") for what, why in unknown]
     if "nodes" in found.unknown:
         return [*lines, Text("which GPUs there are is not known")]
     if not found.types:
         return [*lines, Text("Slurm lists no GPUs on this cluster")]
     mine = {(one.partition, one.type): one for one in found.mine}
     rows = [*found.types, *found.partitions]
-    names = [kind(row) for row in rows]
-    wide = max(len(name) for name in [*names, "GPU"])
-    places = [place(row) for row in rows]
-    broad = max(len(name) for name in [*places, "PARTITION"])
+    names, places = [kind(row) for row in rows], [place(row) for row in rows]
+    wide, broad = max(map(len, [*names, "GPU"])), max(map(len, [*places, "PARTITION"]))
     taken = f"{'NOT FREE':<{_BAR}}  " if bars else ""
     head = f"{'GPU':<{wide}}  {'PARTITION':<{broad}}  {taken}FREE OF TOTAL  ON ONE NODE  YOURS NOW"
     lines.append(Text(head, style="bold"))
@@ -128,15 +124,12 @@ def free_lines(found: GpusNow, *, bars: bool = True) -> list[Text]:
         text.append(f"{'  ' if bars else ''}{row.free:>4} of {row.total:<5} {row.block:>12}  ")
         text.append(could(mine.get((row.partition or "", row.type))), style="green")
         lines.append(text)
-    said = [note for row in found.types for note in (*_away(row), *notes(row))]
-    said += [
-        f"{printable(one.type)} in {printable(one.partition)}: {printable(one.why)}"
-        for one in found.mine
-        if one.why != "free"
-    ]
-    return [*lines, Text(), *(Text(note) for note in dict.fromkeys(said)), Text(who(found), style="dim")]
-
-
-def _away(row: Row) -> list[str]:
-    away = ", ".join(f"{count} {why}" for why, count in row.away.items())
-    return [f"{printable(row.type)}: not available: {away}"] if away else []
+    remarks: list[str] = []
+    for row in found.types:
+        away = ", ".join(f"{count} {why}" for why, count in row.away.items())
+        remarks += [f"{printable(row.type)}: not available: {away}"] if away else []
+        remarks += notes(row)
+    for one in found.mine:
+        if one.why != "free":
+            remarks.append(f"{printable(one.type)} in {printable(one.partition)}: {printable(one.why)}")
+    return [*lines, Text(), *(Text(note) for note in dict.fromkeys(remarks)), Text(who(found), style="dim")]

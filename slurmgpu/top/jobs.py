@@ -1,31 +1,30 @@
-"""The list of jobs, and on a tall terminal the details of the one that the cursor is on."""
+"""The list of jobs, and one job's details: below the list on a tall terminal, and on a screen of their own."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from rich.text import Text
 from textual import events
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.timer import Timer
 from textual.widgets import DataTable, Input, Static
 
 from slurmgpu.amounts import count
-from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.live import ACTS
-from slurmgpu.jobs.table import MOST, SORTS, How, key_of, shown
-from slurmgpu.jobs.view import JobView
-from slurmgpu.top.app import HelpScreen, View
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.jobs.live import ACTIONS, Detail, error_text
+from slurmgpu.jobs.table import MOST, SORTS, How, key_of, lines, shown
+from slurmgpu.jobs.view import JobView, Line
+from slurmgpu.top.app import HelpScreen, Top, View
 from slurmgpu.top.gpus import GpusScreen
 from slurmgpu.top.logs import LogScreen
-from slurmgpu.top.pane import DetailScreen, JobPane
-from slurmgpu.top.text import Rows, rows_of
+from slurmgpu.top.text import Rows, describe, rows_of
 
-__all__ = ["JobsScreen"]
-
+__all__ = ["DetailScreen", "JobPane", "JobsScreen"]
 
 _TALL = 34
 """Rows of a terminal from which on details are below the list."""
@@ -33,6 +32,164 @@ _PATIENCE = 0.2
 """Seconds from the last letter of a filter until the list follows."""
 _KEYS = "enter details  l logs  g GPUs  / filter  s sort  C cancel  ? help  q quit"
 _FEW_KEYS = "? help  q quit  enter details  l logs  / filter"
+_DETAIL_KEYS = "l logs  w why  " + "  ".join(f"{act.key} {act.verb}" for act in ACTIONS) + "  q back"
+_FEW_DETAIL_KEYS = "q back  l logs  w why  " + " ".join(act.key for act in ACTIONS) + " change"
+_ACTS = [Binding(act.key, f"act({number})", show=False) for number, act in enumerate(ACTIONS)]
+
+
+class JobPane(VerticalScroll):
+    """The details of one job."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.line: Line | None = None
+        self._detail: Detail | None = None
+        self._answers: dict[str, list[str]] = {}
+        """Why it waits or failed, in lines, by the state that they are true of."""
+
+    def compose(self) -> ComposeResult:
+        """Text."""
+        yield Static(id="text", markup=False)
+
+    @property
+    def top(self) -> Top:
+        """The application."""
+        return cast("Top", self.app)
+
+    def show(self, line: Line | None) -> None:
+        """Show this job, with what its files tell once they are read."""
+        other = self.line is None or line is None or key_of(line) != key_of(self.line)
+        self.line = line
+        if other:
+            self._detail = None
+            self.scroll_home(animate=False)
+        self._draw()
+        self.read()
+        failed = line is not None and JobView(line, datetime.now(timezone.utc)).failed
+        if line is not None and failed and self._key(line) not in self._answers:
+            self._answers[self._key(line)] = []
+            self.top.aside(lambda: self.top.source.cause(line.job), lambda found: self._answer(line, found))
+
+    def read(self) -> None:
+        """Read the job's files, aside; one reading at a time."""
+        line = self.line
+        if line is None or (self._detail is not None and line.job.state.is_final):
+            return
+
+        def done(detail: Detail) -> None:
+            if self.line is not None and key_of(self.line) == key_of(line):
+                self._detail = detail
+                self._draw()
+            elif self.line is not None:
+                self.read()
+
+        self.top.aside(lambda: self.top.source.detail(line.job), done, once=f"detail {id(self)}")
+
+    def ask_why(self) -> None:
+        """Ask Slurm for the figures behind the reason."""
+        line = self.line
+        if line is None or not line.job.state.is_waiting:
+            self.top.say("only a job that waits is explained by Slurm's figures", good=False)
+            return
+
+        def ask() -> list[str]:
+            try:
+                return self.top.source.why(line.job)
+            except SlurmGpuError as error:
+                return [error_text(error)]
+
+        self._answer(line, ["asking Slurm ..."])
+        self.top.aside(ask, lambda found: self._answer(line, found))
+
+    def _answer(self, line: Line, found: list[str]) -> None:
+        self._answers[self._key(line)] = found
+        self._draw()
+
+    @staticmethod
+    def _key(line: Line) -> str:
+        """Return what an answer counts for: as long as nothing has changed."""
+        return f"{key_of(line)} {line.job.state.value} {line.job.restarts} {line.job.reason}"
+
+    def _draw(self) -> None:
+        if self.line is None:
+            self.query_one("#text", Static).update("")
+            return
+        width = max(40, self.size.width - 2)
+        found = self._answers.get(self._key(self.line), [])
+        text = Text("\n").join(describe(self.line, self._detail, found, datetime.now(timezone.utc), width))
+        self.query_one("#text", Static).update(text)
+
+
+class DetailScreen(View):
+    """One job, whole."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,escape", "app.pop_screen", show=False),
+        Binding("l", "logs", show=False),
+        Binding("w", "why", show=False),
+        Binding("r", "refresh", show=False),
+        *_ACTS,
+    ]
+
+    def __init__(self, line: Line, *, why: bool = False) -> None:
+        super().__init__()
+        self.line = line
+        self._why = why
+
+    def compose(self) -> ComposeResult:
+        """Lines above and below the text."""
+        yield Static(id="head", classes="line", markup=False)
+        pane = JobPane(id="pane")
+        pane.add_class("whole")
+        yield pane
+        yield Static(_DETAIL_KEYS, id="keys", classes="line", markup=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another width has room for other words."""
+        keys = _DETAIL_KEYS if event.size.width >= len(_DETAIL_KEYS) else _FEW_DETAIL_KEYS
+        self.query_one("#keys", Static).update(keys)
+        self.show()
+
+    @property
+    def pane(self) -> JobPane:
+        """The text."""
+        return self.query_one("#pane", JobPane)
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        self.pane.focus()
+        self.show()
+        if self._why:
+            self.pane.ask_why()
+
+    def show(self) -> None:
+        """Show the job as it is known now; one that Slurm has forgotten, as it was."""
+        self.query_one("#head", Static).update(self.head())
+        seen = self.top.seen
+        if seen is not None:
+            found = lines(seen.report.jobs, each_task=not self.line.tasks, since=seen.report.since)
+            self.line = {key_of(line): line for line in found}.get(key_of(self.line), self.line)
+        self.pane.show(self.line)
+
+    def tick(self) -> None:
+        """Read its files again."""
+        self.pane.read()
+
+    def action_logs(self) -> None:
+        """Follow its logs."""
+        self.app.push_screen(LogScreen(self.line))
+
+    def action_why(self) -> None:
+        """Ask Slurm for figures."""
+        self.pane.ask_why()
+
+    def action_refresh(self) -> None:
+        """Ask now."""
+        self.top.look(anew=True)
+
+    def action_act(self, number: int) -> None:
+        """Change the job, after a question."""
+        self.top.ask_for(ACTIONS[number], self.line)
 
 
 class _Table(DataTable[Text]):
@@ -63,7 +220,7 @@ class JobsScreen(View):
         Binding("r", "refresh", show=False),
         Binding("w", "why", show=False),
         Binding("question_mark", "help", show=False),
-        *(Binding(act.key, f"act({number})", show=False) for number, act in enumerate(ACTS)),
+        *_ACTS,
     ]
 
     def __init__(self) -> None:
@@ -152,19 +309,16 @@ class JobsScreen(View):
         """The whole reason of the job under the cursor, and where there is room its details."""
         self.query_one("#head", Static).update(self._head())
         line = self.line
-        told = self._nothing()
+        text = "no jobs, waiting, running or finished in the last day (--since asks for more)"
+        if self.how.words:
+            text = "no job has all these words; escape shows all"
         if line is not None:
             doing = JobView(line, datetime.now(timezone.utc)).doing or line.job.state.value
-            told = f"{line.job.job_id}: {doing}"
-        self.query_one("#why", Static).update(Text(told))
+            text = f"{line.job.job_id}: {doing}"
+        self.query_one("#why", Static).update(Text(text))
         pane = self.query_one("#pane", JobPane)
         if pane.display:
             pane.show(line)
-
-    def _nothing(self) -> str:
-        if self.how.words:
-            return "no job has all these words; escape shows all"
-        return "no jobs, waiting, running or finished in the last day (--since asks for more)"
 
     def on_data_table_row_highlighted(self) -> None:
         """Another job."""
@@ -191,11 +345,11 @@ class JobsScreen(View):
             self.app.push_screen(LogScreen(self.line))
 
     def action_gpus(self) -> None:
-        """What is free."""
+        """Show the free GPUs."""
         self.app.push_screen(GpusScreen())
 
     def action_help(self) -> None:
-        """What the keys do."""
+        """Show the keys."""
         self.app.push_screen(HelpScreen())
 
     def action_filter(self) -> None:
@@ -262,4 +416,4 @@ class JobsScreen(View):
     def action_act(self, number: int) -> None:
         """Change the job, after a question."""
         if self.line is not None:
-            self.top.ask_for(ACTS[number], self.line)
+            self.top.ask_for(ACTIONS[number], self.line)

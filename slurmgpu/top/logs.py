@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -9,14 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import RichLog, Static
 
-from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.log_files import Log, absence, last_lines_from, size_of
-from slurmgpu.jobs.wait import GrowingLogs
+from slurmgpu.jobs.log_files import absence, last_lines_from, size_of
+from slurmgpu.jobs.logs import GrowingLogs
+from slurmgpu.jobs.view import Line
 from slurmgpu.printable import Harmless, printable
 from slurmgpu.top.app import View
 
 __all__ = ["LogScreen"]
-
 
 _LAST = 500
 """Lines of each log that are shown of what was there before."""
@@ -41,7 +41,7 @@ class LogScreen(View):
         self.line = line
         self.jobs = [line.job]
         self._growing = GrowingLogs()
-        self._known: set[str] = set()
+        self._known: set[Path] = set()
         self._waits = ""
 
     def compose(self) -> ComposeResult:
@@ -62,7 +62,7 @@ class LogScreen(View):
         self.tick()
 
     def show(self) -> None:
-        """Whose logs, and in which state the job is."""
+        """Show whose logs these are, and the job's state."""
         seen = self.top.seen
         known = seen.report.jobs if seen else []
         first = self.line.job
@@ -83,8 +83,10 @@ class LogScreen(View):
     def _read(self) -> tuple[list[str], str]:
         logs = [log for job in self.jobs for log in self.top.source.logs(job)][:_MOST_LOGS]
         self._growing.prefixes = self._growing.prefixes or len(logs) > 1
-        for log in logs:
-            self._add(log)
+        for path, log in ((log.path, log) for log in logs if log.path is not None):
+            if path not in self._known and path.is_file():
+                self._known.add(path)
+                self._growing.add(log, last_lines_from(path, _LAST, size_of(path)))
         pieces: list[str] = []
         self._growing.pass_on(pieces.append)
         missing = next((absence(log) for log in logs if log.path is None or not log.path.exists()), "")
@@ -93,14 +95,8 @@ class LogScreen(View):
             missing = "" if self._growing.shown else f"nothing is in its logs{yet}"
         return "".join(pieces).split("\n"), missing
 
-    def _add(self, log: Log) -> None:
-        if log.path is None or str(log.path) in self._known or not log.path.is_file():
-            return
-        self._known.add(str(log.path))
-        self._growing.add(log, last_lines_from(log.path, _LAST, size_of(log.path)))
-
-    def _write(self, told: tuple[list[str], str]) -> None:
-        lines, self._waits = told
+    def _write(self, answer: tuple[list[str], str]) -> None:
+        lines, self._waits = answer
         if lines and not lines[-1]:
             lines.pop()
         for line in lines:
@@ -121,8 +117,4 @@ def _harmless(line: str) -> Text:
     """Return a line in its colours; what else it would do to a terminal is spelled out."""
     harmless = Harmless(redraws=False)
     text = Text.from_ansi(harmless.text(line.expandtabs().rpartition("\r")[2] or line) + harmless.end())
-    return (
-        Text(printable(text.plain), spans=text.spans)
-        if text.plain.isprintable()
-        else Text(printable(text.plain))
-    )
+    return Text(printable(text.plain), spans=text.spans if text.plain.isprintable() else None)

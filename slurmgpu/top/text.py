@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,12 +11,10 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from slurmgpu.amounts import count
-from slurmgpu.jobs.arrays import Line
+from slurmgpu.amounts import count, energy, size_text
 from slurmgpu.jobs.live import Detail
 from slurmgpu.jobs.table import MOST, cell, facts_of
-from slurmgpu.jobs.view import JobView, colour_of, progress_text, reason
-from slurmgpu.models.run import GpuSummary
+from slurmgpu.jobs.view import JobView, Line, colour_of, reason
 from slurmgpu.printable import printable
 
 __all__ = ["Rows", "bar", "chart", "describe", "rows_of"]
@@ -45,7 +43,9 @@ def chart(
     """
     if not values or width < 1:
         return []
-    columns = _means(values, min(width, len(values)))
+    number = min(width, len(values))
+    edges = [len(values) * index // number for index in range(number + 1)]
+    columns = [sum(values[start:end]) / (end - start) for start, end in pairwise(edges) if end > start]
     bottom = min(columns) if low is None else low
     top = max(columns) if high is None else high
     steps = 8 * height
@@ -66,43 +66,36 @@ def bar(part: int, whole: int, width: int) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def _means(values: Sequence[float], count: int) -> list[float]:
-    edges = [len(values) * index // count for index in range(count + 1)]
-    return [sum(values[start:end]) / (end - start) for start, end in pairwise(edges) if end > start]
-
-
 # One job
 
 
-def _heading(text: str) -> Text:
-    """Return the line above a section."""
-    return Text(text, style="bold")
-
-
-def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, width: int) -> list[Text]:
-    """One job: what Slurm says, why it waits or failed (`told`), what its run was planned to be, what it does."""
-    job = line.job
+def describe(line: Line, detail: Detail | None, lines: list[str], now: datetime, width: int) -> list[Text]:
+    """Return one job: what Slurm says, why it waits or failed (`lines`), what its run was planned to be, what it does."""
+    job, view = line.job, JobView(line, now)
     head = Text(f"job {job.job_id}  {printable(job.name)}  ", style="bold")
     head.append(job.state.value, style=colour_of(job.state))
-    lines = [head, *_facts(JobView(line, now), width)]
-    why = reason(job)
-    title = "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
-    if told:
-        lines += [Text(), _heading(title), *(line for one in told for line in _folded(printable(one), width))]
-    elif why or line.tasks:
-        lines += [Text(), _heading(title), *(Text(f"  {printable(one)}") for one in (why, line.tasks) if one)]
+    found = [head, *_facts(view, width)]
+    reasons = [one for one in (reason(job), line.tasks) if one]
+    if lines or reasons:
+        title = "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
+        found += _section(title)
+    if lines:
+        found += [part for one in lines for part in _folded(printable(one), width)]
+    elif reasons:
+        found += [Text(f"  {printable(one)}") for one in reasons]
         if job.state.is_waiting:
-            lines.append(Text("  w asks Slurm for the figures", style="dim"))
+            found.append(Text("  w asks Slurm for the figures", style="dim"))
     if detail is None:
-        return [*lines, Text(), Text("reading its files ...", style="dim")]
-    lines += _run(detail, width)
+        return [*found, Text(), Text("reading its files ...", style="dim")]
+    found += _run(detail, width)
     if line.tasks:
-        return [
-            *lines,
-            Text(),
-            Text("t in the list shows each task: progress and use are each task's own", style="dim"),
-        ]
-    return [*lines, *_progress(detail, width), *_gpus(detail, width)]
+        text = "t in the list shows each task: progress and use are each task's own"
+        return [*found, Text(), Text(text, style="dim")]
+    return [*found, *_progress(detail, now, width), *_gpus(detail, width)]
+
+
+def _section(title: str) -> tuple[Text, Text]:
+    return Text(), Text(title, style="bold")
 
 
 def _facts(view: JobView, width: int) -> Iterator[Text]:
@@ -117,8 +110,7 @@ def _facts(view: JobView, width: int) -> Iterator[Text]:
 
 def _run(detail: Detail, width: int) -> Iterator[Text]:
     job, run, plan = detail.job, detail.run, detail.plan
-    yield Text()
-    yield _heading("Run")
+    yield from _section("Run")
     if run is None:
         yield Text("  no run directory of slurmgpu's is known here", style="dim")
         if job.work_dir:
@@ -134,13 +126,17 @@ def _run(detail: Detail, width: int) -> Iterator[Text]:
             f"memory {plan.memory}" if plan.memory is not None else "",
             f"time {plan.time}" if plan.time is not None else "",
         ]
-        yield from _folded("plan  " + printable(", ".join(filter(None, figures))), width, hang=6)
+        yield from _folded(f"plan  {_listed(figures)}", width, hang=6)
         if plan.gpu_hours is not None:
             yield Text(f"  plan  {plan.gpu_hours:g} GPU-hours at most")
         if plan.command:
             yield from _folded("runs  " + printable(" ".join(plan.command)), width, hang=6)
     elif detail.plan_note:
         yield Text(f"  plan  {printable(detail.plan_note)}", style="dim")
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return printable(", ".join(filter(None, parts)))
 
 
 def _folded(text: str, width: int, *, hang: int = 2) -> Iterator[Text]:
@@ -150,28 +146,26 @@ def _folded(text: str, width: int, *, hang: int = 2) -> Iterator[Text]:
     return (Text(line) for line in lines or [""])
 
 
-def _progress(detail: Detail, width: int) -> Iterator[Text]:
-    progress, job = detail.job.progress, detail.job
+def _progress(detail: Detail, now: datetime, width: int) -> Iterator[Text]:
+    progress = detail.job.progress
     if progress is None:
-        if not job.state.is_waiting:
+        if not detail.job.state.is_waiting:
             yield Text()
             yield Text("No progress is known: the run has no metrics of slurmgpu's training", style="dim")
         return
-    yield Text()
-    yield _heading("Progress")
-    yield Text("  " + progress_text(progress, running=not job.state.is_final))
-    more = [
+    yield from _section("Progress")
+    yield Text(f"  {JobView(Line(detail.job), now).progress}")
+    waits, speed = progress.data_wait_share, progress.samples_per_second
+    more = _listed((
         f"epoch {progress.epoch}" if progress.epoch is not None else "",
-        f"{progress.samples_per_second:.4g} samples/s" if progress.samples_per_second is not None else "",
-        f"waits for data {progress.data_wait_share:.0%} of a step"
-        if progress.data_wait_share is not None
-        else "",
-    ]
-    if any(more):
-        yield Text("  " + ", ".join(filter(None, more)))
-    rows = chart([loss for _, loss in detail.losses], max(20, min(width - 16, 100)), _CHART_ROWS)
+        f"{speed:.4g} samples/s" if speed is not None else "",
+        f"waits for data {waits:.0%} of a step" if waits is not None else "",
+    ))  # fmt: skip
+    if more:
+        yield Text(f"  {more}")
     if len(detail.losses) > 1:
         values = [loss for _, loss in detail.losses]
+        rows = chart(values, max(20, min(width - 16, 100)), _CHART_ROWS)
         labels = {0: f"{max(values):.4g}", len(rows) - 1: f"{min(values):.4g}"}
         yield Text(f"  loss, steps {detail.losses[0][0]} to {detail.losses[-1][0]}")
         for number, row in enumerate(rows):
@@ -185,47 +179,32 @@ def _gpus(detail: Detail, width: int) -> Iterator[Text]:
             yield Text()
             yield Text("GPU use is not known: the job is not sampled", style="dim")
         return
-    yield Text()
     age = f", newest {sampled.age_seconds:.0f} s ago" if sampled.age_seconds is not None else ""
-    yield _heading(f"Use, by samples over {sampled.seconds:.0f} s{age if not job.state.is_final else ''}")
+    yield from _section(
+        f"Use, by samples over {sampled.seconds:.0f} s{age if not job.state.is_final else ''}"
+    )
     if job.gpus and not sampled.gpus:
         yield Text("  of its GPUs nothing is known: they were not measured", style="dim")
     series = {(one.host, one.gpu): one.use for one in detail.gpus}
     room = max(10, min(width - 56, 60))
     for gpu in sampled.gpus:
-        yield (
-            Text(f"  {printable(gpu.host)}:{gpu.index} ")
-            .append(
-                next(iter(chart(series.get((gpu.host, gpu.index), []), room, low=0.0, high=1.0)), ""),
-                style="cyan",
-            )
-            .append(f" {_use(gpu)}")
+        total = f" of {gpu.memory_total / 2**30:.0f}" if gpu.memory_total else ""
+        figures = (  # what was not measured is left out
+            f"{gpu.utilisation_mean:.0%} mean" if gpu.utilisation_mean is not None else "use not measured",
+            f"{gpu.sm_activity_mean:.0%} of SMs" if gpu.sm_activity_mean is not None else "",
+            f"{size_text(gpu.memory_peak)}{total}" if gpu.memory_peak is not None else "",
+            f"{gpu.power_mean:.0f} W" if gpu.power_mean is not None else "",
         )
-    rest = [
+        drawn = next(iter(chart(series.get((gpu.host, gpu.index), []), room, low=0.0, high=1.0)), "")
+        text = Text(f"  {printable(gpu.host)}:{gpu.index} ").append(drawn, style="cyan")
+        yield text.append(f" {'  '.join(filter(None, figures))}")
+    rest = _listed((
         f"{sampled.cpu_cores_mean:.1f} CPUs" if sampled.cpu_cores_mean is not None else "",
-        f"memory {sampled.rss_peak / 2**30:.1f} GiB at most" if sampled.rss_peak is not None else "",
-        f"{sampled.energy / 3.6e6:.2f} kWh by its GPUs" if sampled.energy is not None else "",
-    ]
-    if any(rest):
-        yield Text("  " + ", ".join(filter(None, rest)))
-
-
-def _use(gpu: GpuSummary) -> str:
-    """Return a GPU's figures; what was not measured is left out."""
-    total = f" of {gpu.memory_total / 2**30:.0f}" if gpu.memory_total else ""
-    return "  ".join(
-        filter(
-            None,
-            (
-                f"{gpu.utilisation_mean:.0%} mean"
-                if gpu.utilisation_mean is not None
-                else "use not measured",
-                f"{gpu.sm_activity_mean:.0%} of SMs" if gpu.sm_activity_mean is not None else "",
-                f"{gpu.memory_peak / 2**30:.1f}{total} GiB" if gpu.memory_peak is not None else "",
-                f"{gpu.power_mean:.0f} W" if gpu.power_mean is not None else "",
-            ),
-        )
-    )
+        f"memory {size_text(sampled.rss_peak)} at most" if sampled.rss_peak is not None else "",
+        f"{energy(sampled.energy)} by its GPUs" if sampled.energy is not None else "",
+    ))  # fmt: skip
+    if rest:
+        yield Text(f"  {rest}")
 
 
 # The list
@@ -258,25 +237,28 @@ def rows_of(lines: Sequence[Line], now: datetime, width: int, *, doubtful: bool 
         key: min(max([cell_len(text) for text in texts[key]] + [len(key)]), _MOST_WIDE.get(key, 40))
         for key in keys
     }
+
+    def left() -> int:
+        return width - sum(widths.values()) - 2 * len(widths)
+
     for key in _LEFT_OUT:
-        if sum(widths.values()) + 2 * len(widths) + _LEAST_DOING <= width:
-            break
-        widths.pop(key, None)
-    if sum(widths.values()) + 2 * len(widths) + _LEAST_DOING > width:
+        if left() < _LEAST_DOING:
+            widths.pop(key, None)
+    if left() < _LEAST_DOING:
         widths["name"] = min(widths["name"], 12)
-    left = max(8, width - sum(widths.values()) - 2 * len(widths))
+    doing = max(8, left())
     cells = [
         (
             *(
                 _cut(texts[key][number], widths[key], colour_of(view.job.state) if key == "state" else "")
                 for key in widths
             ),
-            _cut(view.doing or "-", left),
+            _cut(view.doing or "-", doing),
         )
         for number, view in enumerate(views)
     ]
     titles = [(key.upper(), wide + 2) for key, wide in widths.items()]
-    return Rows((*titles, (_DOING, left)), cells)
+    return Rows((*titles, (_DOING, doing)), cells)
 
 
 def _cut(text: str, width: int, style: str = "") -> Text:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -18,12 +18,11 @@ from slurmgpu.web.drawing import STATIC, TYPES, draw
 
 __all__ = ["Questions", "form_of", "page", "query_of", "static"]
 
-
 _MOST_FIELDS = 100
 
 
 def page(name: str, status: int = 200, **values: object) -> HTMLResponse:
-    """A page, or a part of one, by its template."""
+    """Return a page, or a part of one, by its template."""
     return HTMLResponse(draw(name, **values), status_code=status)
 
 
@@ -35,7 +34,7 @@ def _files() -> Mapping[str, tuple[bytes, str]]:
 
 
 def static(request: Request) -> Response:
-    """A script, a style sheet or a licence."""
+    """Return a script, a style sheet or a licence."""
     found = _files().get(request.path_params["name"])
     if found is None:
         return PlainTextResponse("There is no such file.\n", 404)
@@ -71,16 +70,11 @@ _GOOD_FOR = 900.0
 """Seconds within which a person answers."""
 
 
-class _Asked(NamedTuple, Generic[T]):
-    what: T
-    at: float
-
-
 class Questions(Generic[T]):
-    """What was asked, by the key that its form holds."""
+    """Open questions, by the key that their forms hold."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Asked[T]] = {}
+        self._asked: dict[str, tuple[T, float]] = {}
         self._lock = threading.Lock()
 
     def ask(self, what: T) -> str:
@@ -89,11 +83,11 @@ class Questions(Generic[T]):
         with self._lock:
             while len(self._asked) >= _MOST:
                 del self._asked[next(iter(self._asked))]
-            self._asked[key] = _Asked(what, time.monotonic())
+            self._asked[key] = (what, time.monotonic())
         return key
 
     def answered(self, key: str) -> T | None:
         """Return what was asked with this key; None where nothing was, long ago, or where it was answered before."""
         with self._lock:
-            asked = self._asked.pop(key, None)
-        return asked.what if asked is not None and time.monotonic() - asked.at < _GOOD_FOR else None
+            what, at = self._asked.pop(key, (None, 0.0))
+        return what if time.monotonic() - at < _GOOD_FOR else None

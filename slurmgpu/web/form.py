@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.job_text import job_text
-from slurmgpu.files.layered import Layered, dotted
+from slurmgpu.files.layered import dotted
 from slurmgpu.files.yaml import read_yaml
 from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.models.cluster import Cluster
@@ -19,22 +18,12 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.options import ROWS
 
 __all__ = [
-    "FIELDS",
-    "JOB_FILE",
-    "MORE",
-    "Choice",
-    "Field",
-    "check_form",
-    "choices",
-    "command_line",
-    "in_words_of_the_form",
-    "known_field",
-    "read_form",
-    "to_form",
-]
+    "FIELDS", "JOB_FILE", "MORE", "Choice", "Field", "check_form", "choices", "command_line", "in_words_of_the_form",
+    "known_field", "read_form", "to_form",
+]  # fmt: skip
 
 JOB_FILE = "job.yaml"
-"""What the job file is called in messages, and when it is saved."""
+"""The job file's name in messages, and when it is saved."""
 MORE = "more"
 """The field with further lines of the job file."""
 
@@ -49,7 +38,7 @@ class Field(NamedTuple):
     kind: Kind = "text"
     example: str = ""
     fold: bool = False
-    """Whether it is among those that most jobs leave out."""
+    """True if it is among those that most jobs leave out."""
     about: str = ""
 
     @property
@@ -59,7 +48,7 @@ class Field(NamedTuple):
 
     @property
     def help(self) -> str:
-        """What it is, in the words of the command line's help."""
+        """The command line's help on it."""
         return self.about or _HELP.get(self.name, "")
 
 
@@ -113,89 +102,65 @@ class Choice(NamedTuple):
 
 def choices(cluster: Cluster, environments: Mapping[str, Environment]) -> dict[str, list[Choice]]:
     """Return what fields offer on a cluster; a field that is not among them takes any text, for the profile does not know."""
-    names = list(dict.fromkeys([*environments, *cluster.environments]))
+
+    def offered(by_default: str, names: Iterable[str], label: Callable[[str], str] = str) -> list[Choice]:
+        return [Choice("", by_default), *(Choice(name, label(name)) for name in dict.fromkeys(names))]
+
+    def partition(name: str) -> str:
+        one = cluster.partitions[name]
+        words = [f"up to {one.limits.max_time}"] if one.limits.max_time is not None else []
+        words += ["can be stopped for others"] if one.preemptible else []
+        words += [one.state] if one.state != "up" else []
+        return f"{name} ({', '.join(words)})" if words else name
+
+    def gpu_type(name: str) -> str:
+        known = cluster.gpu_types.get(name)
+        return f"{name} ({known.memory})" if known and known.memory else name
+
+    default = cluster.default_environment
+    default = f"the cluster's ({default})" if default else "the submitting shell's"
     found = {
-        "environment": [Choice("", _default_environment(cluster)), *(Choice(name, name) for name in names)],
-        "launch": [Choice("", "chosen by the planner"), *(Choice(name, name) for name in LAUNCHERS.names())],
+        "environment": offered(default, [*environments, *cluster.environments]),
+        "launch": offered("chosen by the planner", LAUNCHERS.names()),
     }
     if cluster.partitions:
-        by = "the cluster" if cluster.dialect.partition == "never" else "the planner"
-        offered = () if cluster.dialect.partition == "never" else cluster.partitions
-        found["resources.partition"] = [
-            Choice("", f"chosen by {by}"),
-            *(Choice(one, _partition(cluster, one)) for one in offered),
-        ]
-        found["resources.gpu_type"] = [Choice("", "any that fits"), *_gpu_types(cluster)]
+        by_cluster = cluster.dialect.partition == "never"
+        by = "the cluster" if by_cluster else "the planner"
+        found["resources.partition"] = offered(
+            f"chosen by {by}", () if by_cluster else cluster.partitions, partition
+        )
+        kinds = [kind for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_count != 0]
+        used = {kind.gpu_type for kind in kinds if kind.gpu_type}
+        types = [*(name for name in cluster.gpu_types if name in used), *sorted(used)]
+        found["resources.gpu_type"] = offered("any that fits", types, gpu_type)
     if cluster.associations:
-        accounts = dict.fromkeys(row.account for row in cluster.associations)
-        found["resources.account"] = [Choice("", "the usual one"), *(Choice(one, one) for one in accounts)]
+        found["resources.account"] = offered("the usual one", (row.account for row in cluster.associations))
     if cluster.qos:
-        found["resources.qos"] = [Choice("", "the usual one"), *(Choice(one, one) for one in cluster.qos)]
+        found["resources.qos"] = offered("the usual one", cluster.qos)
     if cluster.reservations:
-        found["resources.reservation"] = [
-            Choice("", "none"),
-            *(Choice(one, one) for one in cluster.reservations),
-        ]
+        found["resources.reservation"] = offered("none", cluster.reservations)
     return found
-
-
-def _default_environment(cluster: Cluster) -> str:
-    if cluster.default_environment:
-        return f"the cluster's ({cluster.default_environment})"
-    return "the submitting shell's"
-
-
-def _partition(cluster: Cluster, name: str) -> str:
-    one = cluster.partitions[name]
-    said = []
-    if one.limits.max_time is not None:
-        said.append(f"up to {one.limits.max_time}")
-    if one.preemptible:
-        said.append("can be stopped for others")
-    if one.state != "up":
-        said.append(one.state)
-    return f"{name} ({', '.join(said)})" if said else name
-
-
-def _gpu_types(cluster: Cluster) -> Iterator[Choice]:
-    kinds = [kind for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_count != 0]
-    used = {kind.gpu_type for kind in kinds if kind.gpu_type}
-    for name in dict.fromkeys([*(name for name in cluster.gpu_types if name in used), *sorted(used)]):
-        known = cluster.gpu_types.get(name)
-        yield Choice(name, f"{name} ({known.memory})" if known and known.memory else name)
 
 
 def read_form(values: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return the job's data and its job file by what the fields hold; InvalidInput for further lines that are no YAML."""
-    more = (
-        read_yaml(_plain_lines(values.get(MORE, "")), "further lines")
-        if values.get(MORE, "").strip()
-        else None
-    )
-    data = Layered(more.data if more else {}, {})
+    # A browser sends ends of lines as Windows has them.
+    more = values.get(MORE, "").replace("\r\n", "\n").replace("\r", "\n")
+    data: dict[str, Any] = read_yaml(more, "further lines").data if more.strip() else {}
     for field in FIELDS:
         text = values.get(field.name, "").strip()
-        if text and field.kind != "lines":
-            value = _value(field, text)
-            if value is not None:
-                _put(data.data, field.name, value)
-    ordered = {name: data.data[name] for name in (*_ORDER, *data.data) if name in data.data}
+        value = _value(field, text) if text and field.kind != "lines" else None
+        if value is None:
+            continue
+        first, _, rest = field.name.partition(".")
+        if not rest:
+            data[first] = value
+        elif not isinstance(data.get(first), dict):
+            data[first] = {rest: value}
+        else:
+            data[first][rest] = value
+    ordered = {name: data[name] for name in (*_ORDER, *data) if name in data}
     return ordered, job_text(ordered) if ordered else ""
-
-
-def _put(data: dict[str, Any], name: str, value: object) -> None:
-    first, _, rest = name.partition(".")
-    if not rest:
-        data[first] = value
-    elif not isinstance(data.get(first), dict):
-        data[first] = {rest: value}
-    else:
-        data[first][rest] = value
-
-
-def _plain_lines(text: str) -> str:
-    """Return the text with plain ends of lines: a browser sends those of Windows."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _value(field: Field, text: str) -> object:
@@ -277,18 +242,19 @@ def in_words_of_the_form(text: str) -> str:
         field = _BY_NAME.get(name.removesuffix(".launcher"))
         if field is None or flags[-1] not in text:
             continue
+
+        def of_field(option: re.Match[str], label: str = field.label) -> str:
+            if "slurmgpu " in option.string[: option.start()]:
+                return option[0]  # of a whole command line
+            if option[2]:
+                return f"{option[1] or ''}{label}: {option[2]}"
+            return f"{'fill in ' if option[1] else ''}the field {label!r}"
+
         also = rf"(?:,? or {re.escape(name)}(?: in the job file\b|,)?)?"
-        option = rf"(?<!\S)(give )?(?:-\w/)?{flags[-1]}(?![\w-])(?: (-?\d[\w:-]*))?{also}"
-        text = re.sub(option, partial(_of_field, field.label), text)
+        text = re.sub(
+            rf"(?<!\S)(give )?(?:-\w/)?{flags[-1]}(?![\w-])(?: (-?\d[\w:-]*))?{also}", of_field, text
+        )
     return text
-
-
-def _of_field(label: str, option: re.Match[str]) -> str:
-    if "slurmgpu " in option.string[: option.start()]:
-        return option[0]  # of a whole command line
-    if option[2]:
-        return f"{option[1] or ''}{label}: {option[2]}"
-    return f"{'fill in ' if option[1] else ''}the field {label!r}"
 
 
 def known_field(name: str) -> str | None:
@@ -304,7 +270,7 @@ _LONGEST, _LONGEST_MORE = 4096, 1 << 14
 
 
 def check_form(values: Mapping[str, str]) -> None:
-    """InvalidInput for a name that is none of the form's, as in a link that was cut, and for what no field can hold."""
+    """Raise InvalidInput for a name that is none of the form's, as in a link that was cut, and for what no field can hold."""
     strange = [name for name in values if name not in _BY_NAME and name != "cluster"]
     if strange:
         raise InvalidInput(

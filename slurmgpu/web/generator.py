@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -32,7 +32,6 @@ from slurmgpu.web.form import FIELDS, JOB_FILE, check_form, to_form
 from slurmgpu.web.planned import Planned, planned, site
 
 __all__ = ["Generator", "Submitted", "free_name", "save_job", "take_back"]
-
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
 
@@ -92,13 +91,13 @@ _IN_USE = "-"
 
 
 class Submitted(NamedTuple):
-    """What became of a submission."""
+    """The outcome of a submission."""
 
     job_id: str
     """Empty: there is none, or nobody knows of one."""
     said: str
     unknown: bool = False
-    """Whether Slurm may have the job all the same."""
+    """True if Slurm may have the job all the same."""
 
 
 class _Wanted(NamedTuple):
@@ -117,7 +116,7 @@ class Generator:
 
     @property
     def routes(self) -> list[Route]:
-        """Where the pages are."""
+        """The addresses of the pages."""
         return [
             Route("/", self.form),
             Route("/plan", self.plan, methods=["POST"]),
@@ -130,7 +129,7 @@ class Generator:
         ]
 
     def form(self, request: Request) -> Response:
-        """The form, filled in as the address says."""
+        """Return the form, filled in as the address says."""
         values = query_of(request)
         asked = values.pop("cluster", None)
         trouble = ""
@@ -141,27 +140,23 @@ class Generator:
             trouble = f"{error.message}; {error.hint}" if error.hint else error.message
             at = site("generic", self.folder)
         made = planned(values, at.chosen, self.folder) if is_begun(values) else None
+        filled = {**form_values(values, at), **answer_values(made, values, at.chosen)}
         return page(
-            "generator.html",
-            page="generator",
-            trouble=trouble,
-            file=free_name(self.folder),
-            **form_values(values, at),
-            **answer_values(made, values, at.chosen),
+            "generator.html", page="generator", trouble=trouble, file=free_name(self.folder), **filled
         )
 
     async def plan(self, request: Request) -> Response:
-        """What the planner says of the form as it is now: a part of the page, and the errors at their fields."""
+        """Return the planner's answer to the form as it is now: a part of the page, and the errors at their fields."""
         values, chosen = await self._form(request)
         made = await run_in_threadpool(planned, values, chosen, self.folder)
         return page("answer.html", fields=FIELDS, part=True, **answer_values(made, values, chosen))
 
     def script(self, request: Request) -> Response:
-        """The script as a file."""
+        """Return the script as a file."""
         return self._download(request, lambda made: made.script, "script.sbatch")
 
     def job_file(self, request: Request) -> Response:
-        """The job file as a file."""
+        """Return the job file as a file."""
         return self._download(request, lambda made: made.job_file, JOB_FILE)
 
     def _download(self, request: Request, of: Callable[[Planned], str], name: str) -> Response:
@@ -174,13 +169,13 @@ class Generator:
         return Response(of(made).encode(), media_type="text/plain; charset=utf-8", headers=headers)
 
     def import_page(self, request: Request) -> Response:
-        """Where a script is dropped."""
+        """Return the page on which a script is dropped."""
         at = site(None, self.folder)
         chosen = "" if at.chosen == GENERIC.name else at.chosen or _IN_USE
         return page("import.html", page="import", clusters=at.known, chosen=chosen, in_use=at.cluster.name)
 
     async def imported(self, request: Request) -> Response:
-        """What ``check`` says of a script, and the job file that ``import`` makes of it."""
+        """Return the findings of ``check`` on a script, and the job file that ``import`` makes of it."""
         given = await form_of(request)
         text = given.get("script", "").replace("\r\n", "\n")
         return await run_in_threadpool(self._imported, text, given.get("cluster") or None)
@@ -195,30 +190,28 @@ class Generator:
             )
         cluster = None if chosen == _IN_USE else chosen
         at = site(cluster, self.folder) if chosen else None
-        job = _as_job_file(text)
-        if job is not None:
+        job = None
+        if not re.search(r"^#(?:!|SBATCH)", text, re.MULTILINE):
+            with suppress(InvalidInput):
+                job = read_yaml(text, JOB_FILE).data
+        if job and set(job) <= set(Job.model_fields):
             link = "./?" + urlencode(to_form(job) | ({"cluster": cluster} if cluster else {}))
             return page("imported.html", findings=None, error=None, job_file=text, notes=(), link=link)
-        read = parse_batch_script(text)
-        findings = check_script(
-            read, facts_here(read, self.folder, at.cluster if at else None), ignore=(), least="hint"
-        )
+        script = parse_batch_script(text)
+        facts = facts_here(script, self.folder, at.cluster if at else None)
+        findings = check_script(script, facts, ignore=(), least="hint")
         try:
             made = import_script(text, "the script")
         except SlurmGpuError as error:
             return page("imported.html", findings=findings, error=error, job_file="", notes=(), link="")
-        values = to_form(made.data) | ({"cluster": cluster} if cluster else {})
+        link = "./?" + urlencode(to_form(made.data) | ({"cluster": cluster} if cluster else {}))
+        job_file = job_text(made.data, head=made.head, before=made.before, beside=made.beside)
         return page(
-            "imported.html",
-            findings=findings,
-            error=None,
-            job_file=job_text(made.data, head=made.head, before=made.before, beside=made.beside),
-            notes=made.notes,
-            link="./?" + urlencode(values),
+            "imported.html", findings=findings, error=None, job_file=job_file, notes=made.notes, link=link
         )
 
     async def ask(self, request: Request) -> Response:
-        """Whether the job is really to be submitted."""
+        """Return the question before the job is submitted."""
         values, chosen = await self._form(request)
         name = values.pop("file", "").strip() or JOB_FILE
         return await run_in_threadpool(self._ask, values, chosen, name)
@@ -259,14 +252,3 @@ class Generator:
         check_form(values)
         at = await run_in_threadpool(site, chosen or None, self.folder)
         return values | ({"file": file} if file is not None else {}), at.chosen
-
-
-def _as_job_file(text: str) -> dict[str, Any] | None:
-    """Return the data of a job file; None of what is none, and then a script."""
-    if re.search(r"^#(?:!|SBATCH)", text, re.MULTILINE):
-        return None
-    try:
-        data = read_yaml(text, JOB_FILE).data
-    except InvalidInput:
-        return None
-    return data if data and set(data) <= set(Job.model_fields) else None

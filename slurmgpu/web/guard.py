@@ -1,4 +1,4 @@
-"""Who may ask the server anything: whoever has its token, from a page of its own, by a name of this machine."""
+"""Access to the server: with its token, from a page of its own, by a name of this machine."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Behind(NamedTuple):
     """The one reverse proxy that the server is behind, such as Open OnDemand's."""
 
     origin: str
-    """What browsers call it: https://ondemand.example.edu."""
+    """Its address in browsers: https://ondemand.example.edu."""
     prefix: str
     """The path of this server there, without a slash at its end."""
     hosts: frozenset[str]
-    """What it calls this server, or itself, in ``Host``."""
+    """Its names for this server, or itself, in ``Host``."""
     user: str
-    """Whose the server is: the only user whose requests it may pass on, where it says whose they are."""
+    """The server's user: the only one whose requests it may pass on, where it says whose they are."""
 
     @classmethod
     def of(cls, url: str, listening: str, user: str) -> Behind:
@@ -130,14 +130,11 @@ class Guard:
             self.last = time.monotonic()
             await self._welcome(scope, send)
             return
-        if not (within and self._has_cookie(headers)):
-            if self.behind is not None and scope["method"] == "POST" and scope["path"] == "/":
-                await self._let_in(scope, receive, send)
-                return
-            await _answer(send, 403, _NO_TOKEN)
+        if self.behind is not None and scope["method"] == "POST" and scope["path"] == "/":
+            await self._let_in(scope, receive, send)  # the button of the proxy's page, maybe once more
             return
-        if scope["method"] == "POST" and scope["path"] == "/" and self.behind is not None:
-            await self._let_in(scope, receive, send)  # the button of the proxy's page, once more
+        if not (within and self._has_cookie(headers)):
+            await _answer(send, 403, _NO_TOKEN)
             return
         self.last = time.monotonic()
         if scope["method"] == "POST":
@@ -171,7 +168,10 @@ class Guard:
         return 0, ""
 
     def _has_token_in_address(self, scope: MutableMapping[str, Any]) -> bool:
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        return self._is_token(scope["query_string"])
+
+    def _is_token(self, query: bytes) -> bool:
+        given = parse_qs(query.decode("latin-1")).get("token", [])
         return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
 
     def _has_cookie(self, headers: list[tuple[bytes, bytes]]) -> bool:
@@ -182,8 +182,7 @@ class Guard:
     async def _let_in(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """The token as a proxy's own page sends it, in a form: it stays in no record of addresses."""
         body, status = await _body(scope["headers"], receive)
-        given = parse_qs(body.decode("latin-1")).get("token", []) if not status else []
-        if len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode()):
+        if not status and self._is_token(body):
             self.last = time.monotonic()
             await self._welcome(scope, send)
             return
@@ -213,9 +212,8 @@ def _all(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
 async def _answer(send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
     named = {"content-type": "text/plain; charset=utf-8", **(headers or {})}
     body = text.encode()
-    pairs = [
-        (key.encode(), value.encode()) for key, value in {**named, "content-length": str(len(body))}.items()
-    ]
+    named["content-length"] = str(len(body))
+    pairs = [(key.encode(), value.encode()) for key, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
 

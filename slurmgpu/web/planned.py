@@ -1,4 +1,4 @@
-"""What the planner says of a job file that is typed at this moment: the script, its reasons, or what does not fit."""
+"""The planner's answer to a job file as it is typed: the script, its reasons, or what does not fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, PlanError, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster, profiles
@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong, and at which field."""
+    """An error, and its field."""
 
     field: str
     """Empty: at none that is known."""
@@ -98,45 +98,30 @@ def planned(values: Mapping[str, str], chosen: str, folder: Path, *, away: bool 
     text = ""
     try:
         data, text = read_form(values)
-        if away and data:
-            data, text = _with_work_dir(values, data, text)
+        named = data.get("work_dir")
+        if away and data and named is None:
+            data, text = read_form({**values, "work_dir": "$SLURM_SUBMIT_DIR"})
+        elif away and isinstance(named, str) and named[:1] not in ("/", "$", "~"):
+            raise InvalidInput(
+                f"work_dir: {named!r} is against a folder that this page does not know",
+                hint="begin it with /, ~ or $NAME, or leave it out: the job starts where it is submitted then",
+            )
         with _ONE_AT_A_TIME:
-            return _planned(text, data, chosen, folder, away)
+            prepared = _prepared(text, chosen or None, folder)
+            script, plan = prepared.render(), prepared.plan
+            command = command_line(data, chosen, prepared.loaded.job.command)
+            notes = tuple(dict.fromkeys(map(in_words_of_the_form, _notes(prepared, folder, away))))
+            return Planned(text, script, command, plan, tuple(_lines(script, plan)), notes)
     except SlurmGpuError as error:
         return _refused(error, text)
 
 
-def _with_work_dir(values: Mapping[str, str], data: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
-    named = data.get("work_dir")
-    if named is None:
-        return read_form({**values, "work_dir": "$SLURM_SUBMIT_DIR"})
-    if isinstance(named, str) and named[:1] not in ("/", "$", "~"):
-        raise InvalidInput(
-            f"work_dir: {named!r} is against a folder that this page does not know",
-            hint="begin it with /, ~ or $NAME, or leave it out: the job starts where it is submitted then",
-        )
-    return data, text
-
-
-def prepare_text(text: str, cluster: str | None, folder: Path) -> Prepared:
+def _prepared(text: str, cluster: str | None, folder: Path) -> Prepared:
     """Return the job of a job file's text, as if the file were in the folder; raises what ``slurmgpu render`` would."""
     layer = read_yaml(text, JOB_FILE)
     words_as_spelled(layer, text)
     loaded = load_job(None, Layered({}, {}), cwd=folder, environ=os.environ, script=layer)
     return prepare_here(loaded, cluster, folder)
-
-
-def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path, away: bool) -> Planned:
-    prepared = prepare_text(text, chosen or None, folder)
-    script = prepared.render()
-    return Planned(
-        text,
-        script,
-        command_line(data, chosen, prepared.loaded.job.command),
-        prepared.plan,
-        tuple(_lines(script, prepared.plan)),
-        tuple(dict.fromkeys(map(in_words_of_the_form, _notes(prepared, folder, away)))),
-    )
 
 
 def _lines(script: str, plan: Plan) -> Iterator[Line]:
@@ -172,7 +157,15 @@ def _refused(error: SlurmGpuError, text: str) -> Planned:
     problems = [Problem(_field(line), line) for line in error.message.split("\n")]
     if ways and not any(one.field for one in problems):
         # What does not fit is shown where it can be mended: at the fields that the nearest requests change.
-        fields = dict.fromkeys(name for way in ways for name in way.values if name not in _beside(way.text))
+        # A way may only mention the partition: ``time: 20:00:00 (partition 'gpu')`` changes the time.
+        fields = dict.fromkeys(
+            name
+            for way in ways
+            for name in way.values
+            if name != "resources.partition"
+            or way.text.startswith("partition ")
+            or "(partition " not in way.text
+        )
         problems = [Problem(name, error.message) for name in fields]
     if not any(one.field for one in problems) and re.match(r"\d+ (?:\S+ )?GPUs?\b", error.message):
         problems = [Problem("resources.gpus", one.text) for one in problems]
@@ -190,16 +183,10 @@ def _field(line: str) -> str:
         return field
     if "neither command nor train" in line:
         return "command"
-    if match := re.search(
-        r" has no (partition|QOS) '", line
-    ):  # of a job that asks exactly for what its script did
+    # Of a job that asks exactly for what its script did:
+    if match := re.search(r" has no (partition|QOS) '", line):
         return f"resources.{match[1].lower()}"
     return MORE if line.startswith(f"{JOB_FILE}:") else ""
-
-
-def _beside(way: str) -> tuple[str, ...]:
-    """Return what a way only mentions: ``time: 20:00:00 (partition 'gpu')`` changes the time."""
-    return () if way.startswith("partition ") or "(partition " not in way else ("resources.partition",)
 
 
 _FIELD = r"(?:\A|, )(time|nodes|gpus_per_node|gpus|gpu_type|gpu_memory|qos|account): ([^\s,]+)"
@@ -224,9 +211,8 @@ def _ways(hint: str) -> Iterator[Way]:
         if text.startswith("less memory"):
             values["resources.memory"] = ""
         if match := re.search(r" without ([a-z_]+(?:, [a-z_]+)*)", text):
-            values |= {
-                f"resources.{name}": "" for name in match[1].split(", ") if known_field(f"resources.{name}")
-            }
+            names = (f"resources.{name}" for name in match[1].split(", "))
+            values |= {name: "" for name in names if known_field(name)}
         if match := re.search(r"partition '([^']+)'", text):
             values["resources.partition"] = match[1]
         if "resources.gpus_per_node" in values:

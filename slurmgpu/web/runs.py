@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
@@ -16,31 +16,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
-from slurmgpu.jobs.arrays import Line
-from slurmgpu.jobs.live import ACTS, Act, Seen, Source, perform, question, refusal, said_of
+from slurmgpu.jobs.live import ACTIONS, Snapshot, Source, error_text, perform, question, refusal
 from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
-from slurmgpu.jobs.view import JobView, kind_of, progress_text, reason
+from slurmgpu.jobs.view import JobView, Line, kind_of, reason
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import JobState, JobStatus, Progress
+from slurmgpu.models.run import JobStatus, Progress
 from slurmgpu.web.answers import Questions, form_of, page, query_of
-from slurmgpu.web.looking import Looker, Related, metrics_of, next_piece
+from slurmgpu.web.looking import Looker, metrics_of, next_piece
+from slurmgpu.web.related import Related
 
 __all__ = ["Runs"]
 
-_COLUMNS = ("job", "name", "state", "partition", "gpus", "elapsed", "when")
 _TITLES = {"job": "Job", "name": "Name", "state": "State", "partition": "Partition", "gpus": "GPUs",
            "elapsed": "Elapsed", "when": "When"}  # fmt: skip
-_VERBS = {act.verb: act for act in ACTS}
+_VERBS = {act.verb: act for act in ACTIONS}
 _BUTTONS = {"resume": "Submit again"}
 
 
 _MOST_COMPARED = 8
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
-
-
-class _Asked(NamedTuple):
-    verb: str
-    job_id: str
 
 
 class Runs:
@@ -50,16 +44,16 @@ class Runs:
         self.looker = Looker(source)
         self.related = Related(self.looker)
         self._report = report
-        self._questions: Questions[_Asked] = Questions()
+        self._questions: Questions[tuple[str, str]] = Questions()
 
     @property
     def source(self) -> Source:
-        """Where everything comes from."""
+        """The source of everything."""
         return self.looker.source
 
     @property
     def routes(self) -> list[Route]:
-        """Where the pages are."""
+        """The addresses of the pages."""
         return [
             Route("/runs", self.list),
             Route("/runs/rows", self.rows),
@@ -78,47 +72,36 @@ class Runs:
         ]
 
     def list(self, request: Request) -> Response:
-        """The jobs of today and those that wait."""
+        """Return the jobs of today and those that wait."""
         return page("runs.html", page="runs", **self._rows(query_of(request)))
 
     def rows(self, request: Request) -> Response:
-        """The same as a part of the page, which asks for it again and again."""
+        """Return the same as a part of the page, which asks for it again and again."""
         return page("rows.html", **self._rows(query_of(request)))
 
     def _rows(self, asked: dict[str, str]) -> dict[str, Any]:
         words, each_task = asked.get("words", ""), asked.get("tasks") == "true"
-        base: dict[str, Any] = {
-            "words": words,
-            "tasks": each_task,
-            "titles": _TITLES,
-            "trouble": "",
-            "most": MOST,
-        }
+        base = {"words": words, "tasks": each_task, "titles": _TITLES, "trouble": "", "most": MOST}
         try:
             seen = self.looker.jobs(anew=asked.get("anew") == "true")
         except SlurmUnreachable as error:
-            return {**base, "trouble": said_of(error), "rows": [], "count": 0, "more": 0, "age": ""}
+            return {**base, "trouble": error_text(error), "rows": [], "count": 0, "more": 0, "age": ""}
         now = datetime.now(timezone.utc)
         found = shown(seen.report.jobs, How(each_task, words=words), now, seen.report.since)
         rows = [
             {
                 "id": view.job.job_id,
-                "cells": {key: cell(key, view) or "-" for key in _COLUMNS},
+                "cells": {key: cell(key, view) or "-" for key in _TITLES},
                 "kind": kind_of(view.job),
                 "doing": view.doing or "-",
             }
             for view in (JobView(line, now) for line in found[:MOST])
         ]
-        return {
-            **base,
-            "rows": rows,
-            "count": len(found),
-            "more": max(0, len(found) - MOST),
-            "age": _age(seen),
-        }
+        more = max(0, len(found) - MOST)
+        return {**base, "rows": rows, "count": len(found), "more": more, "age": _age(seen)}
 
     def compare(self, request: Request) -> Response:
-        """Some jobs beside each other: what Slurm says of each, what it was planned to be, and its loss."""
+        """Return some jobs beside each other: Slurm's facts, the plans where they differ, and the losses."""
         names = list(dict.fromkeys(value for key, value in parse_qsl(request.url.query) if key == "job"))
         if not 2 <= len(names) <= _MOST_COMPARED:
             raise InvalidInput(
@@ -132,81 +115,70 @@ class Runs:
         return page("compare.html", page="runs", found=found, rows=rows)
 
     def one(self, request: Request) -> Response:
-        """One job."""
+        """Return the page of one job."""
         line = self._line(request)
         logs = self.source.logs(line.job)
         return page("run.html", page="runs", logs=logs[:64], **self._facts(line))
 
     def now(self, request: Request) -> Response:
-        """What may have changed of it."""
+        """Return the part of a job's page that may have changed."""
         return page("now.html", **self._facts(self._line(request)))
 
     def _facts(self, line: Line) -> dict[str, Any]:
-        job = line.job
+        job, now = line.job, datetime.now(timezone.utc)
         detail = self.source.detail(job)
-        failed = job.state.is_final and job.state is not JobState.COMPLETED
-        facts = facts_of(JobView(line, datetime.now(timezone.utc)))
+        known = JobView(Line(detail.job, line.tasks), now)
+        speed = detail.job.progress.samples_per_second if known.progress and detail.job.progress else None
+        facts = facts_of(JobView(line, now))
         facts.pop("user", None)  # the pages are one user's own
-        seen = detail.job
-        # Of an array, Slurm's words are those of one task.
-        progress = None if line.tasks else seen.progress
+        acts = [act.verb for act in ACTIONS if not refusal(act, job, self.source.user)]
         return {
             "job": job,
             "kind": kind_of(job),
             "facts": facts,
-            "told": self.looker.cause(job) if failed else [],
+            "told": self.looker.cause(job) if known.failed else [],
             "reason": reason(job) or "",
             "tasks": line.tasks or "",
             "run_dir": detail.run.run_dir if detail.run else "",
             "plan": detail.plan,
-            "progress": progress_text(progress, running=not job.state.is_final) if progress else "",
-            "speed": _short(progress.samples_per_second) if progress and progress.samples_per_second else "",
-            "sampled": None if line.tasks else seen.sampled,
-            "acts": [
-                (act.verb, _BUTTONS.get(act.verb, act.verb.capitalize()))
-                for act in ACTS
-                if self._may(act, job)
-            ],
+            "progress": known.progress or "",
+            "speed": _short(speed) if speed else "",
+            "sampled": None if line.tasks else detail.job.sampled,
+            "acts": [(verb, _BUTTONS.get(verb, verb.capitalize())) for verb in acts],
             "final": job.state.is_final,
             "waiting": job.state.is_waiting,
             "age": _age(self.looker.jobs()),
         }
 
-    def _may(self, act: Act, job: JobStatus) -> bool:
-        return not refusal(act, job, self.source.user)
-
     def metrics(self, request: Request) -> Response:
-        """The numbers of the plots."""
+        """Return the numbers of the plots."""
         line = self._line(request)
         return JSONResponse({**metrics_of(self.source, line.job), "final": line.job.state.is_final})
 
     def log(self, request: Request) -> Response:
-        """What has come to one of its logs."""
+        """Return what has come to one of its logs."""
         line, asked = self._line(request), query_of(request)
         logs = self.source.logs(line.job)
         number, position = asked.get("log", "0"), asked.get("position", "")
-        if (
-            not _NUMBER.fullmatch(number)
-            or int(number) >= len(logs)
-            or not _NUMBER.fullmatch(position or "0")
-        ):
+        numbers = _NUMBER.fullmatch(number) and _NUMBER.fullmatch(position or "0")
+        if not numbers or int(number) >= len(logs):
             raise InvalidInput("there is no such log of this job", hint="load the page of the job again")
         piece = next_piece(logs[int(number)], int(position) if position else None)
         return JSONResponse({**piece._asdict(), "final": line.job.state.is_final})
 
     def report(self, request: Request) -> Response:
-        """What the job used of what it asked for."""
+        """Return the job's use of what it asked for."""
         job = self._line(request).job
         return page("report.html", lines=self._report(job))
 
     def why(self, request: Request) -> Response:
-        """Why it waits, in the figures of this moment."""
+        """Return why it waits, in the figures of this moment."""
         job = self._line(request).job
         lines = self.source.why(job) if job.state.is_waiting else ["It does not wait."]
         return page("report.html", lines=lines)
 
     def tasks(self, request: Request) -> Response:
-        """The tasks of an array beside each other."""
+        """Return the tasks of an array beside each other."""
         line, best_first = self._line(request), query_of(request).get("order") == "loss"
         if line.tasks is None:
             raise InvalidInput(f"job {line.job.job_id} is no array")
@@ -229,40 +201,41 @@ class Runs:
         return page("tasks.html", job=line.job, best_first=best_first, **{**found, "rows": rows})
 
     def tasks_metrics(self, request: Request) -> Response:
-        """The numbers of the plots of an array."""
+        """Return the numbers of the plots of an array."""
         return JSONResponse(self.related.metrics(self._line(request)))
 
     def graph(self, request: Request) -> Response:
-        """The jobs that wait for one another."""
+        """Return the jobs that wait for one another."""
         return page("graph.html", graph=self.related.graph(self._line(request)), kind=kind_of)
 
     def ask(self, request: Request) -> Response:
-        """Whether something is really to be done with it."""
+        """Return the question before something is done with it."""
         line, verb = self._line(request), query_of(request).get("verb", "")
         act = _VERBS.get(verb)
         if act is None:
             raise InvalidInput(f"{verb!r} is nothing that can be done with a job")
-        told = refusal(act, line.job, self.source.user)
-        if told:
-            raise InvalidInput(told)
-        key = self._questions.ask(_Asked(verb, line.job.job_id))
+        if barred := refusal(act, line.job, self.source.user):
+            raise InvalidInput(barred)
+        key = self._questions.ask((verb, line.job.job_id))
         words = _BUTTONS.get(verb, verb.capitalize())
         return page("ask_act.html", question=question(act, line).split("\n"), key=key, words=words)
 
     async def do(self, request: Request) -> Response:
         """Do what was asked about, once."""
         given = await form_of(request)
-        asked = self._questions.answered(given.get("key", ""))
-        if asked is None:
+        answered = self._questions.answered(given.get("key", ""))
+        if answered is None:
             raise InvalidInput("this was answered before, or long ago", hint="ask for it again")
-        return await run_in_threadpool(self._do, asked)
+        verb, job_id = answered
 
-    def _do(self, asked: _Asked) -> Response:
-        line = self._known(asked.job_id)
-        outcome = perform(_VERBS[asked.verb], line.job, self.source)
-        with suppress(SlurmGpuError):  # the next look says so
-            self.looker.jobs(anew=True)
-        return page("done.html", outcome=outcome, job=line.job)
+        def do() -> Response:
+            line = self._known(job_id)
+            outcome = perform(_VERBS[verb], line.job, self.source)
+            with suppress(SlurmGpuError):  # the next look says so
+                self.looker.jobs(anew=True)
+            return page("done.html", outcome=outcome, job=line.job)
+
+        return await run_in_threadpool(do)
 
     def _line(self, request: Request) -> Line:
         return self._known(query_of(request).get("job", ""))
@@ -279,13 +252,17 @@ class Runs:
 
 def _settings(plans: Sequence[Plan | None]) -> Iterator[tuple[str, list[str]]]:
     """Yield what the jobs were planned to be, as far as they differ."""
-    told: list[dict[str, str]] = []
+    found: list[dict[str, str]] = []
     for plan in plans:
-        train = {f"train.{key}": _text(value) for key, value in (plan.train or {}).items()} if plan else {}
+        train = plan.train or {} if plan else {}
+        texts = {
+            f"train.{key}": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in train.items()
+        }
         command = {"command": " ".join(plan.command)} if plan and plan.command else {}
-        told.append({**command, **train})
-    for name in dict.fromkeys(name for one in told for name in one):
-        values = [one.get(name, "-") for one in told]
+        found.append({**command, **texts})
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = [one.get(name, "-") for one in found]
         if len(set(values)) > 1:
             yield name, values
 
@@ -302,11 +279,7 @@ def _short(value: float | None) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _age(seen: Seen) -> str:
+def _age(seen: Snapshot) -> str:
     if seen.why_old:
         return f"as it was {seen.report.age:.0f} s ago: {seen.why_old}"
     return f"{seen.report.time.astimezone():%H:%M:%S}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,7 +29,6 @@ from slurmgpu.web.guard import Behind, Guard
 from slurmgpu.web.runs import Runs
 
 __all__ = ["addresses", "guarded", "listen_on_port", "listen_on_socket", "serve", "token_of"]
-
 
 _LOOK = 1.0
 _LONGEST_SOCKET = 100
@@ -65,15 +65,10 @@ def listen_on_port(port: int, host: str | None = None) -> socket.socket:
         made.listen(_QUEUE)  # at once: until then, somebody else could bind the same port, and listen first
     except OSError as error:
         made.close()
+        what, hint = f"--port {port}", "give another one, or leave --port out: a free one is taken"
         if host is not None:
-            raise InvalidInput(
-                f"--listen {host}, --port {port}: cannot be listened on: {error.strerror}",
-                hint="give what `hostname` prints, and a port that is free",
-            ) from None
-        raise InvalidInput(
-            f"--port {port}: cannot be listened on: {error.strerror}",
-            hint="give another one, or leave --port out: a free one is taken",
-        ) from None
+            what, hint = f"--listen {host}, {what}", "give what `hostname` prints, and a port that is free"
+        raise InvalidInput(f"{what}: cannot be listened on: {error.strerror}", hint=hint) from None
     return made
 
 
@@ -89,7 +84,13 @@ def listen_on_socket(path: Path) -> socket.socket:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(path)
-        _take_away_old(path)
+        if path.exists() and stat.S_ISSOCK(path.lstat().st_mode):
+            # The socket of a server that is gone is removed; what answers stays, and cannot be taken.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+                try:
+                    asking.connect(str(path))
+                except ConnectionRefusedError:
+                    path.unlink()
         before = os.umask(0o177)
         try:
             made.bind(str(path))
@@ -116,17 +117,6 @@ def _require_own(path: Path) -> None:
             f"--socket {path}: {folder} {found.why}: somebody else could put a socket of theirs there",
             hint="give a path in a folder of your own, such as --socket ~/.slurmgpu/web",
         )
-
-
-def _take_away_old(path: Path) -> None:
-    """Remove the socket of a server that is gone; what answers, or is no socket, stays, and cannot be taken."""
-    if not path.exists() or not stat.S_ISSOCK(path.lstat().st_mode):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        try:
-            asking.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
 
 
 _SHORTEST_TOKEN = 32
@@ -231,30 +221,21 @@ def serve(guard: Guard, listening: socket.socket, idle: float) -> bool:
 def guarded(generator: Generator, runs: Runs, token: str, behind: Behind | None = None) -> Guard:
     """Return all pages behind a guard, which lets only those in who have the token."""
     routes = [*generator.routes, *runs.routes, Route("/static/{name}", static)]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={SlurmGpuError: _said, 404: _nowhere, 405: _nowhere, Exception: _broken},
+    handled = (SlurmGpuError, 404, 405, Exception)
+    return Guard(
+        Starlette(routes=routes, exception_handlers=dict.fromkeys(handled, _error_page)), token, behind
     )
-    return Guard(app, token, behind)
 
 
-def _said(request: Request, error: Exception) -> Response:
-    """One error, in the words of the command line; where a part of a page was asked for, as a part."""
-    assert isinstance(error, SlurmGpuError)
-    return _page(request, 422, error.message, error.hint or "")
-
-
-def _nowhere(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    return _page(request, status, "There is no such page.")
-
-
-def _broken(request: Request, _: Exception) -> Response:
-    message = "Something is wrong with this page; the terminal that slurmgpu web runs in says what."
-    return _page(request, 500, message)
-
-
-def _page(request: Request, status: int, message: str, hint: str = "") -> Response:
+def _error_page(request: Request, error: Exception) -> Response:
+    """Return one error in the words of the command line; where a part of a page was asked for, as a part."""
+    if isinstance(error, SlurmGpuError):
+        status, message, hint = 422, error.message, error.hint or ""
+    elif isinstance(error, HTTPException):
+        status, message, hint = error.status_code, "There is no such page.", ""
+    else:
+        status, hint = 500, ""
+        message = "Something is wrong with this page; the terminal that slurmgpu web runs in says what."
     name = "said_part.html" if "hx-request" in request.headers else "said.html"
     # Links are relative, so that a proxy may put all pages below a path of its own.
     root = "../" * (request.url.path.count("/") - 1)

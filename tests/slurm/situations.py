@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.jobs.waits import word_of
+from slurmgpu.jobs.view import word_of
 from slurmgpu.sandbox.configuration import NodeGpus, NodeKind, PartitionShape, QosShape, Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 

@@ -1,3 +1,3 @@
-"""What jobs asked for against what they used, and what to ask for next time."""
+"""Use of jobs against their requests, and what to ask for next time."""
 
 from __future__ import annotations

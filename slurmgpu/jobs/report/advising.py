@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from slurmgpu.amounts import amount, clock, percent, short
+from slurmgpu.amounts import amount, duration, percent, size_text
 from slurmgpu.jobs.report.figures import LEAST_SECONDS, Figures
 from slurmgpu.models.run import JobState
 from slurmgpu.models.units import Duration, Memory
@@ -16,17 +16,8 @@ if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
 
 __all__ = [
-    "HEAD_ROOM",
-    "MEMORY_STEPS",
-    "TIME_STEPS",
-    "Advice",
-    "Part",
-    "Proposal",
-    "advise",
-    "memory_text",
-    "rounded_up",
-]
-
+    "HEAD_ROOM", "MEMORY_STEPS", "TIME_STEPS", "Advice", "Part", "Proposal", "advise", "memory_option", "rounded_up",
+]  # fmt: skip
 
 HEAD_ROOM = 1.2
 """Above a peak, and above the time that the job took."""
@@ -50,11 +41,11 @@ class Proposal:
     gpus: tuple[int, int] = (0, 0)
     """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
     unsaid: bool = False
-    """Whether the job says nothing of it, so that the site's default holds."""
+    """True if the job says nothing of it, so that the site's default holds."""
 
     @property
     def key(self) -> str:
-        """What it is called in a job file."""
+        """Its key in a job file."""
         return self.field if self.field != "cpus" else "cpus_per_gpu" if all(self.gpus) else "cpus"
 
     @property
@@ -73,7 +64,7 @@ class Proposal:
     def spelled(self, amount: int | None) -> str:
         """Return an amount as a job file has it."""
         if self.field == "memory":
-            return "not known" if amount is None else memory_text(amount)
+            return "not known" if amount is None else memory_option(amount)
         if self.field == "time":
             return str(Duration(amount))
         return "not known" if amount is None else str(amount)
@@ -81,16 +72,16 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to ask for next time, and why nothing is proposed where nothing is."""
+    """The next request, and why nothing is proposed where nothing is."""
 
     proposals: tuple[Proposal, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What should be looked at, where no request would mend it."""
+    """Remarks on what no request would mend."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is known of the rest of a job of which a probe ran a part, and stopped it on purpose."""
+    """The rest of a job of which a probe ran a part, as far as it is known."""
 
     seconds: float | None
     """That the whole takes; None: not known."""
@@ -99,32 +90,30 @@ class Part:
     cpus: float | None = None
     """In use in the second half of what ran: a start that reads and compiles tells little of the rest."""
     grows: bool = False
-    """Whether its memory was still growing when it was stopped."""
+    """True if its memory was still growing when it was stopped."""
     starts_again: bool = False
-    """Whether the job goes on in another start at its time limit."""
+    """True if the job goes on in another start at its time limit."""
     begun: bool = True
     """False: it is a training that had not begun yet, so that what was in use tells nothing of it."""
     unseen: tuple[str, ...] = ()
-    """What the job will do, and has not done in this part."""
+    """Steps that the job will take, and has not taken in this part."""
 
 
-def memory_text(size: int) -> str:
-    """Bytes as sbatch takes them: whole M or G."""
+def memory_option(size: int) -> str:
+    """Return bytes as sbatch takes them: whole M or G."""
     return str(Memory(math.ceil(size / 2**20)))
 
 
 def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 0.05) -> int:
     """Return the roundest amount that is no less, and no more than this share above it; steps rise."""
-    rounded = (math.ceil(amount / step) * step for step in reversed(steps))
-    return next(
-        (one for one in rounded if one <= amount * (1 + most)), math.ceil(amount / steps[0]) * steps[0]
-    )
+    rounded = [math.ceil(amount / step) * step for step in reversed(steps)]
+    return next((one for one in rounded if one <= amount * (1 + most)), rounded[-1])
 
 
 CPU_HEAD_ROOM = 1.5
 """Above the mean of the CPUs in use: a mean hides bursts."""
 MORE = 1.5
-"""What a job that was ended at a limit gets of it next time: how much it would have needed is not known."""
+"""Factor for a job that was ended at a limit: how much it would have needed is not known."""
 WORTH_IT = 0.8
 """A smaller request is proposed from this share of the present one on down."""
 NEAR = 0.95
@@ -145,59 +134,68 @@ def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = N
 
     ``part``: the job was stopped on purpose, and this is known of its rest.
     """
+    lines = list(_lines(found, cluster, part))
+    proposals = tuple(one for one in lines if isinstance(one, Proposal))
+    return Advice(proposals, tuple(one for one in lines if isinstance(one, str)))
+
+
+def _lines(found: Figures, cluster: Cluster | None, part: Part | None) -> Iterator[Proposal | str]:
     job = found.job
     if job.state is JobState.OUT_OF_MEMORY:
-        return _after_out_of_memory(found, cluster)
+        yield from _after_out_of_memory(found, cluster)
+        return
     if job.state is JobState.TIMEOUT and part is None:
-        return _after_timeout(found, cluster)
-    reason = _says_nothing(found) if part is None else _is_too_short(found, part)
+        yield from _after_timeout(found, cluster)
+        return
+    reason = _says_nothing(found, part)
     if reason:
         more = [] if part is not None or not job.state.is_final else [*_memory_of_more(found, cluster)]
-        return _advice([*more, reason.replace("no request", "nothing else") if more else reason])
-    said = [*_gpus(found), *_memory(found, cluster, part is not None and part.grows)]
-    gpus = next(
-        (one.proposed for one in said if isinstance(one, Proposal) and one.field == "gpus"),
-        found.job.gpus or 0,
-    )
-    late = None if part is None else part.cpus
+        yield from more
+        yield reason.replace("no request", "nothing else") if more else reason
+        return
+    lines = [*_gpus(found), *_memory(found, cluster, part is not None and part.grows)]
+    fewer = (one.proposed for one in lines if isinstance(one, Proposal) and one.field == "gpus")
+    gpus, late = next(fewer, job.gpus or 0), None if part is None else part.cpus
     busy = max((one for one in (found.cpus_busy, late) if one is not None), default=None)
-    said += [*_cpus(found, gpus, busy)]
-    said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
-    said = [*_with_what_the_site_takes(_with_room_for_workers(said), cluster)]
-    said += [*_memory_that_follows(found, said)]
-    return _advice(said)
-
-
-def _advice(said: list[Proposal | str]) -> Advice:
-    return Advice(
-        tuple(one for one in said if isinstance(one, Proposal)),
-        tuple(one for one in said if isinstance(one, str)),
-    )
-
-
-def _says_nothing(found: Figures) -> str | None:
-    """Return why the run tells nothing of the next one."""
-    job = found.job
-    if not job.state.is_final:
-        return (
-            "it has not ended: what it needs in the end is not known yet"
-            if job.elapsed
-            else "it has not started"
+    lines += _cpus(found, gpus, busy)
+    lines += _time(found) if part is None else _time_of_all(found, part, cluster)
+    proposed = {one.field: one for one in lines if isinstance(one, Proposal)}
+    memory = proposed.get("memory")
+    if memory is not None and not memory.more and "workers" in proposed:
+        # What each more of the workers takes, nobody has measured yet.
+        used = memory.why.partition(", ")[0]
+        kept = f"memory stays as it is ({used}): more workers take more of it; look again once they run"
+        lines = [kept if one is memory else one for one in lines]
+    # A site that gives memory or CPUs by itself takes no request for them.
+    dialect = cluster.dialect if cluster is not None else None
+    given = {"memory"} if dialect is not None and dialect.memory == "none" else set()
+    given |= {"cpus"} if dialect is not None and dialect.cpus == "none" else set()
+    lines = [one for one in lines if isinstance(one, str) or one.field not in given]
+    yield from lines
+    # Memory that was asked for by CPU or GPU, or not at all, becomes less with them.
+    proposed = {one.field: one for one in lines if isinstance(one, Proposal)}
+    less = any(not proposed[name].more for name in ("cpus", "gpus") if name in proposed)
+    if less and found.memory is not None and "memory" not in proposed:
+        yield (
+            f"keep {memory_option(found.memory)} of memory on a node: where it is asked for by CPU or GPU, or not at all, "
+            "fewer of these bring less"
         )
+
+
+def _says_nothing(found: Figures, part: Part | None) -> str | None:
+    """Return why the run, or the part that ran, tells nothing of the next one."""
+    job, elapsed = found.job, found.job.elapsed or 0
+    if part is not None:
+        if elapsed < LEAST_OF_A_PART:
+            return f"no request is proposed: {elapsed} s tell too little of the whole job"
+        return None if part.begun else f"no request is proposed: {part.how}"
+    if not job.state.is_final:
+        started = "it has not ended: what it needs in the end is not known yet"
+        return started if elapsed else "it has not started"
     if job.state is not JobState.COMPLETED:
         return f"no smaller request is proposed: the job ended as {job.state.value}, so what a whole run needs is not known"
-    if (job.elapsed or 0) < LEAST_SECONDS:
-        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little about the next one"
-    return None
-
-
-def _is_too_short(found: Figures, part: Part) -> str | None:
-    """Return why the part that ran tells nothing of the whole."""
-    elapsed = found.job.elapsed or 0
-    if elapsed < LEAST_OF_A_PART:
-        return f"no request is proposed: {elapsed} s tell too little of the whole job"
-    if not part.begun:
-        return f"no request is proposed: {part.how}"
+    if elapsed < LEAST_SECONDS:
+        return f"no request is proposed: a run of {elapsed} s tells too little about the next one"
     return None
 
 
@@ -206,7 +204,7 @@ def _memory_of_more(found: Figures, cluster: Cluster | None) -> Iterator[Proposa
     peak, asked = found.peak, found.memory
     if peak is None or asked is None or not found.over_memory:
         return
-    why = f"it had {short(peak.amount)} in use, more than it asked for, and may need more in the end"
+    why = f"it had {size_text(peak.amount)} in use, more than it asked for, and may need more in the end"
     largest = _most_memory(found, cluster)
     if largest is not None and largest <= peak.amount:
         yield f"{why}; no node of {found.job.partition} has more: use more nodes, or a smaller batch"
@@ -225,18 +223,22 @@ def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Pr
     if peak is None or not peak.trusted or asked is None:
         return
     if grows:
-        yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
+        yield f"its memory was still growing when it was stopped, at {size_text(peak.amount)}: how much it needs is not known"
         return
     wanted = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS)
-    room = "and 20 % on top" if wanted >= LEAST_MEMORY else f"and {short(LEAST_MEMORY)} is the least proposed"
+    room = (
+        "and 20 % on top"
+        if wanted >= LEAST_MEMORY
+        else f"and {size_text(LEAST_MEMORY)} is the least proposed"
+    )
     wanted = max(LEAST_MEMORY, wanted)
     most = "" if peak.exact else "at most "
     if wanted <= WORTH_IT * asked:
-        yield Proposal("memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, {room}")
+        yield Proposal("memory", asked, wanted, f"{most}{size_text(peak.amount)} in use at the peak, {room}")
     elif peak.exact and peak.amount > NEAR * asked:
         largest = _most_memory(found, cluster)
         wanted = wanted if largest is None else min(wanted, largest)
-        why = f"the peak of {short(peak.amount)} came close to it"
+        why = f"the peak of {size_text(peak.amount)} came close to it"
         if wanted > asked:
             yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
         else:
@@ -248,7 +250,7 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
     if not gpus or found.gpu_busy is None or (found.sampled_seconds or 0) < LEAST_SECONDS:
         return
     if idle == gpus:
-        yield Proposal("gpus", gpus, 0, f"none of them did anything in {clock(found.job.elapsed)}")
+        yield Proposal("gpus", gpus, 0, f"none of them did anything in {duration(found.job.elapsed)}")
     elif idle:
         named = ", ".join(found.idle_gpus[:4]) + (", ..." if idle > 4 else "")
         yield Proposal("gpus", gpus, gpus - idle, f"{idle} did nothing: {named}")
@@ -263,7 +265,7 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
         )
     memory, total = found.gpu_memory_peak, found.gpu_memory_total
     if memory and total and idle < gpus and memory < 0.3 * total:
-        yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"
+        yield f"{size_text(memory)} of {size_text(total)} was the most in any GPU's memory: a smaller GPU would hold it"
 
 
 def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | str]:
@@ -273,16 +275,15 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
         return
     wait = found.training.loader_wait if found.training else None
     if wait is not None and wait >= WAITS:
+        waits = f"the loader waits {percent(wait)} of each step"
         if busy >= 0.7 * cpus:
             wanted = _whole_shares(cpus / (1 - min(wait, 0.75)) * HEAD_ROOM, gpus)
-            why = (
-                f"the loader waits {percent(wait)} of each step, with {percent(busy / cpus)} of the CPUs busy"
-            )
+            why = f"{waits}, with {percent(busy / cpus)} of the CPUs busy"
             yield Proposal("cpus", cpus, wanted, why, (before, gpus))
         else:
             workers = _workers(found, wait)
             yield workers or (
-                f"the loader waits {percent(wait)} of each step while {percent(1 - busy / cpus)} of the CPUs are idle: "
+                f"{waits} while {percent(1 - busy / cpus)} of the CPUs are idle: "
                 "more workers (num_workers), or faster storage, not more CPUs"
             )
         return
@@ -295,44 +296,8 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
         yield Proposal("cpus", cpus, min(wanted, _whole_shares(cpus, gpus)), why, (before, gpus))
 
 
-def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
-    """Drop a proposal of less memory where more workers are proposed: what each takes, nobody has measured yet."""
-    proposals = {one.field: one for one in said if isinstance(one, Proposal)}
-    memory = proposals.get("memory")
-    if memory is None or memory.more or "workers" not in proposals:
-        return said
-    used = memory.why.partition(",")[0]
-    kept = f"memory stays as it is ({used}): more workers take more of it; look again once they run"
-    return [kept if one is memory else one for one in said]
-
-
-def _with_what_the_site_takes(
-    said: list[Proposal | str], cluster: Cluster | None
-) -> Iterator[Proposal | str]:
-    """Leave out what the site refuses: one that gives memory or CPUs by itself takes no request for them."""
-    dialect = cluster.dialect if cluster is not None else None
-    for one in said:
-        name = one.field if isinstance(one, Proposal) else ""
-        if dialect is not None and (
-            (name == "memory" and dialect.memory == "none") or (name == "cpus" and dialect.cpus == "none")
-        ):
-            continue
-        yield one
-
-
-def _memory_that_follows(found: Figures, said: list[Proposal | str]) -> Iterator[str]:
-    """Memory that was asked for by CPU or GPU, or not at all, becomes less with them."""
-    proposed = {one.field: one for one in said if isinstance(one, Proposal)}
-    fewer = any(not proposed[name].more for name in ("cpus", "gpus") if name in proposed)
-    if fewer and found.memory is not None and "memory" not in proposed:
-        yield (
-            f"keep {memory_text(found.memory)} of memory on a node: where it is asked for by CPU or GPU, or not at all, "
-            "fewer of these bring less"
-        )
-
-
 def _workers(found: Figures, wait: float) -> Proposal | None:
-    """More loader workers, of a training that says how many it has; as many as it has CPUs at most."""
+    """Return more loader workers, of a training that says how many it has; as many as it has CPUs at most."""
     training = found.training
     if training is None or training.workers is None or not training.world_size or not found.job.cpus:
         return None
@@ -346,7 +311,7 @@ def _workers(found: Figures, wait: float) -> Proposal | None:
 
 
 def _whole_shares(cpus: float, gpus: int) -> int:
-    """CPUs, as many for each GPU."""
+    """Return CPUs, as many for each GPU."""
     return math.ceil(cpus / gpus) * gpus if gpus else math.ceil(cpus)
 
 
@@ -355,21 +320,20 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
     if limit is None or found.starts > found.tasks:
         return  # of a job in several starts no single one tells how long the whole takes
     wanted, room = _with_time_to_spare(elapsed)
+    took = f"it took {duration(elapsed)}, {room}"
     if limit == "UNLIMITED":
-        yield Proposal(
-            "time", None, wanted, f"it took {clock(elapsed)}, {room}; a limit lets it start sooner"
-        )
+        yield Proposal("time", None, wanted, f"{took}; a limit lets it start sooner")
     elif wanted <= WORTH_IT * limit:
-        yield Proposal("time", limit, wanted, f"it took {clock(elapsed)}, {room}; shorter jobs start sooner")
+        yield Proposal("time", limit, wanted, f"{took}; shorter jobs start sooner")
     elif elapsed > NEAR * limit and wanted > limit:
-        yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
+        yield Proposal("time", limit, wanted, f"the {duration(elapsed)} that it took came close to it")
 
 
 def _with_time_to_spare(seconds: float) -> tuple[int, str]:
-    """Seconds to ask for, for so many that are needed, and what was added in words."""
+    """Return seconds to ask for, for so many that are needed, and what was added in words."""
     wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
     if wanted < LEAST_TIME:
-        return LEAST_TIME, f"and {clock(LEAST_TIME)} is the least proposed"
+        return LEAST_TIME, f"and {duration(LEAST_TIME)} is the least proposed"
     return wanted, "and 20 % on top"
 
 
@@ -379,7 +343,7 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
         yield f"time: unknown: {part.how}"
         return
     wanted, room = _with_time_to_spare(seconds)
-    why = f"{clock(seconds)} in all ({part.how}), {room}"
+    why = f"{duration(seconds)} in all ({part.how}), {room}"
     most = _longest(found, cluster)
     if limit is None or limit == "UNLIMITED":
         wanted = wanted if most is None else min(wanted, most)
@@ -387,83 +351,66 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
     elif wanted <= WORTH_IT * limit:
         yield Proposal("time", limit, wanted, f"{why}; shorter jobs start sooner")
     elif seconds > NEAR * limit and part.starts_again:
-        yield f"time: {why}: more than its limit of {clock(limit)}, after which it goes on in another start"
+        yield f"time: {why}: more than its limit of {duration(limit)}, after which it goes on in another start"
     elif seconds > NEAR * limit and most is not None and limit >= most:
         yield (
-            f"time: {why}: more than the {clock(most)} that are the longest in {found.job.partition}: save checkpoints, and "
+            f"time: {why}: more than the {duration(most)} that are the longest in {found.job.partition}: save checkpoints, and "
             "let it go on in another start (restart: {on: [timeout]})"
         )
     elif seconds > NEAR * limit:
         yield Proposal("time", limit, wanted if most is None else min(wanted, most), why)
 
 
-def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:
+def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Iterator[Proposal | str]:
     if found.memory is None:
-        return Advice(
-            (), ("it ran out of memory; how much it had is not known, so ask for more than you did",)
-        )
+        yield "it ran out of memory; how much it had is not known, so ask for more than you did"
+        return
     wanted = rounded_up(found.memory * MORE, MEMORY_STEPS)
     if found.over_memory and found.peak is not None and found.peak.amount * HEAD_ROOM > wanted:
-        return _advice([*_memory_of_more(found, cluster)])
-    most = _most_memory(found, cluster)
+        yield from _memory_of_more(found, cluster)
+        return
+    most, had = _most_memory(found, cluster), memory_option(found.memory)
     if most is not None and found.memory >= most:
-        return Advice((), (
-            f"it ran out of memory with {memory_text(found.memory)}, and no node of {found.job.partition} has more: "
-            "use more nodes, fewer workers or a smaller batch",
-        ))  # fmt: skip
-    why = f"it was ended with {memory_text(found.memory)} on a node; how much it needs is not known, so half as much again"
-    wanted = wanted if most is None else min(wanted, most)
-    return Advice((Proposal("memory", found.memory, wanted, why),))
+        yield (
+            f"it ran out of memory with {had}, and no node of {found.job.partition} has more: "
+            "use more nodes, fewer workers or a smaller batch"
+        )
+        return
+    why = f"it was ended with {had} on a node; how much it needs is not known, so half as much again"
+    yield Proposal("memory", found.memory, wanted if most is None else min(wanted, most), why)
 
 
 def _most_memory(found: Figures, cluster: Cluster | None) -> int | None:
-    """Bytes of the largest node of the partition, where the profile says; 0 of one whose memory is not stated."""
+    """Return bytes of the largest node of the partition, where the profile says; 0 of one whose memory is not stated."""
     partition = cluster.partitions.get(found.job.partition or "") if cluster else None
     sizes = [kind.memory for kind in partition.kinds] if partition else []
     return max(size.mib for size in sizes if size) << 20 if sizes and all(sizes) else None
 
 
-def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
-    limit = found.job.limit
+def _after_timeout(found: Figures, cluster: Cluster | None) -> Iterator[Proposal | str]:
+    limit, training, elapsed = found.job.limit, found.training, found.job.elapsed
     if not isinstance(limit, int):
-        return Advice((), ("it ran into a time limit that is not known; ask for more than you did",))
-    training = found.training
-    left = _steps_left(found)
-    if left is not None and training is not None:
-        seconds, steps = left
-        wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
-        in_all = clock(round(seconds))
-        why = (
-            f"{steps} of {training.total_steps} steps were left; at its pace {in_all} in all, and 20 % on top"
-        )
-    else:
-        wanted = rounded_up(limit * MORE, TIME_STEPS, 0.1)
-        why = "it was ended at its limit; how long it takes is not known, so half as long again"
+        yield "it ran into a time limit that is not known; ask for more than you did"
+        return
+    wanted = rounded_up(limit * MORE, TIME_STEPS, 0.1)
+    why = "it was ended at its limit; how long it takes is not known, so half as long again"
+    if training is not None:
+        total, done, pace = training.total_steps, training.steps, training.steps_of_last_start
+        if total and done is not None and done < total and pace and elapsed:
+            seconds = elapsed / pace * total
+            wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
+            why = f"{total - done} of {total} steps were left; at its pace {duration(seconds)} in all, and 20 % on top"
+        why += "; from checkpoints it goes on: slurmgpu resume"
     most = _longest(found, cluster)
-    resumes = "; from checkpoints it goes on: slurmgpu resume" if training is not None else ""
     if most is not None and limit >= most:
-        return Advice((), (
-            f"it ran into its time limit of {clock(limit)}, the longest in {found.job.partition}: save checkpoints, and let "
-            "it go on in another start (restart: {on: [timeout]})",
-        ))  # fmt: skip
+        yield (
+            f"it ran into its time limit of {duration(limit)}, the longest in {found.job.partition}: save checkpoints, and let "
+            "it go on in another start (restart: {on: [timeout]})"
+        )
+        return
     wanted = wanted if most is None else min(wanted, most)
-    return Advice((Proposal("time", limit, wanted, why + resumes),) if wanted > limit else ())
-
-
-def _steps_left(found: Figures) -> tuple[float, int] | None:
-    """Return how long the whole training takes at the pace of its last start, and how many steps were left."""
-    one = found.training
-    if (
-        one is None
-        or not one.total_steps
-        or not one.steps_of_last_start
-        or one.steps is None
-        or not found.job.elapsed
-    ):
-        return None
-    if one.steps >= one.total_steps:
-        return None
-    return found.job.elapsed / one.steps_of_last_start * one.total_steps, one.total_steps - one.steps
+    if wanted > limit:
+        yield Proposal("time", limit, wanted, why)
 
 
 def _longest(found: Figures, cluster: Cluster | None) -> int | None:

@@ -6,21 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slurmgpu.jobs.report.training import Training
+from slurmgpu.jobs.table import known
 from slurmgpu.jobs.view import STOPPED
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm import History, Sampling, Start, Step
 
 if TYPE_CHECKING:
-    from slurmgpu.models.run import GpuSummary, SampleSummary
+    from slurmgpu.models.run import SampleSummary
 
 __all__ = ["LEAST_SAMPLES", "LEAST_SECONDS", "LOST", "Figures", "Peak", "figures_of", "together"]
 
-
-EXTERN = "extern"
 LEAST_SECONDS = 60
 """A run that is shorter tells little of the next one."""
 LEAST_SAMPLES = 10
@@ -45,7 +43,7 @@ class Peak:
     """`samples` or `sacct`."""
     node: str | None = None
     trusted: bool = True
-    """Whether it was sampled often enough to say that there was no higher one."""
+    """True if it was sampled often enough to say that there was no higher one."""
 
 
 @dataclass
@@ -62,7 +60,7 @@ class Figures:
     held_seconds: int = 0
     """Elapsed time of all starts; of an array, of all its tasks."""
     wasted_gpu_hours: float = 0.0
-    """What is known to have come to nothing: failed starts, repeated steps, and GPUs that did nothing."""
+    """GPU-hours that are known to be lost: failed starts, repeated steps, and GPUs that did nothing."""
     tasks: int = 1
     """Tasks of an array that these figures stand for: the largest of each, and the sum of hours."""
     ends: tuple[tuple[JobState, int], ...] = ()
@@ -89,7 +87,7 @@ class Figures:
     energy: float | None = None
     """Joules."""
     energy_of: str = ""
-    """What they are of: `nodes` or `GPUs`."""
+    """Measured at the `nodes` or the `GPUs`."""
     sampled_seconds: float | None = None
     training: Training | None = None
     steps: int = 0
@@ -99,7 +97,7 @@ class Figures:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What cannot be known, and why."""
+        """Figures that cannot be known, and why."""
         return tuple(_doubts(self))
 
     @property
@@ -115,9 +113,8 @@ class Figures:
     @property
     def cpus_busy(self) -> float | None:
         """CPUs in use, the mean over the last start."""
-        return (
-            self.cpu_seconds / self.job.elapsed if self.cpu_seconds is not None and self.job.elapsed else None
-        )
+        elapsed = self.job.elapsed
+        return self.cpu_seconds / elapsed if self.cpu_seconds is not None and elapsed else None
 
     @property
     def cpu_share(self) -> float | None:
@@ -163,6 +160,7 @@ def figures_of(
     """Add up what is known of a job."""
     start, job = history.last, history.job
     nodes = job.nodes or 1
+    energies = [one.energy for one in history.starts if one.job.elapsed]
     before = sum(one.job.elapsed or 0 for one in history.starts[:-1])
     found = Figures(
         job,
@@ -172,39 +170,26 @@ def figures_of(
         memory=None if start.memory is None else start.memory // nodes,
         cpu_seconds=start.cpu_seconds,
         peak=_peak_by_slurm(start, sampling),
-        energy=_energy(history),
+        energy=float(sum(known(energies))) if energies and None not in energies else None,
         energy_of="nodes",
         training=training,
         steps=len(start.steps),
         sampling=sampling,
     )
     if job.gpus and sampling.told and (not sampling.release or sampling.release >= GPU_USE_FROM):
-        found.gpu_busiest = max(
-            (one.gpu_busiest for one in start.steps if one.gpu_busiest is not None), default=None
-        )
-        found.gpu_memory_peak = max(
-            (one.gpu_memory for one in start.steps if one.gpu_memory is not None), default=None
-        )
+        found.gpu_busiest = max(known(one.gpu_busiest for one in start.steps), default=None)
+        found.gpu_memory_peak = max(known(one.gpu_memory for one in start.steps), default=None)
     if samples is not None:
         _add_samples(found, samples)
-    found.wasted_gpu_hours = _wasted(found)
-    return found
-
-
-def _wasted(found: Figures) -> float:
-    """GPU-hours; a job at its time limit, or one that was cancelled, may have left what it was for."""
-    gpus, elapsed, training = found.job.gpus or 0, found.job.elapsed or 0, found.training
-    stopped = found.job.exit_code == STOPPED or (training is not None and training.stopped)
-    if found.job.state in LOST and not stopped:
+    # A job at its time limit, or one that was cancelled, may have left what it was for.
+    gpus = job.gpus or 0
+    if job.state in LOST and job.exit_code != STOPPED and not (training is not None and training.stopped):
         kept = 0.0 if training is None else training.saved_seconds
-        return gpus * max(0.0, found.held_seconds - kept) / 3600
-    lost = found.seconds_before if training is None else training.repeated_seconds
-    return (gpus * lost + len(found.idle_gpus) * elapsed) / 3600
-
-
-def _energy(history: History) -> float | None:
-    known = [start.energy for start in history.starts if start.job.elapsed]
-    return float(sum(e for e in known if e is not None)) if known and None not in known else None
+        found.wasted_gpu_hours = gpus * max(0.0, found.held_seconds - kept) / 3600
+    else:
+        lost = before if training is None else training.repeated_seconds
+        found.wasted_gpu_hours = (gpus * lost + len(found.idle_gpus) * (job.elapsed or 0)) / 3600
+    return found
 
 
 def _peak_by_slurm(start: Start, sampling: Sampling) -> Peak | None:
@@ -217,7 +202,7 @@ def _peak_by_slurm(start: Start, sampling: Sampling) -> Peak | None:
         return None
     fullest = _at_the_fullest(steps)
     shared = any(_tasks_on_a_node(one) > 1 for one in fullest)
-    several = len([step for step in steps if step.step != EXTERN]) > 1
+    several = len([step for step in steps if step.step != "extern"]) > 1
     return Peak(
         sum(map(_on_a_node, fullest)),
         not shared and not (several and (start.job.nodes or 1) > 1),
@@ -231,25 +216,26 @@ def _at_the_fullest(steps: list[Step]) -> list[Step]:
     """Return the steps that ran at the moment when those that ran could hold most; in time that grows as n log n."""
     if len(steps) == 1:
         return steps
-    known = [one for one in steps if one.start is not None]
+    timed = [one for one in steps if one.start is not None]
     always = [one for one in steps if one.start is None]
-    events = [(one.start, 1, _on_a_node(one)) for one in known]
-    events += [
-        (one.end, 0, -_on_a_node(one)) for one in known if one.end is not None and one.end != one.start
-    ]
+    events = [(one.start, 1, _on_a_node(one)) for one in timed]
+    ended = (one for one in timed if one.end is not None and one.end != one.start)
+    events += [(one.end, 0, -_on_a_node(one)) for one in ended]
     now = most = 0
     when = None
     for moment, begins, amount in sorted(events, key=lambda event: event[:2]):
         now += amount
         if begins and now > most:
             most, when = now, moment
-    return always + [one for one in known if when is None or _runs_at(one, when)]
-
-
-def _runs_at(step: Step, moment: datetime) -> bool:
-    if step.start is None or step.start > moment:
-        return False
-    return step.end is None or moment < step.end or step.end == step.start == moment
+    return always + [
+        one
+        for one in timed
+        if when is None
+        or (
+            (one.start is not None and one.start <= when)
+            and (one.end is None or when < one.end or one.end == one.start == when)
+        )
+    ]
 
 
 def _tasks_on_a_node(step: Step) -> int:
@@ -269,7 +255,11 @@ def _add_samples(found: Figures, samples: SampleSummary) -> None:
     if busy and covers and len(busy) == len(gpus) == asked:
         found.gpu_busy = sum(busy) / len(busy)
         found.sm_activity = samples.sm_activity
-        found.idle_gpus = tuple(f"{gpu.host}:{gpu.index}" for gpu in gpus if _is_idle(gpu))
+        found.idle_gpus = tuple(
+            f"{gpu.host}:{gpu.index}"
+            for gpu in gpus
+            if (gpu.utilisation_mean or 0) <= IDLE and (gpu.memory_peak or 0) <= CONTEXT_BYTES
+        )
     fullest = max(gpus, key=lambda gpu: gpu.memory_peak or 0, default=None)
     if fullest is not None and fullest.memory_peak is not None:
         found.gpu_memory_peak, found.gpu_memory_total = fullest.memory_peak, fullest.memory_total
@@ -278,11 +268,6 @@ def _add_samples(found: Figures, samples: SampleSummary) -> None:
     if samples.rss_peak and samples.hosts >= (found.job.nodes or 1):
         known = found.peak.amount if found.peak is not None and found.peak.exact else 0
         found.peak = Peak(max(samples.rss_peak, known), True, "samples", None, covers)
-
-
-def _is_idle(gpu: GpuSummary) -> bool:
-    busy, memory = gpu.utilisation_mean, gpu.memory_peak
-    return busy is not None and busy <= IDLE and (memory is None or memory <= CONTEXT_BYTES)
 
 
 def _doubts(found: Figures) -> Iterator[str]:
@@ -333,7 +318,7 @@ def _unmeasured(found: Figures) -> str:
 
 
 def together(tasks: Sequence[Figures]) -> Figures:
-    """Tasks of an array as one: the largest of what they used, so that what fits it fits each of them."""
+    """Return tasks of an array as one: the largest of what they used, so that what fits it fits each of them."""
     first = tasks[0]
     if len(tasks) == 1:
         return first
@@ -347,7 +332,8 @@ def together(tasks: Sequence[Figures]) -> Figures:
     energies = [one.energy for one in tasks if one.energy is not None]
     trusted = all(one.peak is not None and one.peak.trusted for one in good)
     ends = Counter(one.job.state for one in tasks)
-    update = {"job_id": str(first.job.array_job_id or first.job.job_id), "state": _state_of_all(ends)}
+    state = next((state for state in _COUNTS_FIRST if ends[state]), next(iter(ends)))
+    update = {"job_id": str(first.job.array_job_id or first.job.job_id), "state": state}
     return replace(
         longest,
         job=longest.job.model_copy(update=update),
@@ -367,7 +353,3 @@ _COUNTS_FIRST = (
     JobState.OUT_OF_MEMORY, JobState.TIMEOUT, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING,
     JobState.PENDING, JobState.REQUEUED, JobState.COMPLETED,
 )  # fmt: skip
-
-
-def _state_of_all(ends: Counter[JobState]) -> JobState:
-    return next((state for state in _COUNTS_FIRST if ends[state]), next(iter(ends)))

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.jobs.cause_files import with_cause, with_whole_exit_code
+from slurmgpu.jobs.causes import with_cause, with_whole_exit_code
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.report.advising import Advice, Part, Proposal, advise
 from slurmgpu.jobs.report.figures import Figures, figures_of, together
@@ -22,7 +22,6 @@ from slurmgpu.runs.samples import summary
 from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here, even
 
 __all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "looked_into", "report_on_jobs", "report_since"]
-
 
 DEFAULT_SINCE = timedelta(days=7)
 MOST_LOOKED_INTO = 200
@@ -45,7 +44,7 @@ class JobReport:
     part: Part | None = None
     """Of a probe that was stopped on purpose: what is known of the rest."""
     also: tuple[Proposal, ...] = ()
-    """What several probes together propose."""
+    """The proposals of several probes together."""
 
     @cached_property
     def advice(self) -> Advice:
@@ -58,7 +57,7 @@ class JobReport:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What cannot be known, and why."""
+        """Figures that cannot be known, and why."""
         unseen = self.part.unseen if self.part is not None else ()
         rest = (f"the rest: {'; '.join(unseen)}: not seen, and may need more",) if unseen else ()
         return (*self.figures.doubts, *rest)
@@ -66,7 +65,7 @@ class JobReport:
 
 @dataclass(frozen=True)
 class Reports:
-    """What was found at one moment."""
+    """Reports on jobs at one moment."""
 
     cluster: str | None
     time: datetime
@@ -82,7 +81,7 @@ class Reports:
     """The JOB words of which it is not known whether there is such a job."""
     since: datetime | None = None
     available: bool = True
-    """Whether accounting answered: without it little is known of what has ended."""
+    """True if accounting answered: without it little is known of what has ended."""
     age: float = 0.0
     """Seconds since then: another process of the user's may have asked."""
 
@@ -105,10 +104,10 @@ def report_on_jobs(
     know. Raises SlurmUnreachable when none of them answers.
     """
     now = datetime.now(timezone.utc)
-    told = _ask(slurm, selections, user, since or now - DEFAULT_SINCE)
-    found = [one for one in told.jobs if any(_matches(selection, one) for selection in selections)]
-    missing = [one for one in selections if not any(_matches(one, history) for history in found)]
-    notes, lost, unasked = list(told.notes), [one.text for one in missing], []
+    answer = _ask(slurm, selections, user, since or now - DEFAULT_SINCE)
+    found = [one for one in answer.jobs if any(each.matches(one.job) for each in selections)]
+    missing = [one for one in selections if not any(one.matches(history.job) for history in found)]
+    notes, lost, unasked = list(answer.notes), [one.text for one in missing], []
     if missing:
         later = status(slurm, user=user, selections=missing, since=since, run_for=run_for)
         found += [History((Start(job),)) for job in later.jobs if job.source != "none"]
@@ -119,9 +118,9 @@ def report_on_jobs(
     figures = [looked_into(one, sampling, run_for) for one in found]
     jobs = [_reported(group, cluster, run_for) for group in _arrays(figures, selections)]
     age = slurm.oldest()
-    asked = now - timedelta(seconds=age)
+    asked, cluster_name = now - timedelta(seconds=age), _name(slurm, found)
     return Reports(
-        _name(slurm, found), asked, jobs, figures, notes, lost, unasked, available=told.available, age=age
+        cluster_name, asked, jobs, figures, notes, lost, unasked, available=answer.available, age=age
     )
 
 
@@ -139,8 +138,10 @@ def report_since(
     The run directories of those with the most GPU-hours are read.
     """
     now = datetime.now(timezone.utc)
-    told = _tell(slurm, user=user, since=since)
-    ran = [one for one in told.jobs if _ran(one.job, since) and counts(one.job)]
+    answer = _histories(slurm, user=user, since=since)
+    # Accounting is asked from an even time on, which is earlier.
+    ran = [one for one in answer.jobs if one.job.elapsed or one.job.state.is_final]
+    ran = [one for one in ran if (one.job.end is None or one.job.end >= since) and counts(one.job)]
     sampling = slurm.sampling() if ran else Sampling()
     figures = [figures_of(one, sampling) for one in ran]
     order = sorted(range(len(ran)), key=lambda at: -(figures[at].gpu_hours or 0.0))
@@ -150,56 +151,38 @@ def report_since(
         if run is not None:
             runs[ran[at].job.job_id] = run
             figures[at] = _with_run(ran[at], sampling, run)
-    jobs = [JobReport(one, cluster, runs.get(one.job.job_id)) for one in _collapsed(figures)]
+    collapsed = (together(group) for group in _arrays(figures, ()))
+    jobs = [JobReport(one, cluster, runs.get(one.job.job_id)) for one in collapsed]
     age = slurm.oldest()
-    return Reports(
-        _name(slurm, ran),
-        now - timedelta(seconds=age),
-        jobs,
-        figures,
-        told.notes,
-        since=since,
-        available=told.available,
-        age=age,
-    )
+    asked, name, known = now - timedelta(seconds=age), _name(slurm, ran), answer.available
+    return Reports(name, asked, jobs, figures, answer.notes, since=since, available=known, age=age)
 
 
-def _ran(job: JobStatus, since: datetime) -> bool:
-    """Return True if a job has been at work since a moment: accounting is asked from an even time on, which is earlier."""
-    return bool(job.elapsed or job.state.is_final) and (job.end is None or job.end >= since)
-
-
-def _tell(
+def _histories(
     slurm: Slurm, *, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None
 ) -> Histories:
     try:
         return slurm.history(user=user, ids=ids, since=None if ids or since is None else even(since))
     except SlurmUnreachable as error:
-        return Histories(
-            notes=[f"accounting is not available: {error.message}"], available=False, silent=True
-        )
+        silence = f"accounting is not available: {error.message}"
+        return Histories(notes=[silence], available=False, silent=True)
 
 
 def _ask(slurm: Slurm, selections: Sequence[Selection], user: str | None, since: datetime) -> Histories:
     """Return what accounting knows: by id where all words lead to one, the earlier jobs of a run included."""
-    by_id = [one for one in selections if one.id is not None]
-    ids = {one.id.number for one in by_id if one.id} | {
-        n for one in by_id if one.run for n in one.run.job_ids
+    ids = {one.id.number for one in selections if one.id} | {
+        number for one in selections if one.id and one.run for number in one.run.job_ids
     }
-    if len(by_id) == len(selections):
-        return _tell(slurm, ids=sorted(ids)[-_MOST_ASKED:])
-    told = _tell(slurm, user=user, since=since)
-    told = replace(told, jobs=[one for one in told.jobs if one.job.end is None or one.job.end >= since])
-    known = {(JobId.parse(one.job.job_id) or JobId(0)).number for one in told.jobs}
+    if all(one.id for one in selections):
+        return _histories(slurm, ids=sorted(ids)[-_MOST_ASKED:])
+    answer = _histories(slurm, user=user, since=since)
+    recent = [one for one in answer.jobs if one.job.end is None or one.job.end >= since]
+    known = {(JobId.parse(one.job.job_id) or JobId(0)).number for one in recent}
     older = sorted(ids - known)
-    if not older or not told.available:
-        return told
-    more = _tell(slurm, ids=older[-_MOST_ASKED:])
-    return replace(told, jobs=[*told.jobs, *more.jobs], notes=[*told.notes, *more.notes])
-
-
-def _matches(selection: Selection, history: History) -> bool:
-    return selection.matches(history.job)
+    if not older or not answer.available:
+        return replace(answer, jobs=recent)
+    more = _histories(slurm, ids=older[-_MOST_ASKED:])
+    return replace(answer, jobs=[*recent, *more.jobs], notes=[*answer.notes, *more.notes])
 
 
 def looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figures:
@@ -221,13 +204,10 @@ def _with_run(history: History, sampling: Sampling, run: Run) -> Figures:
 def _reported(tasks: list[Figures], cluster: Cluster | None, run_for: RunFor) -> JobReport:
     figures, run = together(tasks), run_for(tasks[0].job)
     if figures.tasks == 1 and run is not None:
-        figures = replace(figures, job=_as_its_script_ended(figures.job, run))
+        # With the whole exit code and the first cause, as far as its script wrote them down.
+        job = with_cause(with_whole_exit_code(figures.job, lambda _: run), lambda _: run)
+        figures = replace(figures, job=job)
     return JobReport(figures, cluster, run)
-
-
-def _as_its_script_ended(job: JobStatus, run: Run) -> JobStatus:
-    """Return the job with the whole exit code and the first cause, as far as its script wrote them down."""
-    return with_cause(with_whole_exit_code(job, lambda _: run), lambda _: run)
 
 
 def _arrays(figures: list[Figures], selections: Sequence[Selection]) -> list[list[Figures]]:
@@ -244,10 +224,6 @@ def _arrays(figures: list[Figures], selections: Sequence[Selection]) -> list[lis
         key = one.job.job_id if array is None or one.job.job_id in alone else f"{array}_"
         groups.setdefault(f"{one.job.cluster} {key}", []).append(one)
     return list(groups.values())
-
-
-def _collapsed(figures: Iterable[Figures]) -> list[Figures]:
-    return [together(group) for group in _arrays(list(figures), ())]
 
 
 def _name(slurm: Slurm, found: Iterable[History]) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurmgpu.amounts import amount, clock, count, energy, percent, short
-from slurmgpu.jobs.report.advising import memory_text
+from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
+from slurmgpu.jobs.report.advising import memory_option
 from slurmgpu.jobs.report.figures import LOST, Figures
 from slurmgpu.jobs.report.gathering import JobReport
 from slurmgpu.jobs.view import reason
@@ -15,18 +15,8 @@ from slurmgpu.models.run import JobState
 from slurmgpu.models.site import Carbon
 
 __all__ = [
-    "GROUPS",
-    "Row",
-    "Summary",
-    "Sums",
-    "carbon_grams",
-    "costs",
-    "head",
-    "rows",
-    "sentences",
-    "state_of",
-    "summed",
-]
+    "GROUPS", "Row", "Summary", "Sums", "carbon_grams", "costs", "head", "rows", "sentences", "state_of", "summed",
+]  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -47,7 +37,7 @@ def head(report: JobReport) -> tuple[str, str]:
         state = ", ".join(f"{number:,} {one.value}" for one, number in figures.ends)
     if report.part is not None:
         state = "stopped by the probe, as planned,"
-    after = f" after {clock(job.elapsed)}" if job.elapsed is not None and not figures.ends else ""
+    after = f" after {duration(job.elapsed)}" if job.elapsed is not None and not figures.ends else ""
     said = None if figures.ends or report.part is not None else reason(job)
     why = f", {said}" if said else ""
     named = {"partition": job.partition, "account": job.account, "user": job.user}
@@ -64,14 +54,9 @@ def state_of(figures: Figures) -> str:
     return f"{number}/{figures.tasks} {state.value}"
 
 
-def rows(figures: Figures) -> list[Row]:
-    """Return what was asked for and what was used."""
-    return list(_rows(figures))
-
-
-def _rows(one: Figures) -> Iterator[Row]:
-    job = one.job
-    each = " each" if one.tasks > 1 else ""
+def rows(one: Figures) -> Iterator[Row]:
+    """Yield what was asked for and what was used."""
+    job, each = one.job, " each" if one.tasks > 1 else ""
     if job.gpus:
         types = ",".join(sorted(job.gpu_types))
         busy = "unknown" if one.gpu_busy is None else f"{one.gpu_busy * job.gpus:.1f} busy on average"
@@ -83,92 +68,64 @@ def _rows(one: Figures) -> Iterator[Row]:
         if one.gpu_memory_peak is not None:
             total = one.gpu_memory_total
             share = one.gpu_memory_peak / total if total else None
-            yield Row(
-                "GPU memory",
-                short(total) if total else "not known",
-                f"{short(one.gpu_memory_peak)} at the peak",
-                share,
-            )
+            asked = size_text(total) if total else "not known"
+            yield Row("GPU memory", asked, f"{size_text(one.gpu_memory_peak)} at the peak", share)
     cpus = "unknown" if one.cpus_busy is None else f"{amount(one.cpus_busy)} busy on average"
     yield Row("CPUs", ("not known" if job.cpus is None else str(job.cpus)) + each, cpus, one.cpu_share)
-    yield Row("memory", _memory(one, each), _peak(one), one.memory_share)
-    limit = (
-        "not known" if job.limit is None else job.limit if isinstance(job.limit, str) else clock(job.limit)
-    )
-    yield Row("time", limit + each, "unknown" if job.elapsed is None else clock(job.elapsed), one.time_share)
-
-
-def _memory(one: Figures, each: str) -> str:
-    if one.memory is None:
-        return "not known"
-    return memory_text(one.memory) + (" a node" if (one.job.nodes or 1) > 1 else "") + each
-
-
-def _peak(one: Figures) -> str:
-    if one.peak is None:
-        return "unknown"
-    bound = "" if one.peak.exact else "at most "
-    return f"{bound}{short(one.peak.amount)} at the {'sampled ' if not one.peak.trusted else ''}peak"
+    memory, peak = "not known", "unknown"
+    if one.memory is not None:
+        memory = memory_option(one.memory) + (" a node" if (job.nodes or 1) > 1 else "") + each
+    if one.peak is not None:
+        bound, sampled = "" if one.peak.exact else "at most ", "" if one.peak.trusted else "sampled "
+        peak = f"{bound}{size_text(one.peak.amount)} at the {sampled}peak"
+    yield Row("memory", memory, peak, one.memory_share)
+    limit = job.limit if isinstance(job.limit, str) else duration(job.limit) or "not known"
+    yield Row("time", limit + each, duration(job.elapsed) or "unknown", one.time_share)
 
 
 def costs(one: Figures, carbon: Carbon | None) -> list[str]:
     """Return what it took in hours and energy."""
-    said = []
-    if one.gpu_hours:
-        said.append(f"{amount(one.gpu_hours)} GPU-hours")
-    if one.cpu_hours:
-        said.append(f"{amount(one.cpu_hours)} CPU-hours")
+    found = [f"{amount(one.gpu_hours)} GPU-hours"] if one.gpu_hours else []
+    found += [f"{amount(one.cpu_hours)} CPU-hours"] if one.cpu_hours else []
     if one.energy is not None:
-        said.append(
-            f"{energy(one.energy)} of {'its nodes, whole' if one.energy_of == 'nodes' else 'its GPUs alone'}"
-        )
+        whose = "its nodes, whole" if one.energy_of == "nodes" else "its GPUs alone"
+        found.append(f"{energy(one.energy)} of {whose}")
         grams = carbon_grams(one, carbon)
         if grams is not None and carbon is not None:
-            said.append(
-                f"{_mass(grams)} of CO2 at {carbon.grams_per_kwh:g} g/kWh ({carbon.source.text}, {carbon.source.date})"
-            )
-    return said
+            mass = f"{grams / 1000:.3g} kg" if grams >= 1000 else f"{grams:.3g} g"
+            where = f"{carbon.source.text}, {carbon.source.date}"
+            found.append(f"{mass} of CO2 at {carbon.grams_per_kwh:g} g/kWh ({where})")
+    return found
 
 
 def carbon_grams(one: Figures, carbon: Carbon | None) -> float | None:
-    """Grams of CO2 equivalent; None where the energy or the site's electricity is not known."""
+    """Return grams of CO2 equivalent; None where the energy or the site's electricity is not known."""
     return None if one.energy is None or carbon is None else one.energy / 3.6e6 * carbon.grams_per_kwh
-
-
-def _mass(grams: float) -> str:
-    return f"{grams / 1000:.3g} kg" if grams >= 1000 else f"{grams:.3g} g"
 
 
 def sentences(report: JobReport) -> list[str]:
     """Return what the figures say, and what is not known; the proposals stand by themselves."""
-    advice = report.advice
-    told = any(
-        "the loader waits" in text for text in (*advice.remarks, *(one.why for one in advice.proposals))
-    )
-    return [*_restarts(report.figures), *([] if told else _loader(report.figures)), *advice.remarks]
-
-
-def _restarts(one: Figures) -> Iterator[str]:
-    training = one.training
+    one, advice, found = report.figures, report.advice, list[str]()
     left_out = one.tasks - dict(one.ends).get(JobState.COMPLETED, one.tasks)
     if left_out and left_out < one.tasks:
-        yield f"what tasks used is taken from the {one.tasks - left_out} that completed"
+        found.append(f"what tasks used is taken from the {one.tasks - left_out} that completed")
     if one.starts > one.tasks:
-        lost = f", {clock(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
-        yield f"{count(one.starts - one.tasks, 'restart')}{lost}"
+        lost = f", {duration(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
+        found.append(f"{count(one.starts - one.tasks, 'restart')}{lost}")
     if one.goodput is not None:
-        repeated = training.repeated_seconds if training else 0
-        of = f"; {clock(repeated)} were repeated after a restart" if repeated else ""
-        yield f"{percent(one.goodput)} of the time went into steps that were kept{of}"
-
-
-def _loader(one: Figures) -> Iterator[str]:
+        repeated = one.training.repeated_seconds if one.training else 0
+        of = f"; {duration(repeated)} were repeated after a restart" if repeated else ""
+        found.append(f"{percent(one.goodput)} of the time went into steps that were kept{of}")
     wait = one.training.loader_wait if one.training else None
-    if wait is not None:
-        yield f"the loader waits {percent(wait)} of each step"
+    texts = (*advice.remarks, *(proposal.why for proposal in advice.proposals))
+    if wait is not None and not any("the loader waits" in text for text in texts):
+        found.append(f"the loader waits {percent(wait)} of each step")
+    return [*found, *advice.remarks]
 
 
 MOST_WASTES = 10
+_FAILED = LOST | {JobState.TIMEOUT}
+_WELL = frozenset({JobState.COMPLETED, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
 
 
 @dataclass
@@ -185,89 +142,55 @@ class Sums:
     energy: float = 0.0
     """Joules of those whose energy is known."""
     energy_known: int = 0
-    _cpu: list[float] = field(default_factory=lambda: [0.0, 0.0], repr=False)
-    _memory: list[float] = field(default_factory=lambda: [0.0, 0.0], repr=False)
-    _gpu: list[float] = field(default_factory=lambda: [0.0, 0.0], repr=False)
+    # A day on a whole node counts for more than a minute on one CPU: shares are weighed by what was held.
+    cpu_hours_used: float = 0.0
+    cpu_hours_measured: float = 0.0
+    memory_used: float = 0.0
+    memory_measured: float = 0.0
+    """Byte-seconds."""
+    gpu_hours_used: float = 0.0
+    gpu_hours_sampled: float = 0.0
+    """The GPU-hours of which the use is known."""
 
-    def add(self, one: Counted) -> None:
-        """Count a job in."""
-        self.jobs += one.tasks
-        self.gpu_hours += one.gpu_hours
-        self.cpu_hours += one.cpu_hours
-        self.wasted_gpu_hours += one.wasted_gpu_hours
-        self.failed += one.failed
-        if one.energy is not None:
-            self.energy += one.energy
-            self.energy_known += one.tasks
-        # A day on a whole node counts for more than a minute on one CPU.
-        _weigh(self._cpu, one.cpu_share, one.cpu_hours)
-        _weigh(self._memory, one.memory_share, one.memory_seconds)
-        _weigh(self._gpu, one.gpu_busy, one.gpu_hours)
+    @classmethod
+    def of(cls, one: Figures) -> Sums:
+        """Return a job's share of the sums, worked out once for all groups that it belongs to."""
+
+        def weighed(share: float | None, weight: float | None) -> tuple[float, float]:
+            return (share * weight, weight) if share is not None and weight else (0.0, 0.0)
+
+        return cls(
+            one.tasks,
+            one.gpu_hours or 0.0,
+            one.cpu_hours or 0.0,
+            one.wasted_gpu_hours,
+            one.tasks if one.job.state in _FAILED else 0,
+            one.energy or 0.0,
+            0 if one.energy is None else one.tasks,
+            *weighed(one.cpu_share, one.cpu_hours),
+            *weighed(one.memory_share, float((one.memory or 0) * one.held_seconds)),
+            *weighed(one.gpu_busy, one.gpu_hours),
+        )
+
+    def add(self, other: Sums) -> None:
+        """Count others in."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     @property
     def cpu_share(self) -> float | None:
         """Of the CPU-hours, where it is known."""
-        return _mean(self._cpu)
+        return self.cpu_hours_used / self.cpu_hours_measured if self.cpu_hours_measured else None
 
     @property
     def memory_share(self) -> float | None:
         """Of the memory, by memory and time."""
-        return _mean(self._memory)
+        return self.memory_used / self.memory_measured if self.memory_measured else None
 
     @property
     def gpu_share(self) -> float | None:
         """Of the GPU-hours that were sampled."""
-        return _mean(self._gpu)
-
-    @property
-    def gpu_hours_sampled(self) -> float:
-        """The GPU-hours of which the use is known."""
-        return self._gpu[1]
-
-
-class Counted(NamedTuple):
-    """What of a job is added up, worked out once for all groups that it belongs to."""
-
-    tasks: int
-    failed: int
-    gpu_hours: float
-    cpu_hours: float
-    wasted_gpu_hours: float
-    energy: float | None
-    cpu_share: float | None
-    memory_share: float | None
-    memory_seconds: float
-    gpu_busy: float | None
-
-    @classmethod
-    def of(cls, one: Figures) -> Counted:
-        """Return a job's share of the sums."""
-        return cls(
-            one.tasks,
-            one.tasks if one.job.state in _FAILED else 0,
-            one.gpu_hours or 0.0,
-            one.cpu_hours or 0.0,
-            one.wasted_gpu_hours,
-            one.energy,
-            one.cpu_share,
-            one.memory_share,
-            float((one.memory or 0) * one.held_seconds),
-            one.gpu_busy,
-        )
-
-
-_FAILED = LOST | {JobState.TIMEOUT}
-_WELL = frozenset({JobState.COMPLETED, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
-
-
-def _weigh(sums: list[float], share: float | None, weight: float | None) -> None:
-    if share is not None and weight:
-        sums[0] += share * weight
-        sums[1] += weight
-
-
-def _mean(sums: list[float]) -> float | None:
-    return sums[0] / sums[1] if sums[1] else None
+        return self.gpu_hours_used / self.gpu_hours_sampled if self.gpu_hours_sampled else None
 
 
 def _gpu_type(one: Figures) -> str:
@@ -295,7 +218,7 @@ class Summary:
     states: dict[str, Sums]
     """By how they ended, those that did not end well."""
     wastes: tuple[JobReport, ...]
-    """What wasted the most GPU-hours, the most first."""
+    """The jobs that wasted the most GPU-hours, the most first."""
 
 
 def summed(each: Sequence[Figures], jobs: Sequence[JobReport]) -> Summary:
@@ -304,24 +227,17 @@ def summed(each: Sequence[Figures], jobs: Sequence[JobReport]) -> Summary:
     groups: dict[str, dict[str, Sums]] = {name: {} for name in GROUPS}
     states: dict[str, Sums] = {}
     for one in each:
-        counted = Counted.of(one)
-        total.add(counted)
+        own = Sums.of(one)
+        total.add(own)
         for name, key in GROUPS.items():
-            groups[name].setdefault(key(one), Sums()).add(counted)
+            groups[name].setdefault(key(one), Sums()).add(own)
         if one.job.state not in _WELL:
-            states.setdefault(one.job.state.value, Sums()).add(counted)
-    worst = sorted((one for one in jobs if one.figures.wasted_gpu_hours > 0), key=_waste)[:MOST_WASTES]
-    return Summary(
-        total, {name: _ordered(group) for name, group in groups.items()}, _ordered(states), tuple(worst)
-    )
-
-
-def _waste(one: JobReport) -> float:
-    return -one.figures.wasted_gpu_hours
+            states.setdefault(one.job.state.value, Sums()).add(own)
+    wasteful = [one for one in jobs if one.figures.wasted_gpu_hours > 0]
+    worst = sorted(wasteful, key=lambda one: -one.figures.wasted_gpu_hours)[:MOST_WASTES]
+    ordered = {name: _ordered(group) for name, group in groups.items()}
+    return Summary(total, ordered, _ordered(states), tuple(worst))
 
 
 def _ordered(group: dict[str, Sums]) -> dict[str, Sums]:
-    def key(item: tuple[str, Sums]) -> tuple[float, float, str]:
-        return -item[1].gpu_hours, -item[1].cpu_hours, item[0]
-
-    return dict(sorted(group.items(), key=key))
+    return dict(sorted(group.items(), key=lambda item: (-item[1].gpu_hours, -item[1].cpu_hours, item[0])))

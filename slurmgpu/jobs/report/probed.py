@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.amounts import clock
+from slurmgpu.amounts import duration
 from slurmgpu.jobs.report.advising import Part
 from slurmgpu.jobs.report.figures import LEAST_SAMPLES, Figures, Peak
 from slurmgpu.jobs.report.gathering import JobReport
@@ -24,27 +24,16 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run, SampleSummary
 from slurmgpu.runs.metrics import folder_of
-from slurmgpu.runs.samples import Line, read_series, summary
+from slurmgpu.runs.samples import Line, Series, read_series, summary
 from slurmgpu.training.formats.metrics import MetricsRow, intervals_of
-from slurmgpu.training.formats.rows import Row, part, positive, whole
+from slurmgpu.training.formats.rows import part, positive, whole
 
 __all__ = [
-    "MOST_TRIES",
-    "ON_TIME",
-    "Pace",
-    "Probed",
-    "Tried",
-    "best",
-    "ended_well",
-    "next_try",
-    "pace_in",
-    "pace_of",
-    "probed",
-]
-
+    "MOST_TRIES", "ON_TIME", "Pace", "Probed", "Tried", "best", "ended_well", "next_try", "pace_in", "pace_of", "probed",
+]  # fmt: skip
 
 ON_TIME = "time"
-"""What a training says at its end that was stopped by its time limit, in good order (docs/metrics.md)."""
+"""The end of a training that its time limit stopped in good order (docs/metrics.md)."""
 
 
 @dataclass(frozen=True)
@@ -91,45 +80,33 @@ def pace_of(rows: Iterable[MetricsRow]) -> Pace | None:
     measured = [one for one in intervals_of(rest, start.step) if one.seconds > 0]
     measured = measured[1:] or measured
     evaluated = [positive(row.values.get("seconds")) or 0.0 for row in rest if row.kind == "eval"]
-    total = whole(start.values.get("total_steps"))
+    settings, total = part(start.values, "settings"), whole(start.values.get("total_steps"))
+    batch, samples = whole(settings.get("batch_size")), whole(start.values.get("dataset_samples"))
+    # Epochs of the whole, the one that a largest number of steps cuts off included.
+    epochs = whole(settings.get("epochs"))
+    if total is not None and batch and samples:
+        by_steps = math.ceil(total * batch / samples)
+        epochs = by_steps if epochs is None else min(epochs, by_steps)
+    # The whole evaluates every so many epochs, the end included, every so many steps, and once where both fall together.
+    every, often = whole(settings.get("evaluate_every", 1)), whole(settings.get("evaluate_steps"))
+    evaluations = math.ceil(epochs / every) if epochs and every else 1
+    if total and often:
+        evaluations += (total - 1) // often
+        both = math.lcm(often, math.ceil(samples / batch) * every) if every and batch and samples else 0
+        evaluations -= (total - 1) // both if both else 0
+    steps = sum(one.steps for one in measured)
     ends = [row.values.get("reason") for row in rest if row.kind == "end"]
     return Pace(
         steps=max((row.step for row in rest), default=start.step) - start.step,
         total_steps=total,
-        step_seconds=sum(one.seconds for one in measured) / steps
-        if (steps := sum(one.steps for one in measured))
-        else None,
+        step_seconds=sum(one.seconds for one in measured) / steps if steps else None,
         evaluations=len(evaluated),
         evaluation_seconds=sum(evaluated) / len(evaluated) if evaluated else 0.0,
-        epochs=(epochs := _epochs(total, start.values)),
-        evaluations_in_all=_evaluations(total, epochs, start.values),
+        epochs=epochs,
+        evaluations_in_all=evaluations,
         checkpoints=sum(row.kind == "checkpoint" for row in rest),
         ended=next((one for one in reversed(ends) if isinstance(one, str)), None),
     )
-
-
-def _epochs(total: int | None, values: Row) -> int | None:
-    """Epochs of the whole, the one that a largest number of steps cuts off included."""
-    settings = part(values, "settings")
-    batch, samples = whole(settings.get("batch_size")), whole(values.get("dataset_samples"))
-    epochs = whole(settings.get("epochs"))
-    if total is None or not batch or not samples:
-        return epochs
-    by_steps = math.ceil(total * batch / samples)
-    return by_steps if epochs is None else min(epochs, by_steps)
-
-
-def _evaluations(total: int | None, epochs: int | None, values: Row) -> int:
-    """Return how often the whole evaluates: every so many epochs, every so many steps, and once where both fall together."""
-    settings = part(values, "settings")
-    every = whole(settings.get("evaluate_every", 1))
-    steps = whole(settings.get("evaluate_steps"))
-    # The end always has one.
-    by_epochs = math.ceil(epochs / every) if epochs and every else 1
-    by_steps = (total - 1) // steps if total and steps else 0
-    batch, samples = whole(settings.get("batch_size")), whole(values.get("dataset_samples"))
-    both = math.lcm(steps, math.ceil(samples / batch) * every) if steps and every and batch and samples else 0
-    return by_epochs + by_steps - ((total - 1) // both if total and both else 0)
 
 
 GROWTH = 1.02
@@ -138,12 +115,12 @@ _LEAST_SAMPLES = 8
 
 
 class Probed(NamedTuple):
-    """What was asked for by the job itself, where the probe asked for less."""
+    """The job's own request, where the probe asked for less."""
 
     limit: int | str | None
     """Seconds, or UNLIMITED; None: the job names no limit."""
     starts_again: bool
-    """Whether it goes on in another start at its time limit."""
+    """True if it goes on in another start at its time limit."""
 
 
 def ended_well(job: JobStatus, run_dir: Path) -> bool:
@@ -169,7 +146,7 @@ def probed(found: JobReport, run: Run, plan: Plan, asked: Probed, cluster: Clust
 
 
 def _fill_in(figures: Figures, plan: Plan, samples: SampleSummary | None) -> None:
-    """What accounting does not tell, of a site that has none: from the plan, and from the samples alone."""
+    """Fill in what accounting does not tell, from the plan and from the samples alone."""
     job = figures.job
     if figures.memory is None and plan.memory is not None:
         figures.memory = plan.memory.mib << 20
@@ -189,23 +166,32 @@ def _fill_in(figures: Figures, plan: Plan, samples: SampleSummary | None) -> Non
 
 
 def _part(figures: Figures, folder: Path, asked: Probed, is_training: bool) -> Part:
-    job = figures.job
-    series = read_series(folder, job.raw_id) if job.raw_id is not None else None
-    cpus, grows = None, False
-    if series is not None:
-        cpus = _late(series.cpus.values())
-        grows = any(map(_grows, series.memory.values()))
+    job, elapsed = figures.job, figures.job.elapsed or 0
+    series = read_series(folder, job.raw_id) if job.raw_id is not None else Series()
+    means = [mean for line in series.cpus.values() if (mean := _mean_of_late(line)) is not None]
     pace = pace_in(folder)
-    elapsed = job.elapsed or 0
     seconds = None if pace is None else pace.whole(elapsed)
+    if pace is None and is_training:
+        how = f"its training had not begun {duration(elapsed)} after its start: a longer probe (--minutes) may see its steps"
+    elif pace is None:
+        how = f"the command was stopped after {duration(elapsed)}, and only slurmgpu's own trainings tell how far they are"
+    elif seconds is None or pace.step_seconds is None:
+        how = f"no line of metrics came in {duration(elapsed)} (log_every): a longer probe may see one"
+    else:
+        each = f"{pace.step_seconds:.3g} s" if pace.step_seconds < 10 else duration(pace.step_seconds)
+        how = f"{pace.total_steps:,} steps of {each}, and what comes once"
+    unseen = [f"what it does after its first {duration(elapsed)}, such as an evaluation or a checkpoint"]
+    if pace is not None:
+        unseen = ["the end of an epoch, with its evaluation"] if pace.epochs and not pace.evaluations else []
+        unseen += [] if pace.checkpoints else ["a checkpoint"]
     return Part(
         seconds,
-        _how(pace, seconds, elapsed, is_training),
-        cpus=cpus,
-        grows=grows,
+        how,
+        cpus=sum(means) if means else None,
+        grows=any(map(_grows, series.memory.values())),
         starts_again=asked.starts_again,
         begun=pace is not None or not is_training,
-        unseen=tuple(_unseen(pace, elapsed)),
+        unseen=tuple(unseen),
     )
 
 
@@ -215,41 +201,13 @@ def pace_in(folder: Path) -> Pace | None:
     return None if found is None else pace_of(found[0])
 
 
-def _how(pace: Pace | None, seconds: float | None, elapsed: int, is_training: bool) -> str:
-    if pace is None and is_training:
-        return f"its training had not begun {clock(elapsed)} after its start: a longer probe (--minutes) may see its steps"
-    if pace is None:
-        return f"the command was stopped after {clock(elapsed)}, and only slurmgpu's own trainings tell how far they are"
-    if seconds is None or pace.step_seconds is None:
-        return f"no line of metrics came in {clock(elapsed)} (log_every): a longer probe may see one"
-    each = f"{pace.step_seconds:.3g} s" if pace.step_seconds < 10 else clock(pace.step_seconds)
-    return f"{pace.total_steps:,} steps of {each}, and what comes once"
-
-
-def _unseen(pace: Pace | None, elapsed: int) -> Iterator[str]:
-    if pace is None:
-        yield f"what it does after its first {clock(elapsed)}, such as an evaluation or a checkpoint"
-        return
-    if pace.epochs and not pace.evaluations:
-        yield "the end of an epoch, with its evaluation"
-    if not pace.checkpoints:
-        yield "a checkpoint"
-
-
-def _late(lines: Iterable[Line]) -> float | None:
-    """CPUs in use in the second half of what was sampled, over all nodes."""
-    means = [mean for line in lines if (mean := _mean_of_late(line)) is not None]
-    return sum(means) if means else None
-
-
 def _mean_of_late(line: Line) -> float | None:
     """Return the mean of the second half, where each sample's mean is that of the time since the one before."""
     if len(line) < _LEAST_SAMPLES:
         return None
-    half = line[len(line) // 2 :]
-    spans = [(after[0] - before[0], after[1]) for before, after in pairwise(half)]
+    spans = [(after[0] - before[0], after[1]) for before, after in pairwise(line[len(line) // 2 :])]
     whole = sum(span for span, _ in spans)
-    return sum(span * cpus for span, cpus in spans) / whole if whole > 0 else None
+    return sum(span * mean for span, mean in spans) / whole if whole > 0 else None
 
 
 def _grows(line: Line) -> bool:
@@ -270,7 +228,7 @@ FASTER = 0.97
 
 
 class Tried(NamedTuple):
-    """What came of one ``accumulate``."""
+    """The result of one ``accumulate``."""
 
     fits: bool
     step_seconds: float | None = None

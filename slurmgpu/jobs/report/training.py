@@ -19,7 +19,6 @@ from slurmgpu.training.formats.run_files import ORDERLY
 
 __all__ = ["Training", "read_rows", "read_training", "training_of"]
 
-
 LARGEST = 64 << 20
 """Bytes that are read; of a longer file the end, where what counts stands."""
 
@@ -46,11 +45,11 @@ class Training:
     workers: int | None = None
     """Loader workers of each process, where the settings name a number."""
     stopped: bool = False
-    """Whether it stopped in good order, with everything saved."""
+    """True if it stopped in good order, with everything saved."""
     saved_seconds: float = 0.0
     """Time of the steps that count and that the newest checkpoint has."""
     whole: bool = True
-    """Whether all of it was read, and is the job's alone."""
+    """True if all of it was read, and is the job's alone."""
 
 
 def read_training(run_dir: Path) -> Training | None:

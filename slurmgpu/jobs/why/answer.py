@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shlex
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from slurmgpu.amounts import count, span, time_of_day
+from slurmgpu.files.run_record import write_atomically
 from slurmgpu.jobs.select import scripts_of
 from slurmgpu.jobs.view import outcome_of
 from slurmgpu.models.run import JobStatus
@@ -20,10 +26,9 @@ if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
 
 __all__ = [
-    "Case", "Fact", "Mend", "Shape", "Start", "Told", "Verdict", "Why", "as_asked", "document", "gpu_option", "gpus",
-    "listed",
+    "MOST_JOBS", "Case", "Fact", "Findings", "Mend", "Shape", "Start", "Verdict", "Why", "as_asked", "document", "gpu_option",
+    "gpus", "listed", "remembered", "verdict_of", "why_lines",
 ]  # fmt: skip
-
 
 Verdict = Literal["waits", "held", "never", "runs", "ended", "stopped", "unknown"]
 """``never``: it will not start as it is; ``held``: not before somebody releases it; ``stopped``: ended with all saved."""
@@ -38,7 +43,7 @@ class Fact(NamedTuple):
 
 
 class Mend(NamedTuple):
-    """What would let the job start, and the command that does it, where there is one."""
+    """A change that would let the job start, and the command that makes it, where there is one."""
 
     text: str
     command: str | None = None
@@ -50,7 +55,7 @@ class Start(NamedTuple):
     expected: datetime | None
     """None: Slurm has none (yet)."""
     before: datetime | None = None
-    """What it was at the last look."""
+    """The estimate of the last look."""
     looked: datetime | None = None
     """When that was; None: this is the first look."""
 
@@ -82,15 +87,15 @@ class Why:
     shapes: list[Shape] | None = None
     """None: they were not asked for."""
     cause: Mapping[str, object] | None = None
-    """What failed first in a job that has ended (``slurmgpu.cause/1``); None: nothing did, or it has not ended."""
+    """The first cause of a job that failed (``slurmgpu.cause/1``); None: nothing failed, or it has not ended."""
     end: list[str] = field(default_factory=list)
     """The same in lines for people."""
     unknown: dict[str, str] = field(default_factory=dict)
-    """What could not be had, and why."""
+    """The figures that could not be had, and why."""
 
 
 def document(why: Why) -> dict[str, object]:
-    """As JSON has it; times in ISO 8601, UTC."""
+    """Return the answer as JSON has it; times in ISO 8601, UTC."""
     start = why.start
     return {
         "job": why.job.model_dump(mode="json"),
@@ -152,8 +157,8 @@ def gpu_option(asked: Asked, count: int | None) -> str | None:
     return f"{asked.gpu_types[0]}:{count}" if len(asked.gpu_types) == 1 else str(count)
 
 
-Told = Iterator[Fact | Mend]
-"""What a subject yields."""
+Findings = Iterator[Fact | Mend]
+"""The facts and fixes that a subject yields."""
 
 
 @dataclass
@@ -180,9 +185,8 @@ class Case:
     def hosts(self) -> frozenset[str]:
         """The nodes of its partitions; of a job in a reservation, those that are the reservation's."""
         hosts = frozenset[str]().union(*(one.hosts for one in self.partitions))
-        found = (
-            (self.present.reservations or {}).get(self.asked.reservation) if self.asked.reservation else None
-        )
+        name = self.asked.reservation
+        found = (self.present.reservations or {}).get(name) if name else None
         return hosts & found.hosts if found is not None and found.hosts else hosts
 
     @cached_property
@@ -213,6 +217,51 @@ class Case:
         return f"slurmgpu cancel {self.id} && sbatch {shlex.join(words)} {shlex.quote(script.split()[0])}"
 
 
+SCHEMA = "slurmgpu.estimates/1"
+MOST_JOBS = 200
+"""Of more, those looked at longest ago are forgotten."""
+MOST_BYTES = 128 * 1024
+
+
+def remembered(job: JobStatus, expected: datetime | None, now: datetime, environ: Mapping[str, str]) -> Start:
+    """Return the estimate beside that of the last look, which it takes the place of.
+
+    A cache that cannot be read or written is none: the estimate alone is returned.
+    """
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cluster = re.sub(r"[^A-Za-z0-9_.-]", "-", job.cluster or "unknown")[:60].strip(".") or "unknown"
+    path = cache / "slurmgpu" / "estimates" / f"{cluster}.json"
+    known: dict[str, dict[str, object]] = {}  # the oldest look first
+    try:
+        with path.open("rb") as file:
+            there = os.fstat(file.fileno())
+            if there.st_uid == os.getuid() and there.st_size <= MOST_BYTES:
+                found = json.loads(file.read(MOST_BYTES))
+                jobs = found["jobs"] if found["schema"] == SCHEMA else {}
+                known = {key: one for key, one in jobs.items() if isinstance(one, dict)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    key = f"{job.job_id} {job.submit.isoformat() if job.submit else ''}"
+    before = known.pop(key, {})
+    known[key] = {
+        name: None if moment is None else moment.astimezone(timezone.utc).isoformat(timespec="seconds")
+        for name, moment in (("looked", now), ("expected", expected))
+    }
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = dict(list(known.items())[-MOST_JOBS:])
+        write_atomically(path, json.dumps({"schema": SCHEMA, "jobs": kept}) + "\n")
+    return Start(expected, _moment(before.get("expected")), _moment(before.get("looked")))
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo else None
+
+
 _LEAST_GAP = 5 * 60
 _LATER = timedelta(minutes=3)
 _VERDICTS = {
@@ -230,19 +279,12 @@ def why_lines(why: Why, now: datetime, width: int) -> list[str]:
     """Return the answer for people: the sentence, then what it rests on, then what can be done."""
 
     def folded(text: str, mark: str, hang: str = "") -> list[str]:
-        return textwrap.wrap(
-            text,
-            width,
-            initial_indent=mark,
-            subsequent_indent=" " * len(mark) + hang,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        wrapper.initial_indent, wrapper.subsequent_indent = mark, " " * len(mark) + hang
+        return wrapper.wrap(text)
 
-    job = why.job
-    name = f" ({printable(job.name)})" if job.name else ""
-    verdict = verdict_of(why)
-    first = f"job {job.job_id}{name} {verdict}"
+    job, verdict = why.job, verdict_of(why)
+    first = f"job {job.job_id}{f' ({printable(job.name)})' if job.name else ''} {verdict}"
     if why.verdict in ("waits", "held", "never") and job.reason:
         first += f"; Slurm's reason: {printable(job.reason)}"
     lines = ["", *folded(first, "", "    ")]
@@ -250,9 +292,8 @@ def why_lines(why: Why, now: datetime, width: int) -> list[str]:
     in_cause = bool(why.end) and (why.sentence in why.end[0] or why.sentence.startswith("the command failed"))
     if why.sentence not in (verdict, "runs", "completed", "failed") and not in_cause:
         lines += folded(why.sentence, "  ")
-    lines += [
-        line for fact in why.facts if fact.text not in why.sentence for line in folded(fact.text, "  - ")
-    ]
+    for fact in why.facts:
+        lines += folded(fact.text, "  - ") if fact.text not in why.sentence else []
     for line in why.end:
         text = line.lstrip()
         lines += folded(text, " " * (2 + len(line) - len(text)), "  ")
@@ -260,17 +301,14 @@ def why_lines(why: Why, now: datetime, width: int) -> list[str]:
         lines += folded(_start(why.start, now), "  - ")
     if why.shapes is not None:
         lines += ["what would start, by Slurm's estimate for a new job (sbatch --test-only; no promise):"]
-        lines += [line for text in _shapes(why, now) for line in folded(text, "  - ")]
+        lines += [line for shape in why.shapes for line in folded(_shape(shape, now), "  - ")]
     if why.mends:
         lines += ["what to do:"]
         for mend in why.mends:
             lines += folded(mend.text, "  - ")
             lines += [f"      {printable(mend.command)}"] if mend.command else []
-    lines += [
-        line
-        for what, why_not in why.unknown.items()
-        for line in folded(f"{what}: {printable(why_not)}", "  ? ")
-    ]
+    for what, why_not in why.unknown.items():
+        lines += folded(f"{what}: {printable(why_not)}", "  ? ")
     return lines
 
 
@@ -294,26 +332,17 @@ def _start(start: Start, now: datetime) -> str:
     return f"{text}; {span(moved)} {'later' if moved > 0 else 'earlier'} than at your last look ({looked})"
 
 
-def _gap(shape: Shape) -> str:
-    """That it fits what is free before the jobs ahead are to start: Slurm's estimate does not look for such gaps."""
-    if shape.free_for is None or shape.free_for < _LEAST_GAP:
-        return ""
-    if shape.limit is not None and shape.limit <= shape.free_for:
-        return "; but it fits what is free now, and holds up no job ahead: Slurm may start it at once"
+def _shape(shape: Shape, now: datetime) -> str:
+    what = f"with {' '.join(shape.options)}" if shape.options else "as it is"
+    if shape.refused is not None:
+        return f"{what}: never; Slurm says: {printable(shape.refused)}"
+    text = f"{what}: {time_of_day(shape.start, now) if shape.start else 'unknown'}"
+    free_for = shape.free_for
+    if shape.start is None or shape.start <= now + _LATER or free_for is None or free_for < _LEAST_GAP:
+        return text
+    # It fits what is free before the jobs ahead are to start: Slurm's estimate does not look for such gaps.
+    if shape.limit is not None and shape.limit <= free_for:
+        return f"{text}; but it fits what is free now, and holds up no job ahead: Slurm may start it at once"
     return (
-        f"; but it fits what is free now, where with at most {span(shape.free_for)} it holds up no job ahead"
+        f"{text}; but it fits what is free now, where with at most {span(free_for)} it holds up no job ahead"
     )
-
-
-def _shapes(why: Why, now: datetime) -> list[str]:
-    found = []
-    for one in why.shapes or ():
-        what = f"with {' '.join(one.options)}" if one.options else "as it is"
-        if one.refused is not None:
-            found.append(f"{what}: never; Slurm says: {printable(one.refused)}")
-        else:
-            text = f"{what}: {time_of_day(one.start, now) if one.start else 'unknown'}"
-            if one.start and one.start > now + _LATER:
-                text += _gap(one)
-            found.append(text)
-    return found

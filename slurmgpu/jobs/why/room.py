@@ -1,40 +1,29 @@
-"""Where a job would fit: what is free on its nodes, when there is more, who is ahead, and how its estimate has moved."""
+"""Where a job would fit: what is free on its nodes, when there is more, who is ahead, which other shape would start sooner."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from slurmgpu.amounts import count, memory_text, time_of_day
-from slurmgpu.files.run_record import write_atomically
-from slurmgpu.jobs.waits import about, word_of
-from slurmgpu.jobs.why.answer import Case, Fact, Start, gpus, listed
+from slurmgpu.amounts import count, size_text, time_of_day
+from slurmgpu.jobs.view import about, word_of
+from slurmgpu.jobs.why.answer import Case, Fact, Shape, as_asked, gpu_option, gpus, listed
 from slurmgpu.models.run import JobStatus
 from slurmgpu.planning.nodes import has_features
 from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, NodeNow, PartitionNow, Present, QueuedJob
 
 __all__ = [
-    "Ahead",
-    "Release",
-    "Room",
-    "ahead_of",
-    "ahead_text",
-    "elsewhere",
-    "remembered",
-    "room_facts",
-    "room_for",
-]
+    "MOST_ASKED", "Ahead", "Release", "Room", "ahead_of", "elsewhere", "queue_fact", "room_facts", "room_for", "shapes_of",
+]  # fmt: skip
 
 
 # What waits for these does not compete for nodes now, whatever its priority.
@@ -50,7 +39,7 @@ class Ahead:
     jobs: int = 0
     """Each task of an array counts."""
     gpus: int | None = 0
-    """What they ask for in all; None where Slurm does not tell of one of them."""
+    """The GPUs of all of them; None where Slurm does not tell of one."""
     mine: int = 0
     """Those of the job's own user."""
     tiers: int = 0
@@ -89,70 +78,12 @@ def ahead_of(
         if about(word_of(job.reason)) in _OUT:
             out += job.tasks
             continue
-        count = job.tasks
-        jobs += count
-        by_tier += 0 if here else count
-        mine += count if job.user == user else 0
+        jobs += job.tasks
+        by_tier += 0 if here else job.tasks
+        mine += job.tasks if job.user == user else 0
         asks = job.gpus
-        gpus = None if asks is None or gpus is None else gpus + asks.count * count
+        gpus = None if asks is None or gpus is None else gpus + asks.count * job.tasks
     return Ahead(jobs, gpus, mine, by_tier, out, waiting)
-
-
-SCHEMA = "slurmgpu.estimates/1"
-MOST_JOBS = 200
-"""Of more, those looked at longest ago are forgotten."""
-MOST_BYTES = 128 * 1024
-
-
-def remembered(job: JobStatus, expected: datetime | None, now: datetime, environ: Mapping[str, str]) -> Start:
-    """Return the estimate beside that of the last look, which it takes the place of.
-
-    A cache that cannot be read or written is none: the estimate alone is returned.
-    """
-    path = _file(job, environ)
-    known = _read(path)
-    key = f"{job.job_id} {job.submit.isoformat() if job.submit else ''}"
-    before = known.pop(key, None)
-    known[key] = {"looked": _text(now), "expected": _text(expected)}
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept = dict(list(known.items())[-MOST_JOBS:])
-        write_atomically(path, json.dumps({"schema": SCHEMA, "jobs": kept}) + "\n")
-    if before is None:
-        return Start(expected)
-    return Start(expected, _moment(before.get("expected")), _moment(before.get("looked")))
-
-
-def _file(job: JobStatus, environ: Mapping[str, str]) -> Path:
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cluster = re.sub(r"[^A-Za-z0-9_.-]", "-", job.cluster or "unknown")[:60].strip(".") or "unknown"
-    return cache / "slurmgpu" / "estimates" / f"{cluster}.json"
-
-
-def _read(path: Path) -> dict[str, dict[str, object]]:
-    """Return what the file says, the oldest look first; {} where it is not there, somebody else's, or damaged."""
-    try:
-        with path.open("rb") as file:
-            there = os.fstat(file.fileno())
-            if there.st_uid != os.getuid() or there.st_size > MOST_BYTES:
-                return {}
-            document = json.loads(file.read(MOST_BYTES))
-        jobs = document["jobs"] if document["schema"] == SCHEMA else {}
-        return {key: one for key, one in jobs.items() if isinstance(one, dict)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(timezone.utc).isoformat(timespec="seconds")
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return found if found is not None and found.tzinfo else None
 
 
 class Release(NamedTuple):
@@ -167,7 +98,7 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What the nodes that a job may use have. Counts are of the GPUs that it asks for, or of CPUs where it asks for none."""
+    """The room on a job's nodes. Counts are of the GPUs that it asks for, or of CPUs where it asks for none."""
 
     able: tuple[NodeNow, ...]
     """Nodes that could ever run their share of it."""
@@ -197,7 +128,7 @@ class Room:
 
 
 class _Left:
-    """What is free on a node, as jobs end."""
+    """The room on a node, as jobs end."""
 
     __slots__ = ("cpus", "gpus", "jobs", "memory")
 
@@ -228,71 +159,46 @@ def room_for(
     """
     seen = [node for node in nodes if node.name in hosts]
     able, never = _able(asked, seen)
-    share = asked.per_node
-    types = asked.gpu_types
+    share, types = asked.per_node, asked.gpu_types
     # A job in a reservation is told of its nodes alone, and may have those.
     able = [replace(one, away="") if asked.reservation and one.away == "reserved" else one for one in able]
     usable = [node for node in able if node.away in ("", "planned")]
     left = {node.name: _Left(node, types) for node in usable}
     if whole_nodes:
-        _count_jobs(usable, left, running)
+        on_node = Counter(host for job in running if not job.waits for host in job.hosts)
+        for node in usable:  # one at least, should the queue not be shown
+            left[node.name].jobs = max(1 if node.cpus_used else 0, on_node[node.name])
     counted = [sum(node.gpus[one] for one in _types(node, types)) for node in able]
     tight = [one for one in left.values() if one.gpus and not one.fits((0, share[1], share[2]))]
-    away: dict[str, int] = {}
-    for node in able:
-        if node.away:
-            away[node.away] = away.get(node.away, 0) + 1
+    short = ["CPUs"] if any(one.cpus < share[1] for one in tight) else []
+    short += ["memory"] if any(one.memory is not None and one.memory < share[2] for one in tight) else []
     now = Room(
         able=tuple(able),
         never=never,
         unseen=len(hosts) - len(seen),
-        away=away,
+        away=dict(Counter(node.away for node in able if node.away)),
         total=sum(counted),
-        away_gpus=sum(count for node, count in zip(able, counted, strict=True) if node.name not in left),
+        away_gpus=sum(number for node, number in zip(able, counted, strict=True) if node.name not in left),
         free=sum(one.gpus for one in left.values()),
         block=max((one.gpus for one in left.values()), default=0),
         blocked=sum(one.gpus for one in tight),
-        blocked_by=_lacking(tight, share),
+        blocked_by="other jobs" if any(one.jobs for one in tight) else " or ".join(short),
         fitting=sum(one.fits(share) for one in left.values()),
     )
     # Last: it plays through how the nodes empty.
-    releases, enough = _releases(asked, left, running, types)
+    releases, enough = _releases(asked, left, running)
     return replace(now, releases=releases, enough=enough)
-
-
-def _count_jobs(usable: Iterable[NodeNow], left: Mapping[str, _Left], running: Sequence[QueuedJob]) -> None:
-    for node in usable:
-        left[node.name].jobs = 1 if node.cpus_used else 0  # at least, should the queue not be shown
-    counts = Counter(host for job in running if not job.waits for host in job.hosts)
-    for name, one in left.items():
-        one.jobs = max(one.jobs or 0, counts[name])
 
 
 def _types(node: NodeNow, types: Sequence[str]) -> list[str]:
     return [name for name in node.gpus if not types or name in types]
 
 
-_TAKEN = "other jobs"
-
-
-def _lacking(tight: Sequence[_Left], share: tuple[int, int, int]) -> str:
-    if any(one.jobs for one in tight):
-        return _TAKEN
-    short = ["CPUs"] if any(one.cpus < share[1] for one in tight) else []
-    short += ["memory"] if any(one.memory is not None and one.memory < share[2] for one in tight) else []
-    return " or ".join(short)
-
-
 def _able(asked: Asked, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[str, int]]:
     """Return the nodes that could run a share of the job if they were empty, and how many could not, and why."""
-    able, never = [], dict[str, int]()
-    for node in nodes:
-        why = _unable(asked, node)
-        if why:
-            never[why] = never.get(why, 0) + 1
-        else:
-            able.append(node)
-    return able, never
+    why = [_unable(asked, node) for node in nodes]
+    able = [node for node, one in zip(nodes, why, strict=True) if not one]
+    return able, dict(Counter(filter(None, why)))
 
 
 def _unable(asked: Asked, node: NodeNow) -> str:
@@ -303,14 +209,15 @@ def _unable(asked: Asked, node: NodeNow) -> str:
         return "not among those that it names"
     if asked.features and has_features(asked.features, node.features) is False:
         return f"without the features {asked.features}"
-    if gpus and not _types(node, asked.gpu_types):
+    types = _types(node, asked.gpu_types)
+    if gpus and not types:
         return f"without {' or '.join(asked.gpu_types)}" if asked.gpu_types else "without GPUs"
-    if gpus > sum(node.gpus[one] for one in _types(node, asked.gpu_types)):
+    if gpus > sum(node.gpus[one] for one in types):
         return f"without {count(gpus, 'GPU')}"
     if cpus > node.cpus:
         return f"without {count(cpus, 'CPU')}"
     if node.memory is not None and memory > node.memory:
-        return f"without {memory_text(memory)}"
+        return f"without {size_text(memory << 20)}"
     return ""
 
 
@@ -326,28 +233,25 @@ MOST_RELEASES = 3
 
 
 def _releases(
-    asked: Asked, left: dict[str, _Left], running: Sequence[QueuedJob], types: Sequence[str]
+    asked: Asked, left: dict[str, _Left], running: Sequence[QueuedJob]
 ) -> tuple[tuple[Release, ...], datetime | None]:
     """Return the first jobs to end that leave what is asked for; and when there is room for all of it."""
+    found: list[Release] = []
     if _fits(asked, left):
         return (), None
-    ending = sorted(
-        ((job.end, job) for job in running if not job.waits and job.end is not None), key=lambda one: one[0]
-    )
-    found: list[Release] = []
-    for end, job in ending:
+    ending = [(job.end, job) for job in running if not job.waits and job.end is not None]
+    for end, job in sorted(ending, key=lambda one: one[0]):
         hosts = job.hosts
-        here = [left[name] for name in hosts if name in left]
+        here, nodes = [left[name] for name in hosts if name in left], len(hosts)
         if not here:
             continue
-        gpus = job.gpus
+        types, gpus = asked.gpu_types, job.gpus
         counts = not types or not gpus or not gpus.types or any(name in gpus.types for name in types)
-        share = (gpus.count if gpus and counts else 0) / len(hosts)
-        memory = job.memory
+        share = (gpus.count if gpus and counts else 0) / nodes
         for one in here:
             one.gpus += round(share)
-            one.cpus += round((job.cpus or 0) / len(hosts))
-            one.memory = None if one.memory is None else one.memory + round((memory or 0) / len(hosts))
+            one.cpus += round((job.cpus or 0) / nodes)
+            one.memory = None if one.memory is None else one.memory + round((job.memory or 0) / nodes)
             one.jobs = None if one.jobs is None else max(0, one.jobs - 1)
         if len(found) < MOST_RELEASES and (share or not asked.gpus):
             found.append(Release(end, job.shown, job.user, round(share * len(here)), len(here)))
@@ -357,7 +261,7 @@ def _releases(
 
 
 def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[PartitionNow]:
-    """Other open partitions with nodes for the job, that allow its time limit and take its account and QOS."""
+    """Yield other open partitions with nodes for the job, that allow its time limit and take its account and QOS."""
     nodes = {one.name: one for one in present.nodes or ()}
     for one in (present.partitions or {}).values():
         rules = one.rules
@@ -366,11 +270,8 @@ def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[Partit
         if not rules.takes_account(job.account) or not rules.takes_qos(job.qos):
             continue
         most = rules.limits.max_time
-        if (
-            most is not None
-            and most.seconds is not None
-            and (asked.limit is None or asked.limit > most.seconds)
-        ):
+        longest = None if most is None else most.seconds
+        if longest is not None and (asked.limit is None or asked.limit > longest):
             continue
         if rules.limits.max_nodes is not None and asked.nodes > rules.limits.max_nodes:
             continue
@@ -379,116 +280,178 @@ def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[Partit
             yield one
 
 
+def queue_fact(found: Ahead, asked: Asked) -> Fact:
+    """Return how many jobs are ahead, and of which kind."""
+    where, number = listed(asked.partitions) or "the queue", found.jobs
+    text = f"no job is ahead of it in {where}"
+    if number:
+        text = f"{count(number, 'job')} {'is' if number == 1 else 'are'} ahead of it in {where}"
+        parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
+        if found.mine:
+            several = f"{found.mine:,} of these jobs {'is' if found.mine == 1 else 'are'} yours"
+            parts.append(several if number > 1 else "yours")
+        if found.tiers:
+            which = "in a partition that comes" if number == 1 else f"{found.tiers:,} in partitions that come"
+            parts.append(f"{which} first on these nodes")
+        text += f" ({'; '.join(parts)})" if parts else ""
+    if found.out:
+        text += f"; {found.out:,} more before it cannot start now, whatever is free"
+    return Fact("queue", text, found.__dict__ | {"ahead": number})
+
+
 _ROOM_NOW = {
     "room": "there is room for it now, as far as nodes go: it waits for its turn",
     "soon": "there is room for it now",
 }
-
-
-def ahead_text(found: Ahead, asked: Asked) -> str:
-    """Return how many jobs are ahead, and of which kind."""
-    where = listed(asked.partitions) or "the queue"
-    if not found.jobs:
-        text = f"no job is ahead of it in {where}"
-    else:
-        text = f"{count(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
-        parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
-        if found.mine:
-            parts += [
-                f"{found.mine:,} of these jobs {'is' if found.mine == 1 else 'are'} yours"
-                if found.jobs > 1
-                else "yours"
-            ]
-        if found.tiers:
-            which = (
-                "in a partition that comes" if found.jobs == 1 else f"{found.tiers:,} in partitions that come"
-            )
-            parts += [f"{which} first on these nodes"]
-        text += f" ({'; '.join(parts)})" if parts else ""
-    if found.out:
-        text += f"; {found.out:,} more before it cannot start now, whatever is free"
-    return text
+_AWAY = {"planned": "kept for the next job", "drained": "drained", "down": "down", "reserved": "reserved"}
 
 
 def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fact]:
     """Yield what is free for the job, and when there is more."""
-    if (
-        (len(room.able) < asked.nodes or room.total < (asked.gpus or 0))
-        and case.partitions
-        and not room.unseen
-    ):
+    able = len(room.able)
+    if (able < asked.nodes or room.total < (asked.gpus or 0)) and case.partitions and not room.unseen:
         case.never = True
+        some = f"only {count(able, 'node')}" if able else "no node"
+        text = f"{some} of its partition could run a share of it, and it asks for {asked.nodes}"
+        if able >= asked.nodes:
+            text = f"the nodes of its partition have {gpus(room.total, asked.gpu_types)} in all"
         lacking = [
             f"{count(number, 'node')} {'is' if number == 1 else 'are'} {printable(why)}"
             for why, number in room.never.items()
         ]
-        able = f"only {count(len(room.able), 'node')}" if room.able else "no node"
-        text = f"{able} of its partition could run a share of it, and it asks for {asked.nodes}"
-        if len(room.able) >= asked.nodes:
-            text = f"the nodes of its partition have {gpus(room.total, asked.gpu_types)} in all"
-        yield Fact("room", "; ".join([text, *lacking[:4]]),
-                   {"able": len(room.able), "asked": asked.nodes, "lacking": room.never})  # fmt: skip
+        figures = {"able": able, "asked": asked.nodes, "lacking": room.never}
+        yield Fact("room", "; ".join([text, *lacking[:4]]), figures)
         return
+    gone = ", ".join(f"{number} {_AWAY[why]}" for why, number in room.away.items())
+    gone = f" (of its {count(able, 'node')}: {gone})" if gone else ""
     if asked.gpus:
-        yield Fact("room", _gpus_free(asked, room), {
+        text = f"{gpus(room.free, asked.gpu_types)} of {room.total} free now"
+        if room.free and asked.per_node[0] > 1:
+            text += f", {room.block} at most on one node"
+        if room.blocked:
+            taken = room.blocked_by == "other jobs"
+            why = "that other jobs are on" if taken else f"without {room.blocked_by} enough for it"
+            text += f"; {room.blocked} of them on nodes {why}"
+        yield Fact("room", text + gone, {
             "free": room.free, "block": room.block, "total": room.total, "away_gpus": room.away_gpus, "away": room.away,
             "blocked": room.blocked, "blocked_by": room.blocked_by, "fitting_nodes": room.fitting,
         })  # fmt: skip
     else:
-        text = f"a share of it fits on {count(room.fitting, 'node')} of {len(room.able)} now"
-        yield Fact(
-            "room",
-            text + _gone(room),
-            {"fitting_nodes": room.fitting, "able": len(room.able), "away": room.away},
-        )
+        text = f"a share of it fits on {count(room.fitting, 'node')} of {able} now{gone}"
+        yield Fact("room", text, {"fitting_nodes": room.fitting, "able": able, "away": room.away})
     at_work = sum(one.away in ("", "planned") for one in room.able)
     if at_work < asked.nodes and not room.unseen and not asked.reservation:
         text = f"{at_work or 'none'} of these nodes {'takes' if at_work < 2 else 'take'} jobs now, and it asks for {asked.nodes}"
-        yield Fact(
-            "away",
-            f"{text}: it waits until more of them are back",
-            {"at_work": at_work, "asked": asked.nodes},
-        )
+        text += ": it waits until more of them are back"
+        yield Fact("away", text, {"at_work": at_work, "asked": asked.nodes})
         return
     if case.queue is None or case.present.hides("jobs"):
         why = "the queue was not told" if case.queue is None else "this site shows users only their own jobs"
         yield Fact("next", f"when running jobs end is not known: {why}", {"at": None})
         return
-    yield from _next(asked, room, case.now, about)
-
-
-def _gpus_free(asked: Asked, room: Room) -> str:
-    free = gpus(room.free, asked.gpu_types)
-    text = f"{free} of {room.total} free now"
-    if room.free and asked.per_node[0] > 1:
-        text += f", {room.block} at most on one node"
-    if room.blocked:
-        whole = room.blocked_by == "other jobs"
-        why = "that other jobs are on" if whole else f"without {room.blocked_by} enough for it"
-        text += f"; {room.blocked} of them on nodes {why}"
-    return text + _gone(room)
-
-
-def _gone(room: Room) -> str:
-    words = {"planned": "kept for the next job", "drained": "drained", "down": "down", "reserved": "reserved"}
-    parts = [f"{count} {words[why]}" for why, count in room.away.items()]
-    return f" (of its {count(len(room.able), 'node')}: {', '.join(parts)})" if parts else ""
-
-
-def _next(asked: Asked, room: Room, now: datetime, about: str) -> Iterator[Fact]:
     for one in room.releases[:2]:
         what = f"{one.gpus} more" if asked.gpus else f"{count(one.nodes, 'node')} more"
         who = f"job {one.job_id} ({printable(one.user)})" if one.user else f"job {one.job_id}"
-        text = f"{what} at {time_of_day(one.at, now)}, when {who} reaches its time limit, or earlier"
-        if one.at <= now:
+        text = f"{what} at {time_of_day(one.at, case.now)}, when {who} reaches its time limit, or earlier"
+        if one.at <= case.now:
             text = f"{what} any moment: {who} is past its time limit"
-        yield Fact(
-            "next",
-            text,
-            {"at": one.at, "job_id": one.job_id, "user": one.user, "gpus": one.gpus, "nodes": one.nodes},
-        )
+        yield Fact("next", text, one._asdict())
     if room.enough is not None:
-        text = f"room for all of it at {time_of_day(room.enough, now)} at the latest, where the jobs ahead leave it"
+        text = f"room for all of it at {time_of_day(room.enough, case.now)} at the latest, where the jobs ahead leave it"
         yield Fact("enough", text, {"at": room.enough})
     elif room.fitting >= asked.nodes and not room.releases:
-        yield Fact("enough", _ROOM_NOW.get(about, "there is room for it now, apart from that"), {"at": now})
+        text = _ROOM_NOW.get(about, "there is room for it now, apart from that")
+        yield Fact("enough", text, {"at": case.now})
+
+
+MOST_ASKED = 6
+"""The most shapes that Slurm is asked about: each costs it a call and a job id."""
+SCRIPT = "#!/bin/sh\ntrue\n"
+_SHORTEST = 15 * 60
+# Slurm looks at the queue every half minute or so, and starts jobs by the minute.
+_SLACK = timedelta(minutes=2)
+_FAR = timedelta(days=365)
+
+
+def shapes_of(slurm: Slurm, job: JobStatus, present: Present, folder: Path, now: datetime) -> list[Shape]:
+    """Return the job as it is, and in shapes that could start sooner, with Slurm's estimate for a new job of each.
+
+    Raises SlurmUnreachable where it does not answer.
+    """
+    asked = next(iter(present.asked(job.raw_id)), None) if job.raw_id is not None else None
+    if asked is None:
+        return []
+    found: list[Shape] = []
+    case = Case(job, asked, present, "", now)
+    first = _first_start(case)
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        script = Path(temporary) / "script.sbatch"
+        script.write_text(SCRIPT, encoding="utf-8")
+        for options in list(_shapes(job, asked, present))[:MOST_ASKED]:
+            words = [*as_asked(asked, job, without={one.partition("=")[0] for one in options}), *options]
+            answer = slurm.estimate(script, words, cwd=folder)
+            shape = _reshaped(asked, options)
+            fits = answer.accepted and shape is not None and first is not None and _fits_now(shape, case)
+            free_for = (
+                max(0, int((first - now - _SLACK).total_seconds()) // 60 * 60) if fits and first else None
+            )
+            limit = asked.limit if shape is None else shape.limit
+            found.append(
+                Shape(options, answer.start, None if answer.accepted else answer.text, limit, free_for)
+            )
+    return found
+
+
+def _fits_now(asked: Asked, case: Case) -> bool:
+    """Return True if what is free now suffices: `--test-only` does not look there, and backfilling does."""
+    nodes, queue = case.present.nodes, case.queue
+    if queue is None or nodes is None or case.present.hides("jobs"):
+        return False
+    whole = asked.exclusive or any(one.rules.whole_nodes for one in case.partitions)
+    room = room_for(asked, nodes, case.hosts, queue, whole_nodes=whole)
+    return room.fitting >= asked.nodes and not room.releases and room.enough is None
+
+
+def _first_start(case: Case) -> datetime | None:
+    """Return when Slurm means to start the first of the jobs ahead, far from now where there is none; None: not known of each."""
+    there = case.present.partitions or {}
+    queue = [one for one in case.queue or () if one.waits]
+    ahead = [one.start for one in queue if ahead_of(case.asked, None, [one], there).jobs]
+    starts = [start for start in ahead if start is not None]
+    return None if len(starts) < len(ahead) else min(starts, default=case.now + _FAR)
+
+
+def _reshaped(asked: Asked, options: tuple[str, ...]) -> Asked | None:
+    """Return what the job asks for in another shape; None in another partition."""
+    given = dict(one.removeprefix("--").split("=", 1) for one in options)
+    if "partition" in given:
+        return None
+    gpus, cpus, memory = asked.per_node
+    if "time" in given and asked.limit:
+        return replace(asked, limit=asked.limit // 2 // 60 * 60)
+    if "nodes" in given:
+        nodes = int(given["nodes"])
+        shares = [None if one is None else one * nodes // asked.nodes for one in (asked.gpus, asked.memory)]
+        return replace(asked, nodes=nodes, gpus=shares[0], memory=shares[1], cpus=cpus * nodes)
+    if "gpus-per-node" in given:
+        half = None if asked.memory is None else max(1, memory // 2)
+        return replace(asked, gpus=gpus // 2, gpus_per_node=gpus // 2, cpus=max(1, cpus // 2), memory=half)
+    return asked
+
+
+def _shapes(job: JobStatus, asked: Asked, present: Present) -> Iterator[tuple[str, ...]]:
+    """Yield the options that differ, the most likely to help first."""
+    yield ()
+    if asked.limit and asked.limit // 2 >= _SHORTEST:
+        hours, minutes = divmod(asked.limit // 2 // 60, 60)
+        yield (f"--time={hours:02}:{minutes:02}:00",)
+    each = asked.per_node[0]
+    if asked.nodes > 1:
+        tasks = (asked.tasks or asked.nodes) * (asked.nodes // 2) // asked.nodes
+        yield (f"--nodes={asked.nodes // 2}", f"--ntasks={max(1, tasks)}")
+    elif each > 1:
+        half, cpus = gpu_option(asked, each // 2), asked.cpus // (asked.tasks or 1) // 2
+        memory = [f"--mem={max(1, asked.per_node[2] // 2)}M"] if asked.memory else []
+        yield (f"--gpus-per-node={half}", f"--cpus-per-task={max(1, cpus)}", *memory)
+    for one in elsewhere(job, asked, present):
+        yield (f"--partition={one.name}",)

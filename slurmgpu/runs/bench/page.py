@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.amounts import amount, count, percent, short
+from slurmgpu.amounts import amount, count, percent, size_text
 from slurmgpu.plots import Line, document, plot, table, text
 from slurmgpu.runs.bench.results import (
     Part,
@@ -172,7 +172,7 @@ def _try_lines(results: Results) -> Iterator[Sequence[str]]:
             f"{step:.3g} s" if step else "unknown",
             percent(positive(row.get("waits_for_data"))),
             percent(positive(row["communication"])) if "communication" in row else "-",
-            short(peak) if peak else "unknown",
+            size_text(peak) if peak else "unknown",
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurmgpu.amounts import count, percent, short
+from slurmgpu.amounts import count, percent, size_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import open_regular
 from slurmgpu.training.formats.rows import Row, opened, part, positive, whole
@@ -113,7 +113,7 @@ def sum_in_words(row: Row) -> str:
     """Return which sum over processes it is, in words."""
     nodes, size = row.get("nodes"), positive(row.get("bytes"))
     on = "" if nodes == 1 else f" on {nodes} nodes"
-    return f"all-reduce over {row.get('processes')} processes{on}" + (f", {short(size)}" if size else "")
+    return f"all-reduce over {row.get('processes')} processes{on}" + (f", {size_text(size)}" if size else "")
 
 
 class BenchJob(NamedTuple):

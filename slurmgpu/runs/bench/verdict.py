@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurmgpu.amounts import amount, clock, count, percent, short
+from slurmgpu.amounts import amount, count, duration, percent, size_text
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.runs.bench.results import Results, Table, digits
@@ -82,10 +82,10 @@ def would_do(kinds: Sequence[Kind], peak: float, total: float, *, bf16: bool) ->
     ]
     if not enough:
         return None
-    memory, best = f"memory {short(peak)} of {short(total)}", enough[0]
+    memory, best = f"memory {size_text(peak)} of {size_text(total)}", enough[0]
     if best.doubt is None:
-        return f"{memory}: a smaller GPU would do, as {best.name} ({short(best.bytes)})"
-    has = f"if it has {short(best.bytes)}, which is a guess ({best.doubt})"
+        return f"{memory}: a smaller GPU would do, as {best.name} ({size_text(best.bytes)})"
+    has = f"if it has {size_text(best.bytes)}, which is a guess ({best.doubt})"
     return f"{memory}: a smaller GPU may do, as {best.name}, {has}"
 
 
@@ -207,8 +207,8 @@ def judge(results: Results) -> Verdict:
     said += "" if step is None else f": {step:.3g} s a step"
     said += "" if waits is None else f", of which it waits {percent(waits)} for data"
     if peak is not None:
-        of = f" of the {short(memory)}" if memory is not None and base.on_gpu else ""
-        said += f"; {short(peak)}{of} of memory at the peak"
+        of = f" of the {size_text(memory)}" if memory is not None and base.on_gpu else ""
+        said += f"; {size_text(peak)}{of} of memory at the peak"
     found = Verdict([said], [])
     for judge_part in (_judge_batches, _judge_workers, _judge_precisions, _judge_scaling, _judge_epoch):
         for one in judge_part(results, base):
@@ -379,7 +379,7 @@ def _judge_scaling(results: Results, base: _Try) -> Iterator[str | Proposal]:
             memory = (
                 ""
                 if own is None or ddp is None
-                else f": memory {short(own)} at the peak, with DDP {short(ddp)}"
+                else f": memory {size_text(own)} at the peak, with DDP {size_text(ddp)}"
             )
             yield f"FSDP2 in {number} processes does {gained(one)}{memory}"
     for row, why, size in _failed(results, "scaling"):
@@ -415,7 +415,7 @@ def _judge_epoch(results: Results, base: _Try) -> Iterator[str | Proposal]:
     said = []
     for one in (base, *(more[number] for number in sorted(more))):
         seconds = samples / one.rate
-        time = clock(seconds) if seconds >= 60 else f"{seconds:.3g} s"
+        time = duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
         cost = f" ({amount(one.processes * seconds / 3600)} GPU-hours)" if base.on_gpu else ""
         said.append(f"{time} in {one.processes} {'process' if one.processes == 1 else 'processes'}{cost}")
     yield f"an epoch of {count(samples, 'sample')} takes {', '.join(said)}"

@@ -41,7 +41,7 @@ for name in (*folders, "/"):
 sys.path.insert(0, "/code")
 os.makedirs(asked["folder"], exist_ok=True)
 os.chdir(asked["folder"])
-from slurmgpu.web.inside import answer, differing
+from slurmgpu.web.drawing import answer, differing
 json.dumps(differing(asked["expected"], asked["cluster"], asked["folder"]))
 `;
     let python = null, cluster = "", folder = "";

@@ -37,7 +37,7 @@ REFUSALS = {
     "gres_count": ["--nodes=1", "--gres=gpu:9"],
     "time_text": ["--time=abc"],
     "memory": ["--mem=900G"],
-    "memory_text": ["--mem=1.5T"],
+    "memory_option": ["--mem=1.5T"],
     "memory_twice": ["--mem=1G", "--mem-per-cpu=1G"],
     "constraint": ["--constraint=nosuch"],
     "reservation": ["--reservation=nosuch"],
