@@ -22,11 +22,11 @@ from slurmgpu.models.script_facts import ScriptFacts
 from slurmgpu.planning.planner import make_plan, partitions_that_fit
 from slurmgpu.planning.settled import Surroundings, resolve_environment
 from slurmgpu.runs.images import Making, image_folder, image_to_make, make_image, with_pulled_image
-from slurmgpu.slurm import Estimate, Slurm
 
 if TYPE_CHECKING:
     from slurmgpu.runs.packing import Packing
     from slurmgpu.script.render import ShellValues
+    from slurmgpu.slurm import Estimate, Slurm
 
 __all__ = ["MOST_ASKED", "Prepared", "When", "estimates", "images_of", "plan_here", "prepare_job"]
 

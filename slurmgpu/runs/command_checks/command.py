@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import nearest
 from slurmgpu.files.trust import is_confined, open_regular, text_of
@@ -32,11 +32,26 @@ __all__ = [
     "what_it_has",
 ]
 
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Answer
+
 
 # A folder of data may have a million files; what is beyond is not looked at.
 _MOST_FILES = 2000
 _DEEPEST = 3
 _LEFT_OUT = frozenset({"__pycache__", "build", "node_modules", "runs", "site-packages", "venv", "wandb"})
+
+
+def run_here(
+    argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Answer:
+    """Run a program of this machine, in an environment (default: this process's) as a job inherits it.
+
+    Raises SlurmUnreachable where it cannot be started. What runs programs is loaded only now: many checks need none.
+    """
+    from slurmgpu.slurm import call, submission_env
+
+    return call(argv, timeout=timeout, env=submission_env(env), cwd=cwd)
 
 
 def is_there(path: Path) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.trust import is_confined, text_of
@@ -23,9 +24,12 @@ from slurmgpu.runs.command_checks.command import (
     near_file,
     near_word,
     one_slip_apart,
+    run_here,
 )
 from slurmgpu.runs.command_checks.words import SITE_VARIABLES
-from slurmgpu.slurm import Runner, call, submission_env
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Runner
 
 __all__ = [
     "active_elsewhere",
@@ -313,7 +317,7 @@ def missing_module(
     templates: Mapping[str, str],
     folder: Path | None,
     environ: Mapping[str, str],
-    run: Runner = call,
+    run: Runner = run_here,
 ) -> Slip | None:
     """Return the slip of the first module that does not load here, which is a guess: a compute node may have others."""
     modules = plan.environment.modules
@@ -323,7 +327,7 @@ def missing_module(
 
     alone = {**_NOTHING_ELSE, "environment": Environment.model_construct(modules=modules)}
     script = render_script(plan.model_copy(update=alone), templates)
-    env = {name: value for name, value in submission_env(environ).items() if name != "SLURMGPU_RUN_DIR"}
+    env = {name: value for name, value in environ.items() if name != "SLURMGPU_RUN_DIR"}
     shell = ["bash", "-l"] if plan.login_shell else ["bash"]
     cwd = folder if folder is not None and folder.is_dir() else None
     try:
@@ -357,14 +361,14 @@ def has_modules(environ: Mapping[str, str]) -> bool:
 _ASK = 'if [ -n "$LMOD_CMD" ]; then module -t spider; else module -t avail; fi 2>&1'
 
 
-def known_modules(environ: Mapping[str, str], run: Runner = call) -> frozenset[str]:
+def known_modules(environ: Mapping[str, str], run: Runner = run_here) -> frozenset[str]:
     """Return the modules of this machine, as `intel/2024.1` and as `intel`; none where they cannot be asked for in time."""
     if not any(name in environ for name in _SIGNS_OF_MODULES):
         return frozenset()
     # Without the function of the shell that called, a login shell has it.
     shell = ["bash"] if "BASH_FUNC_module%%" in environ else ["bash", "-l"]
     try:
-        answer = run([*shell, "-c", _ASK], timeout=TIMEOUT, env=submission_env(environ))
+        answer = run([*shell, "-c", _ASK], timeout=TIMEOUT, env=environ)
     except SlurmUnreachable:  # no bash
         return frozenset()
     if answer.rc is None:

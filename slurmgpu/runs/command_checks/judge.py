@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import chain, pairwise
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from slurmgpu.errors import PlanError, nearest
 from slurmgpu.files.data import SHIPPED, Templates, read_templates
@@ -21,7 +22,15 @@ from slurmgpu.models.base import LAUNCHERS
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import Duration
 from slurmgpu.runs.command_checks.arguments import argument_slip
-from slurmgpu.runs.command_checks.command import Command, Slip, is_there, meant, near_file, seen_from_here
+from slurmgpu.runs.command_checks.command import (
+    Command,
+    Slip,
+    is_there,
+    meant,
+    near_file,
+    run_here,
+    seen_from_here,
+)
 from slurmgpu.runs.command_checks.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.runs.command_checks.launchers import launcher_slips
 from slurmgpu.runs.command_checks.program import missing_interpreter, program_slips
@@ -33,7 +42,9 @@ from slurmgpu.runs.command_checks.usage import usage_slips
 from slurmgpu.runs.command_checks.words import shell_word_slip, typographic_slip
 from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.script.known_names import is_known_key, looks_random, names_secret, surely_names_secret
-from slurmgpu.slurm import Runner, call
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Runner
 
 __all__ = [
     "check_shell",
@@ -134,7 +145,7 @@ def _is_own(templates: Templates, name: str) -> bool:
     return found is not None and found[0].layer != SHIPPED
 
 
-def check_shell(script: str, templates: Templates, run: Runner = call) -> None:
+def check_shell(script: str, templates: Templates, run: Runner = run_here) -> None:
     """Raise PlanError for a script that bash cannot read, where the user's own templates had a part in it."""
     own = [templates.place(name) for name in templates if _is_own(templates, name)]
     if not own or not re.match(r"#!\s*(?:/usr)?/bin/(?:env )?bash", script):

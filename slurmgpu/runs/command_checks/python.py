@@ -11,17 +11,20 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.trust import is_confined, read_regular, text_of
 from slurmgpu.launchers import launcher_module, program_starting
 from slurmgpu.lines.command import PythonCommand, python_command, runner_length
-from slurmgpu.runs.command_checks.command import Command, Slip, is_python, near_word
+from slurmgpu.runs.command_checks.command import Command, Slip, is_python, near_word, run_here
 from slurmgpu.runs.command_checks.environment import environment_here
 from slurmgpu.runs.command_checks.script import code_of, modules_in
 from slurmgpu.script.shell import Command as Text
 from slurmgpu.script.shell import simple_commands
-from slurmgpu.slurm import Runner, call, submission_env
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Runner
 
 __all__ = [
     "MOST_MODULES", "OWN_PYTHON", "missing_imports", "parse_python", "syntax_fault", "unreadable_documents",
@@ -84,7 +87,7 @@ def syntax_fault(error: SyntaxError | ValueError) -> tuple[str, str]:
     return "", str(error)
 
 
-def unreadable_python(command: Command, code: str | Path, shown: str, run: Runner = call) -> Slip | None:
+def unreadable_python(command: Command, code: str | Path, shown: str, run: Runner = run_here) -> Slip | None:
     """Return the slip of Python code, or of a file of it, whose syntax the job's Python does not take; None where it does.
 
     It is sure where the job's own Python can be asked; else the Python that runs slurmgpu judges, and a newer one may
@@ -110,7 +113,7 @@ def unreadable_python(command: Command, code: str | Path, shown: str, run: Runne
             answer = run(
                 [python, "-I", "-c", _READ, str(code), code if isinstance(code, str) else ""],
                 timeout=TIMEOUT,
-                env=submission_env(command.environ),
+                env=command.environ,
             )
         except SlurmUnreachable:  # it cannot be started
             python = None
@@ -189,7 +192,7 @@ def _unknown_python(command: Command) -> bool:
     return command.folder is None or command.blind or command.plan.login_shell or command.brought or elsewhere
 
 
-def missing_imports(command: Command, run: Runner = call) -> Slip | None:
+def missing_imports(command: Command, run: Runner = run_here) -> Slip | None:
     """Return what the command's script imports, or runs by ``-m``, and its Python does not have; a guess.
 
     The script and the modules beside it that it imports are read and not run. Nothing is said where the job's Python is
@@ -206,7 +209,7 @@ def missing_imports(command: Command, run: Runner = call) -> Slip | None:
         answer = run(
             [python, "-c", _ASK, str(beside), *wanted],
             timeout=TIMEOUT,
-            env=submission_env(command.environ),
+            env=command.environ,
             cwd=command.folder,
         )
     except SlurmUnreachable:  # it cannot be started

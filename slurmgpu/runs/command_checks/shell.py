@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.environment import Conda, PythonEnvironment
@@ -20,6 +21,7 @@ from slurmgpu.runs.command_checks.command import (
     meant,
     near_word,
     one_slip_apart,
+    run_here,
     seen_from_here,
 )
 from slurmgpu.runs.command_checks.environment import environment_here, has_modules
@@ -38,7 +40,9 @@ from slurmgpu.runs.command_checks.words import (
 )
 from slurmgpu.script.rules.calls import Call, Variables, calls_of
 from slurmgpu.script.shell import BUILTINS, SETS_UP, Simple, pieces, placed_commands, read_shell
-from slurmgpu.slurm import Runner, call, submission_env
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Runner
 
 __all__ = ["body_slips", "syntax_error"]
 
@@ -71,13 +75,13 @@ _MAKE_NOTHING = _OWN_WORDS | _BRING | {
 _HARMLESS = frozenset({"echo", "printf", "export", "[", "[[", "test", "unset", "declare", "local", "if"})
 
 
-def syntax_error(text: str, run: Runner = call) -> tuple[int, str] | None:
+def syntax_error(text: str, run: Runner = run_here) -> tuple[int, str] | None:
     """Return the line and words of what bash cannot read in a script; None where it reads it all, or is not here."""
     if len(text) > LONGEST or "\0" in text:
         return None
     globs = ["-O", "extglob"] if "extglob" in text else []
     try:
-        answer = run(["/bin/bash", *globs, "-n", "-c", text], timeout=TIMEOUT, env=submission_env())
+        answer = run(["/bin/bash", *globs, "-n", "-c", text], timeout=TIMEOUT)
     except SlurmUnreachable:
         return None
     found = re.search(r"line (\d+): (.*)", answer.stderr)
@@ -91,7 +95,7 @@ def body_slips(
     command: Command,
     text: str,
     first_line: int = 1,
-    run: Runner = call,
+    run: Runner = run_here,
     *,
     is_batch: bool = False,
     has_arguments: bool = True,
