@@ -349,6 +349,7 @@ def test_the_entrypoint_travels_with_a_training_job(faulty: Faulty) -> None:
     code = faulty.runs[0] / "code" / "slurmgpu_training"
     assert (code / "__main__.py").is_file()
     assert not list(code.rglob("__pycache__"))
+    assert not any((code / unused).exists() for unused in ("benching", "estimating", "tasks"))
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.data import PREFIX
 from slurmgpu.files.job_text import job_text
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.trust import open_regular
@@ -137,9 +138,9 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
         for name, text in contents(plan, job, script).items():
             (path / name).write_text(text, encoding="utf-8")
         if plan.train is not None:
-            copy_entrypoint(code)
+            copy_entrypoint(code, without=_unused(plan))
         elif plan.own_loop is not None:
-            copy_own_loop(code)
+            copy_own_loop(code, without=_unused(plan))
         if plan.script is None:
             _pack_diagnosis(code)
             if plan.notify is not None:
@@ -196,9 +197,20 @@ def read_plan(path: Path) -> Plan:
         raise InvalidInput(f"{file} is not the plan of a run: {' '.join(first)}") from None
 
 
-def copy_entrypoint(code: Path) -> None:
-    """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
-    _copy("training", code / "slurmgpu_training")
+def _unused(plan: Plan) -> set[str]:
+    """Return the folders of the entrypoint that no start of this job can use, whatever a resume sets."""
+    if any(word.endswith(".benching") for word in plan.command or ()):
+        return set()
+    own_task = plan.train is not None and not str(plan.train["task"]).startswith(PREFIX)
+    return {"benching", "estimating", *(["tasks"] if own_task else [])}
+
+
+def copy_entrypoint(code: Path, *, without: Collection[str] = ()) -> None:
+    """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows.
+
+    ``without``: folders of it that stay behind.
+    """
+    _copy("training", code / "slurmgpu_training", without)
 
 
 def copy_sampler(code: Path) -> None:
@@ -218,10 +230,10 @@ def sampler_start(plan: Plan) -> str:
     return f"# What the job uses is measured beside it.\n{{ {start} & disown || :; }} </dev/null >/dev/null 2>&1\n"
 
 
-def copy_own_loop(code: Path) -> None:
+def copy_own_loop(code: Path, *, without: Collection[str] = ()) -> None:
     """Copy it as ``slurmgpu.training``, as scripts import it; an installed one has lower precedence than the copy."""
     package = code / "slurmgpu"
-    _copy("training", package / "training")
+    _copy("training", package / "training", without)
     text = (_PACKAGE / "__init__.py").read_text(encoding="utf-8")
     shutil.copyfile(_PACKAGE / "version.py", package / "version.py")
     (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
@@ -240,11 +252,11 @@ def _pack_diagnosis(code: Path) -> None:
             packed.write(file, f"slurmgpu_diagnosis/{file.relative_to(source).as_posix()}")
 
 
-def _copy(package: str, target: Path) -> None:
-    """Copy a package's files, as readable by others as the umask says."""
+def _copy(package: str, target: Path, without: Collection[str] = ()) -> None:
+    """Copy a package's files, but those of some folders in it, as readable by others as the umask says."""
     source = _PACKAGE / package
     for path in sorted(source.rglob("*")):
-        if path.is_dir() or path.suffix == ".pyc":
+        if path.is_dir() or path.suffix == ".pyc" or path.relative_to(source).parts[0] in without:
             continue
         there = target / path.relative_to(source)
         there.parent.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,7 @@ def _run(
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import comparing, trainer
+    from . import trainer
     from .processes import given, group
 
     values = settings.load(settings_file)
@@ -116,6 +116,8 @@ def _run(
                 settings.complete(settings_file, values)
         trainer.train(values, run_dir, joined, environment, signals, advice)
         if environment.get("SLURMGPU_COMPARE"):
+            from . import comparing
+
             joined.on_first(lambda: comparing.compare_as_asked(run_dir))
 
 
