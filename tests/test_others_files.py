@@ -34,7 +34,7 @@ from slurmgpu.runs.bench.memory import Measured, recall, remember
 from slurmgpu.runs.resume import _holder
 from slurmgpu.shell.server import check_installed
 from slurmgpu.training.formats import rows
-from slurmgpu.training.verdict import events
+from slurmgpu.training.verdict import trace
 from slurmgpu.web import export
 
 
@@ -184,11 +184,11 @@ def test_many_open_brackets_in_a_script_hold_no_plan_up(
 def test_a_small_trace_that_stands_for_a_large_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_MOST_GROWTH", 4)
+    monkeypatch.setattr(trace, "_MOST_GROWTH", 4)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b"{}," * 2_000_000 + b"{}]}"))
-    with pytest.raises(events.Unreadable, match="more than"):
-        list(events.events(path))
+    with pytest.raises(trace.Unreadable, match="more than"):
+        list(trace.events(path))
 
 
 def test_a_metrics_file_with_a_hole_is_not_held_in_memory(

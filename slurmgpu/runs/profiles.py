@@ -11,10 +11,10 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.trust import read_regular
 from slurmgpu.training.formats.metrics import MetricsRow, intervals_of, metrics_at_end
 from slurmgpu.training.formats.rows import positive
-from slurmgpu.training.verdict.events import Unreadable
 from slurmgpu.training.verdict.judging import judge
-from slurmgpu.training.verdict.reading import measured_in, measured_trace
-from slurmgpu.training.verdict.telling import lines as verdict_lines
+from slurmgpu.training.verdict.judging import lines as verdict_lines
+from slurmgpu.training.verdict.measuring import measured_in, measured_trace
+from slurmgpu.training.verdict.trace import Unreadable
 
 __all__ = ["Judged", "judge_run", "judge_trace", "of_training", "verdict_lines"]
 

@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.training.verdict import events as reader
 from slurmgpu.training.verdict import measuring
-from slurmgpu.training.verdict.events import Unreadable, events
-from slurmgpu.training.verdict.intervals import common, length, longer, merged, without
-from slurmgpu.training.verdict.judging import judge
-from slurmgpu.training.verdict.measuring import PARTS, Queue, Timed, measure
-from slurmgpu.training.verdict.on_gpu import on_tensor_cores
-from slurmgpu.training.verdict.reading import measured_in, measured_trace
-from slurmgpu.training.verdict.telling import lines, summary
-from slurmgpu.training.verdict.timeline import timeline
+from slurmgpu.training.verdict import trace as reader
+from slurmgpu.training.verdict.judging import judge, lines, summary
+from slurmgpu.training.verdict.measuring import PARTS, Queue, Timed, measure, measured_in, measured_trace
+from slurmgpu.training.verdict.splitting import on_tensor_cores
+from slurmgpu.training.verdict.trace import (
+    Unreadable,
+    common,
+    events,
+    length,
+    longer,
+    merged,
+    timeline,
+    without,
+)
 
 Event = dict[str, Any]
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 STEP = "step"
 """The border between two steps, among the phases' own."""
-_PREFIX = "slurmgpu."  # slurmgpu.training.verdict.timeline looks for it in a trace
+_PREFIX = "slurmgpu."  # slurmgpu.training.verdict.trace looks for it in a trace
 
 
 class Lap(NamedTuple):

@@ -20,11 +20,9 @@ from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..files import write_json
-from ..verdict.events import Unreadable
-from ..verdict.judging import judge
-from ..verdict.measuring import Queue, Timed
-from ..verdict.reading import measured_trace
-from ..verdict.telling import summary
+from ..verdict.judging import judge, summary
+from ..verdict.measuring import Queue, Timed, measured_trace
+from ..verdict.trace import Unreadable
 from .gauges import peak_memory
 from .phases import STEP, Lap, Phases
 
