@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -672,10 +672,12 @@ def test_a_wait_for_several_jobs_names_each_end_and_gives_up_only_what_slurm_doe
     waits = [shown(done, runs, lost)[1:], shown(done, done)[1:]]
     asked = []
 
-    def wait_for(_: object, selections: list[Any], onlooker: Any) -> Ended:
+    def wait_for(
+        _: object, selections: list[Any], *, user: str, see: Callable[[list[JobStatus]], None]
+    ) -> Ended:
         asked.append([one.run.job_id for one in selections])
         found = waits.pop(0)
-        onlooker.see(found)
+        see(found)
         return Ended(found)
 
     monkeypatch.setattr(bench_jobs, "status", lambda *_, **__: SimpleNamespace(jobs=looks.pop(0)))

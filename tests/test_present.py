@@ -159,6 +159,12 @@ def test_a_name_with_anything_in_it_makes_no_second_job() -> None:
     assert asked.number == 9
 
 
+@pytest.mark.parametrize("state", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+def test_a_job_that_is_to_run_again_waits_like_a_new_one(state: str) -> None:
+    (asked,), (queued,) = parse_asked(asked_row(9, state=state)), parse_queue(queue_row(9, state=state))
+    assert (asked.waits, queued.waits) == (True, True)
+
+
 def test_a_limit_that_is_none_is_not_0() -> None:
     book = parse_book(
         "ClusterName=c Account=lab UserName= Partition= GrpJobs=N(3) GrpTRES=cpu=0(0),gres/gpu=N(2) MaxJobs=\n"

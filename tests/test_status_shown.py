@@ -21,6 +21,7 @@ from slurmgpu.cli.group import cli
 from slurmgpu.cli.status import _pretty, unexplained
 from slurmgpu.jobs.table import COLUMNS, in_order, table
 from slurmgpu.jobs.table import lines as lines_of
+from slurmgpu.jobs.view import colour_of
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
@@ -117,6 +118,14 @@ def test_an_array_is_one_line_and_opens_where_it_is_named_alone() -> None:
     assert [line.split()[0] for line in opened[3:]] == ["4_0", "4_1", "4_2", "4_3", "4_4", "4_5"]
     assert opened[5].endswith("as many tasks run as the array's own limit (%) allows: 2 at a time")
     assert [line.split()[0] for line in invoke("4", "9").stdout.splitlines()[2:]] == ["4", "9"]
+
+
+@pytest.mark.parametrize("state", sorted(JobState))
+def test_every_state_has_a_colour_and_a_place_among_the_states_of_an_array(state: JobState) -> None:
+    other = "PENDING" if state is JobState.COMPLETED else "COMPLETED"
+    (line,) = lines_of([job("7_0", state.value, array_job_id=7), job("7_1", other, array_job_id=7)])
+    assert line.job.state is (JobState.PENDING if state is JobState.COMPLETED else state)
+    assert (colour_of(state) == "bold red") is (state is JobState.UNKNOWN)
 
 
 def test_tasks_that_wait_together_have_a_line_each_where_that_is_asked_for() -> None:

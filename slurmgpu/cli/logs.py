@@ -68,6 +68,7 @@ def command(
     """
     from slurmgpu.cli.waiting import wait_at_terminal
     from slurmgpu.jobs.log_files import logs_of
+    from slurmgpu.jobs.logs import GrowingLogs
     from slurmgpu.jobs.select import select
 
     wanted = wanted_lines(rank, since, pattern, context)

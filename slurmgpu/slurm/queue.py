@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 
 from slurmgpu.lines.slurm import expand
+from slurmgpu.models.run import JobState
 from slurmgpu.slurm.text import (
     SEPARATOR,
     GpuCount,
@@ -77,7 +78,7 @@ class QueuedJob:
     @property
     def waits(self) -> bool:
         """True if it has no nodes yet."""
-        return self._row[6].strip() == "PENDING"
+        return JobState.parse(self._row[6]).is_waiting
 
     @property
     def reason(self) -> str:
@@ -260,7 +261,7 @@ def _asked(row: dict[str, str], whole_nodes: Collection[str]) -> Asked:
         shown=row["JobArrayID"].strip(),
         number=whole(row["JobID"]) or 0,
         partitions=tuple((known(row["Partition"]) or "").split(",")) if known(row["Partition"]) else (),
-        waits=row["State"].strip() == "PENDING",
+        waits=JobState.parse(row["State"]).is_waiting,
         reason=row["Reason"].strip(),
         priority=whole(row["PriorityLong"]),
         eligible=moment(row["EligibleTime"]),
