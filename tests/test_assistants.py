@@ -30,8 +30,9 @@ import anyio
 from mcp import Client, StdioServerParameters
 
 from slurmgpu.cli import mcp_tools
-from slurmgpu.mcp.permitted import check_script
+from slurmgpu.mcp.permitted import HARMLESS, check_script
 from slurmgpu.mcp.server import make_server
+from slurmgpu.models.options import OWN_OPTIONS
 from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -163,6 +164,10 @@ def refused(tool: str, /, **arguments: Any) -> str:
 
 
 # What is offered
+
+
+def test_what_may_stand_under_sbatch_is_no_field_of_a_job() -> None:
+    assert not HARMLESS & set(OWN_OPTIONS)
 
 
 def test_without_a_word_of_the_user_the_tools_only_read(place: Place) -> None:

@@ -149,6 +149,15 @@ def test_mpirun_starts_once_and_its_processes_have_their_ranks() -> None:
     )  # its one agent on a node gets all of the job's CPUs there
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("mpi", True), ("srun", True), ("mpirun", True), ("plain", False)]
+)
+def test_mpirun_that_is_started_many_times_is_told_of(name: str, said: bool) -> None:
+    made = plan(launch=name, command=["mpirun", "-n", "4", "./simulate"])
+    assert any("each mpirun all of its processes" in warning for warning in made.warnings) == said
+    assert not any("the first of the" in warning for warning in made.warnings)
+
+
 def test_mpirun_starts_each_process_in_its_image() -> None:
     text = script(launch="mpirun", environment={"container": "torch.sif"})
     assert re.search(r"mpirun -n 4 \\\n +apptainer exec --nv torch.sif \\\n +sh -c 'export RANK", text)

@@ -150,15 +150,6 @@ class Launcher:
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         """PlanError where it cannot start the job; ``name`` is its own."""
-        if self.needs_python and job.command is not None and not self.starts(job.command):
-            program = job.command[0].rsplit("/", 1)[-1]
-            hint = "write command: [python, SCRIPT, ...], or launch: srun or plain"
-            if program in {"torchrun", "accelerate", "deepspeed"}:
-                hint = f"{program} starts the processes itself: write command: [python, SCRIPT, ...], or launch: plain"
-            raise PlanError(
-                f"launch: {name} runs Python scripts, and the command begins with {job.command[0]!r}",
-                hint=hint,
-            )
         container = environment.container
         if self.on_every_node and container is not None and container.mode == "run":
             raise PlanError(
@@ -209,7 +200,7 @@ class Launcher:
         return ()
 
     def lines(self, plan: Plan) -> list[str]:
-        """Return what follows srun and the container, as lines of shell that end with the command's own."""
+        """Return what follows srun and the container, as lines of shell that end with the command's own: each subclass's own."""
         raise NotImplementedError
 
     def values(self, plan: Plan) -> dict[str, object]:

@@ -110,22 +110,22 @@ def check_since(text: str | None) -> None:
         )
 
 
-# Options of sbatch that change neither how many GPUs a job gets nor for how long, nor where it is sent.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     {
         "begin", "contiguous", "deadline", "exclude", "gpu-freq", "kill-on-invalid-dep", "nice", "prefer", "signal", "switches",
         "tmp", "wckey",
     }
 )  # fmt: skip
+"""Options of sbatch that change neither how many GPUs a job gets nor for how long, nor where it is sent."""
 
 
 def gpu_seconds(prepared: Prepared) -> int:
     """Return the most GPU-seconds that a job may use: GPUs x time limit x starts; PlanError where that is not known."""
     plan, job = prepared.plan, prepared.loaded.job
-    for name in sorted({*job.sbatch, *(name for one in job.components for name in one.sbatch)} - _HARMLESS):
+    for name in sorted({*job.sbatch, *(name for one in job.components for name in one.sbatch)} - HARMLESS):
         raise PlanError(
             f"sbatch.{name}: an option with which assistants submit nothing: what the job then gets is not worked out here",
-            hint=f"leave it out; these may stand there: {', '.join(sorted(_HARMLESS))}",
+            hint=f"leave it out; these may stand there: {', '.join(sorted(HARMLESS))}",
         )
     if prepared.unchosen is not None:
         raise PlanError(

@@ -101,6 +101,15 @@ def choose_launcher(
 def _explicit(job: Job, environment: Environment, facts: ScriptFacts | None, nodes: int) -> Launching:
     name = job.launch.launcher
     chosen = launcher(name)
+    program = program_starting(job.command) if job.command else None
+    if chosen.needs_python and job.command is not None and not chosen.starts(job.command):
+        instead = "write command: [python, SCRIPT, ...], or launch: " + (
+            "plain" if program else "srun or plain"
+        )
+        raise PlanError(
+            f"launch: {name} runs Python scripts, and the command begins with {job.command[0]!r}",
+            hint=f"{program} starts the processes itself: {instead}" if program else instead,
+        )
     chosen.check(name, job, environment)
     if chosen.without_srun and environment.container is not None and enters_by_srun(environment):
         raise PlanError(
@@ -109,8 +118,14 @@ def _explicit(job: Job, environment: Environment, facts: ScriptFacts | None, nod
         )
     why = "the job says so (launch)"
     if chosen.on_every_node:
-        return Launching(name, why, started_twice(facts, name))
-    warnings = (f"launch: {name} runs on the first of the {nodes} nodes only",) if nodes > 1 else ()
+        warnings = started_twice(facts, name)
+        starter = launcher_in(job.command or ())
+        if starter is not None and starter.without_srun and not chosen.needs_python:
+            said = f"launch: {name} starts {program} many times, and each {program} all of its processes; write launch: plain"
+            warnings = (*warnings, said)
+        return Launching(name, why, warnings)
+    stays = nodes > 1 and (program is None or stays_on_its_node(program))
+    warnings = (f"launch: {name} runs on the first of the {nodes} nodes only",) if stays else ()
     return Launching(name, why, warnings, spawns=facts is not None and facts.spawns is not None)
 
 
