@@ -18,8 +18,7 @@ from typing import IO, Any, cast
 from .errors import TrainingError
 from .files import read_json, sync_folder, write_whole
 from .formats.checkpoint import AVERAGE
-from .names import plain_names
-from .versions import with_versions
+from .names import plain_names, with_versions
 
 __all__ = ["export", "export_like"]
 

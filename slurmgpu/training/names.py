@@ -1,13 +1,14 @@
-"""Names of weights, without what DDP and torch.compile put before them."""
+"""State dicts: names of weights without what DDP and torch.compile put before them, and the versions of their modules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .errors import TrainingError
-from .versions import with_versions
 
-__all__ = ["plain_names"]
+__all__ = ["plain_names", "with_versions"]
 
 _COMPILED = "_orig_mod"
 _WRAPPED = "module."
@@ -32,3 +33,23 @@ def _without_compiled(name: object) -> object:
     if not isinstance(name, str):
         return name
     return ".".join(part for part in name.split(".") if part != _COMPILED)
+
+
+def with_versions(
+    state: dict[Any, Any], of: object, renamed: Callable[[str], str] = lambda module: module
+) -> dict[Any, Any]:
+    """Return the state with the versions of its modules, as ``state_dict()`` has them beside its entries.
+
+    A module whose layout has changed reads a state without a version as one of its first, and changes what it reads.
+    """
+    versions = getattr(of, "_metadata", None)
+    if not isinstance(versions, Mapping):
+        return state
+    found: Any = OrderedDict(state)
+    found._metadata = OrderedDict(
+        (renamed(module), {"version": facts["version"]})
+        for module, facts in versions.items()
+        if isinstance(facts, Mapping) and isinstance(facts.get("version"), int)
+    )
+    kept: dict[Any, Any] = found
+    return kept

@@ -13,6 +13,7 @@ from .formats.checkpoint import AVERAGE, step_folder
 from .formats.settings import CHANGE_NO_BIT, CHANGE_ONLY_ROUNDING
 from .generators import put_back as put_generators_back
 from .generators import states_of
+from .names import with_versions
 from .optimizers import (
     Schedule,
     by_name,
@@ -29,7 +30,6 @@ from .saving.pieces import Owned, fit_model, fit_optimizer, refuse_uneven
 from .saving.snapshot import plain_state
 from .settings import Settings
 from .step import put_back
-from .versions import with_versions
 
 if TYPE_CHECKING:
     from .sharding.pipeline import Staged

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import torch
 
 from ..errors import TrainingError
+from ..names import with_versions
 from ..sharding.local import is_sharded
-from ..versions import with_versions
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Lazy

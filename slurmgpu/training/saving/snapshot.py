@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ..errors import TrainingError
+from ..names import with_versions
 from ..sharding.local import is_sharded, local
-from ..versions import with_versions
 from . import pieces
 
 __all__ = ["Snapshot", "Trial", "gpu_tensors", "plain_state", "reserve", "try_out"]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from ..errors import TrainingError
+from ..names import with_versions
 from ..processes.group import Group
 from ..saving.pieces import cut_like
 from ..settings import Settings
 from ..sharding.local import is_sharded, local
-from ..versions import with_versions
 from ..watching.console import Console
 from .reading import read_state
 

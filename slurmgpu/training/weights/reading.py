@@ -12,9 +12,8 @@ import torch
 from ..errors import TrainingError
 from ..files import read_json
 from ..formats.checkpoint import MANIFEST, sha256
-from ..names import plain_names
+from ..names import plain_names, with_versions
 from ..saving.pieces import Pieces, is_note, ranks_of
-from ..versions import with_versions
 from . import safetensors
 
 __all__ = ["read_named", "read_state"]
