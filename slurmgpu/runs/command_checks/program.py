@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.errors import nearest
+from slurmgpu.launchers import SHIPPED
 from slurmgpu.lines.command import changes_folder, python_command, runner_length
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.command import OPERATOR, shell_syntax
@@ -61,7 +62,7 @@ _MPI = (
 _WRAPPED = {
     "time": r"\A(?:-[pvaq]\0|-[of]\0[^\0]*\0)*",
     "timeout": r"\A(?:-[kfsv]\0[^\0]*\0|--?\w[^\0]*\0)*[\d.]+[smhd]?\0",
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun"), _MPI),
+    **dict.fromkeys(SHIPPED["mpirun"].programs, _MPI),
 }
 SRUN_ELSEWHERE = frozenset({"chdir", "multi-prog", "container", "container-image"})
 """Options of srun with which its program is looked for in another place."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.launchers import SHIPPED
 from slurmgpu.lines.command import python_command, runner_length
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.runs.command_checks.command import (
@@ -24,11 +25,12 @@ from slurmgpu.runs.command_checks.command import (
 __all__ = ["usage_slips"]
 
 
+_MPIRUN = SHIPPED["mpirun"].programs
 _FILES = {
     **dict.fromkeys(("pip", "pip3"), ("-r", "--requirement", "-c", "--constraint")),
     "accelerate": ("--config_file", "--config-file"),
     "deepspeed": ("-H", "--hostfile"),
-    **dict.fromkeys(("mpirun", "mpiexec"), ("--hostfile", "-hostfile", "--machinefile", "-machinefile")),
+    **dict.fromkeys(_MPIRUN, ("--hostfile", "-hostfile", "--machinefile", "-machinefile")),
     **dict.fromkeys(("conda", "mamba"), ("-f", "--file")),
     "make": ("-f", "--file", "--makefile"),
 }
@@ -120,7 +122,7 @@ def usage_slips(command: Command, folder: Path) -> Iterator[Slip]:
     elif program == "accelerate" and rest[:1] and rest[0].endswith(".py"):
         said = f"command: accelerate has no command {rest[0]!r}: it starts a script by accelerate launch"
         yield Slip(said, f"write {instead('accelerate', 'launch', *rest)}")
-    elif program in {"mpirun", "mpiexec", "orterun", "prterun"}:
+    elif program in _MPIRUN:
         yield from _too_many_processes(command, rest)
     name = python.module if python is not None and python.module == "pip" else program
     yield from _missing_files(command, folder, name, rest)

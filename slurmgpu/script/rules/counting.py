@@ -265,7 +265,12 @@ def mpirun_in_each_task(view: View) -> Iterator[Hit]:
     """srun starts mpirun in each of several tasks, and each of them starts all processes."""
     tasks = view.asked.tasks
     for call in view.calls:
-        if call.srun is None or call.open_options or call.nested or call.name not in {"mpirun", "mpiexec"}:
+        if (
+            call.srun is None
+            or call.open_options
+            or call.nested
+            or call.name not in SHIPPED["mpirun"].programs
+        ):
             continue
         count = _tasks(view, call.srun) or tasks
         if count and count > 1 and view.script.components == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.launchers import SHIPPED
 from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.script.rules.base import Hit, View, rule
 from slurmgpu.script.rules.calls import Call
@@ -93,7 +94,9 @@ def signal_without_step(view: View) -> Iterator[Hit]:
     if not value or re.match(r"[BR]+:", value.upper()) or _traps(view) or unsure:
         return
     work = [call for call in _work(view) if call.trains]
-    steps = any(call.srun is not None or call.name in {"srun", "mpirun", "mpiexec"} for call in view.calls)
+    steps = any(
+        call.srun is not None or call.name in {"srun", *SHIPPED["mpirun"].programs} for call in view.calls
+    )
     if work and not steps:
         yield Hit(
             view.asked.line("signal"),
