@@ -232,6 +232,10 @@ class Training:
             from .pipeline_step import PipelineStep
 
             return PipelineStep
+        if self.session.environment.get("SLURMGPU_APART"):
+            from .benching.apart import ApartStep
+
+            return ApartStep
         return Step
 
     def _make_stream(self, dataset: Data) -> Stream:

@@ -71,7 +71,7 @@ class Session:
         limits: Limits,
     ) -> None:
         self.run_dir, self.group, self.console = run_dir, group, console
-        self._folder, self._environment = run_dir / CHECKPOINTS, environment
+        self._folder, self.environment = run_dir / CHECKPOINTS, environment
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
@@ -100,7 +100,7 @@ class Session:
     ) -> tuple[Optional[Generation], list[str]]:
         """Return where to go on, and what to say of it; all ranks look through a checkpoint together."""
         try:
-            self.replicas = Replicas(self._folder, self.group, self._environment, saving.node_folder)
+            self.replicas = Replicas(self._folder, self.group, self.environment, saving.node_folder)
             found, notes = (None, [anew]) if anew is not None else self._newest(saving)
             self._run = self.group.on_first(lambda: self._belongs(found, run))
             trouble = self.replicas.begin(None if saving.kept_every is None else token)
@@ -160,7 +160,7 @@ class Session:
         (self.run_dir / STOP_FILE).unlink(missing_ok=True)  # it spoke of an earlier start
         before = read_json(state / "starts.json")
         run = str(before.get("run") or ("" if checkpoint.folders(self._folder) else secrets.token_hex(8)))
-        restart = max(int(before.get("starts", 0)), int(self._environment.get("SLURM_RESTART_COUNT") or 0))
+        restart = max(int(before.get("starts", 0)), int(self.environment.get("SLURM_RESTART_COUNT") or 0))
         write_json(state / "starts.json", {"starts": restart + 1, "run": run})
         self._lock.check()
         checkpoint.sweep(self._folder)
@@ -456,7 +456,7 @@ class Session:
         return self._mark(reason, step) if self.group.ranks.first else None
 
     def _mark(self, reason: str, step: int) -> Optional[str]:
-        job_id = self._environment.get("SLURM_JOB_ID", "")
+        job_id = self.environment.get("SLURM_JOB_ID", "")
         stop = Stop(reason, step, step - self.first_step, job_id, self.restart)
         try:
             (self.run_dir / "state").mkdir(exist_ok=True)

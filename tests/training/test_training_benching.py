@@ -233,6 +233,24 @@ def test_communication_is_what_a_step_takes_less_without_it_or_unknown() -> None
     assert task._exchange(row, {"why": "no step was done in time", "apart": True})["communication"] is None
 
 
+def test_two_processes_train_without_telling_each_other_their_gradients(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "toy.py").write_text(
+        "import torch\n"
+        "class Toy:\n"
+        "    def model(self, cfg): return torch.nn.Linear(4, 2)\n"
+        "    def dataset(self, cfg, split):\n"
+        "        return torch.utils.data.TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))\n"
+        "    def loss(self, model, batch): return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])\n"
+    )
+    settings = {"task": "toy.py:Toy", "strategy": "ddp", "device": "cpu", "batch_size": 8}
+    found = trying.tried(settings, Place(tmp_path, 2, seconds=0.2), apart=True)
+    assert (found["apart"], found["processes"]) == (True, 2), found.get("why")
+    assert found["step_seconds"] > 0
+
+
 def test_a_task_sees_as_many_steps_as_it_can_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 

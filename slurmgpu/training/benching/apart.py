@@ -1,35 +1,29 @@
-"""A training whose processes keep their gradients to themselves, ``python -m slurmgpu_training.benching.apart``.
+"""Steps whose processes keep their gradients to themselves, taken where SLURMGPU_APART is set.
 
-What its steps take less than those of the same training is what the exchange of gradients costs: what of it is hidden behind the
+What they take less than those of the same training is what the exchange of gradients costs: what of it is hidden behind the
 backward pass costs nothing. Whoever measures this throws the training away.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
-from .. import loop
-from ..__main__ import main
 from ..step import Step
 from .trying import APART
+
+__all__ = ["ApartStep"]
 
 _TOGETHER = 2
 """Steps that exchange: DDP sets up its buckets in the first ones, and with a static graph it must (pytorch's issue 143580)."""
 
 
-class _Apart(Step):
+class ApartStep(Step):
+    """A step as it would be if the exchange of gradients took no time."""
+
     _taken = 0
 
     def take(self, size: int) -> None:
+        """One step, over this process's own share of ``size`` samples from the third on."""
         if self._ddp is not None and self._taken == _TOGETHER:
             self._ddp.require_backward_grad_sync = False  # as in its no_sync(), and for good
-            Path(os.environ["SLURMGPU_RUN_DIR"], APART).touch()
+            (self.session.run_dir / APART).touch()
         self._taken += 1
         super().take(size)
-
-
-if __name__ == "__main__":
-    loop.Step = _Apart  # type: ignore[attr-defined]
-    main(sys.argv[1:], os.environ)

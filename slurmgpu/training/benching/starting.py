@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -46,11 +47,13 @@ def run_folder(place: Place) -> contextlib.AbstractContextManager[str]:
     return own_folder(os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None)
 
 
-def start(module: str, run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
+def start(
+    module: str, run: str, place: Place, output: int, variables: Optional[Mapping[str, str]] = None
+) -> list[subprocess.Popen[bytes]]:
     """Start the module once for each process, with ``run`` as its run directory and its output in the open file."""
     known = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
-        "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads),
+        "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads), **(variables or {}),
     }  # fmt: skip
     if place.nodes == 1 and len(run) < _LONGEST_FOLDER:
         known["TMPDIR"] = run  # what a killed process leaves behind goes with the try

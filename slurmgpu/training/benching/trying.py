@@ -63,10 +63,10 @@ def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> 
         document = {"schema": TRAIN_SCHEMA, **settings, **_WITHOUT, "epochs": steps, "max_steps": steps}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
-        module = f"{__package__}.apart" if apart else __package__.rpartition(".")[0]
+        variables = {"SLURMGPU_APART": "1"} if apart else {}
         workers = _workers(settings, place)
         with said.open("wb") as file:
-            started = start(module, run, place, file.fileno())
+            started = start(__package__.rpartition(".")[0], run, place, file.fileno(), variables)
             try:
                 rows = _watched(started, Path(run, METRICS_FILE), place, max(1, workers))
             finally:
