@@ -310,6 +310,16 @@ def test_the_meeting_point_of_a_script_that_spawns_is_no_fault_of_its_users(tmp_
     assert [line for line in said(tmp_path, *options) if "127.0.0.1" in line] == []
 
 
+def test_a_step_over_nodes_beside_another_has_its_meeting_point(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "resources: {nodes: 2, gpus_per_node: 1, cpus_per_task: 2, time: 5}\n"
+        "steps:\n"
+        "  trainer: {command: [python, train.py], nodes: 2, gpus: 2}\n"
+        "  server: {command: [python, -m, http.server], background: true}\n"
+    )
+    assert verdict(tmp_path / "job.yaml", GENERIC, tmp_path).errors == ()
+
+
 def test_a_launcher_around_a_script_that_spawns_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
     options = ("--gpus", "2", "-t", "1:00:00", "--", "python", "train.py")

@@ -49,12 +49,9 @@ def _body(plan: Plan) -> list[str]:
     # What the templates set for the steps, in short.
     lines += ["entrypoint=slurmgpu_training"] if plan.train is not None else []
     lines += ["export SLURM_EXPORT_ENV=ALL"] if (plan.option("export") or "").upper() == "NONE" else []
-    lines += (
-        ['export MASTER_ADDR="$(hostname)" MASTER_PORT=$((SLURM_JOB_ID % 20000))']
-        if launcher(plan.launcher).meeting(plan)
-        else []
-    )
     for one in [plan.of_step(step) for step in plan.steps] or [plan]:
+        if launcher(one.launcher).meeting(one):
+            lines += ['export MASTER_ADDR="$(hostname)" MASTER_PORT=$((SLURM_JOB_ID % 20000))']
         launch = launch_lines(one)
         words = (launch["srun"], container_words(one), launch["command"])
         lines += " ".join(str(word) for word in words if word).split("\n")
