@@ -78,7 +78,7 @@ def submit(
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.settings import runs_folder
     from slurmgpu.runs.by_submitit import attach, pack_function, require_submitit
-    from slurmgpu.runs.prepare import prepare_job
+    from slurmgpu.runs.prepare import plan_job
     from slurmgpu.runs.request_checks import judge
     from slurmgpu.runs.submit import Submission, submit_plan
     from slurmgpu.slurm import Slurm
@@ -86,23 +86,22 @@ def submit(
     require_submitit()
     cwd = Path.cwd()
     loaded = load_job(None, _layer(function, dict(settings)), cwd=cwd, environ=os.environ)
-    prepared = prepare_job(loaded, None if cluster is None else os.fspath(cluster), _script_of(function))
+    prepared = plan_job(loaded, None if cluster is None else os.fspath(cluster), script=_script_of(function))
     said: list[str] = []
-    making = prepared.image_to_make(said.append)
-    if making is not None:
-        prepared = prepared.with_image(making, said.append)
+    prepared = prepared.make_files(said.append)
     unused = [f"{other.path} is not used: it {other.why}" for other in loaded.settings.unused]
     packed = pack_function(prepared.plan, function, args, kwargs or {})
     prepared = prepared._replace(plan=packed.plan)
-    script = prepared.render()
-    verdict = judge(prepared._replace(rendered=(prepared.plan, script)), cwd)
+    prepared = prepared._replace(rendered=(prepared.plan, prepared.render()))
+    verdict = judge(prepared, cwd)
     remarks = [f"{remark.message}; {remark.hint}" for remark in verdict.warnings]
     for text in filter(None, (prepared.unchosen, *packed.plan.warnings, *unused, *said, *remarks)):
         warnings.warn(text, UserWarning, stacklevel=2)
     verdict.refuse()
-    folder = prepared.folder
-    submission = Submission(plan=packed.plan, script=script, folder=folder, cwd=cwd, files=packed.files)
-    of_runs = prepared.runs if runs is None else runs_folder(os.fspath(runs), folder or cwd, os.environ)
+    submission = Submission.of(prepared, files=packed.files)
+    of_runs = (
+        prepared.runs if runs is None else runs_folder(os.fspath(runs), prepared.folder or cwd, os.environ)
+    )
     run, _ = submit_plan(submission, loaded.job, of_runs, Slurm(), os.environ)
     return attach(packed, run)
 

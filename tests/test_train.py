@@ -310,17 +310,17 @@ def test_preparing_runs_once_in_the_jobs_environment_and_leaves_no_run(folder: P
 
 def test_preparing_enters_the_jobs_container_without_its_gpus_and_ranks(folder: Path) -> None:
     from slurmgpu.files.data import read_templates
-    from slurmgpu.runs.directory import prepare_plan
+    from slurmgpu.runs.directory import preparation_plan
     from slurmgpu.script.render import render_script
     from tests.test_rendering_golden import golden_plan
 
     plan = golden_plan("train-in-container")
     assert world_size(plan) == 8
-    script = render_script(prepare_plan(plan, None), read_templates())
+    script = render_script(preparation_plan(plan, None), read_templates())
     (line,) = [line.strip() for line in script.splitlines() if "--prepare" in line]
     assert line.startswith('apptainer exec --bind "$SLURMGPU_RUN_DIR" ')
     assert line.endswith(' python3 -m "$entrypoint" --prepare')
-    script = render_script(prepare_plan(plan, Path("/opt/my python")), read_templates())
+    script = render_script(preparation_plan(plan, Path("/opt/my python")), read_templates())
     assert "apptainer" not in script
     assert '\n    "/opt/my python" -m "$entrypoint" --prepare\n' in script
 

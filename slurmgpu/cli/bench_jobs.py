@@ -53,8 +53,9 @@ from slurmgpu.runs.bench.results import (
 from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
 from slurmgpu.runs.derived_jobs import COMMAND, as_bench, with_training_code
 from slurmgpu.runs.nodes import expand_nodes, nodes_that_take_jobs
-from slurmgpu.runs.prepare import Prepared, prepare_job
-from slurmgpu.runs.requests import load_given, prepare, submit, with_image
+from slurmgpu.runs.prepare import Prepared, plan_job, prepare
+from slurmgpu.runs.requests import load_request
+from slurmgpu.runs.submit import submit_prepared
 from slurmgpu.slurm import Slurm
 from slurmgpu.training.formats.run_files import BENCH_SCHEMA
 
@@ -128,7 +129,7 @@ def submit_bench(
     for words, one, measured in prepared:
         on = words or one.plan.partition or "the cluster"
         try:
-            run = submit(one, slurm, note, probe=True, files={ASKED: json.dumps(measured).encode()})
+            run = submit_prepared(one, slurm, note, probe=True, files={ASKED: json.dumps(measured).encode()})
         except SlurmGpuError as error:
             if isinstance(error, SlurmRefused) and len(prepared) > 1:
                 note(f"{on}: {error.message}")
@@ -192,21 +193,17 @@ def _prepare_place(
     given: dict[str, Any], asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
 ) -> tuple[Prepared, Mapping[str, object]]:
     described: list[Job] = []
-    loaded = load_given(given, note)[0]
+    loaded = load_request(given, note)[0]
     # As the training itself would be planned: it says how many processes a node has.
     trains = loaded.job.train is not None
-    tasks = prepare_job(loaded, given.get("cluster"), None).plan.tasks_per_node if trains else None
+    tasks = plan_job(loaded, given.get("cluster")).plan.tasks_per_node if trains else None
 
     def change(job: Job, _: Cluster) -> Job:
         described.append(job)
         return as_bench(job, tasks=tasks, timed=timed)
 
     prepared = prepare(given, note, starts="submit", change=change)
-    prepared, _ = with_image(
-        prepared._replace(plan=with_training_code(prepared.plan)), note, pull=True, now=True
-    )
-    with as_interrupts():
-        prepared.pack(note)
+    prepared = prepared._replace(plan=with_training_code(prepared.plan)).make_files(note)
     measured = {
         **asked(described[0], prepared.plan.nodes),
         "suffix": prepared.plan.address_suffix,

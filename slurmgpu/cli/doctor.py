@@ -38,9 +38,9 @@ def command(given: dict[str, Any], on_gpu: bool, within: int, as_json: bool) -> 
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the
     processes' share, and the way between the nodes. Exit codes: 0 no failure was found; 1 one was.
     """
-    from slurmgpu.runs.requests import load_given
+    from slurmgpu.runs.requests import load_request
 
-    loaded, cluster_name = load_given(given, note)[0], given.get("cluster")
+    loaded, cluster_name = load_request(given, note)[0], given.get("cluster")
     if on_gpu:
         from slurmgpu.doctor.on_nodes import probe_nodes
 

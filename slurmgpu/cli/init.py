@@ -323,7 +323,7 @@ def _tell_next(job_file: Path, profile: Path) -> None:
     from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
     from slurmgpu.files.settings import load_settings
     from slurmgpu.models.cluster import GENERIC
-    from slurmgpu.runs.requests import prepare
+    from slurmgpu.runs.prepare import prepare
 
     settings = load_settings(job_file.absolute().parent)
     try:

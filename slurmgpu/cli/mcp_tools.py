@@ -39,8 +39,8 @@ from slurmgpu.mcp.server import OfferedTool
 from slurmgpu.mcp.text import ToolOutput
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_before_submission, doubts
-from slurmgpu.runs.prepare import Prepared
-from slurmgpu.runs.requests import Say, find_source, mention_image, prepare
+from slurmgpu.runs.prepare import Prepared, prepare
+from slurmgpu.runs.requests import Say, find_source
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import JobId, Slurm
 
@@ -87,7 +87,7 @@ def show_plan(asked: fields.PlanFields) -> ToolOutput:
     notes = Notes()
     with staying_below(Path.cwd()):
         prepared = prepare(job_of(asked), renders=False, say=notes.say)
-        mention_image(prepared, notes.say)
+        prepared.mention_files_to_make(notes.say)
         output = ToolOutput.of((f"{line}\n" for line in plan_lines(prepared)), notes)
     return output._replace(code=PlanError.exit_code if prepared.refused else 0)
 
@@ -97,7 +97,7 @@ def show_script(asked: fields.PlanFields) -> ToolOutput:
     notes = Notes()
     with staying_below(Path.cwd()):
         prepared = prepare(job_of(asked), say=notes.say)
-        mention_image(prepared, notes.say)
+        prepared.mention_files_to_make(notes.say)
         return ToolOutput.of([prepared.render()], notes)
 
 
@@ -263,17 +263,8 @@ def _submitted(asked: fields.SubmitFields, what: str, book: Budget, limit: int, 
     if other is not None:  # another server was quicker
         directory.remove()
         return other
-    path = prepared.loaded.path
-    submission = Submission(
-        plan=prepared.plan,
-        script=script,
-        folder=prepared.folder,
-        cwd=Path.cwd(),
-        job_file=None if path is None else str(path.absolute()),
-        told=say,
-    )
     try:
-        run, said = submit_in(directory, submission, Slurm(), os.environ)
+        run, said = submit_in(directory, Submission.of(prepared, told=say), Slurm(), os.environ)
     except OutcomeUnknown:
         book.settle(asked.once, "unknown")
         raise

@@ -196,7 +196,7 @@ def named_or_newest(slurm: Slurm, jobs: tuple[str, ...], say: Say = note) -> tup
 def check_whose(run_dir: Path, word: str) -> None:
     """Say where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
     from slurmgpu.jobs.select import names_folder
-    from slurmgpu.runs.requests import foreign_file_of
+    from slurmgpu.runs.directory import foreign_file_of
 
     foreign = foreign_file_of(run_dir)
     if foreign is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from slurmgpu.printable import printable
 if TYPE_CHECKING:
     from slurmgpu.runs.prepare import Prepared
 
+_MOST_ASKED = 5
+"""The most partitions that are asked for: each costs Slurm a call and a job id."""
+
 
 @click.command(cls=JobCommand)
 @job_options
@@ -26,10 +30,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
-    from slurmgpu.runs.requests import mention_image, prepare
+    from slurmgpu.runs.prepare import prepare
 
     prepared = prepare(given, note, renders=False)
-    mention_image(prepared, note)
+    prepared.mention_files_to_make(note)
     starts: dict[str, Any] = {"when": _starts(prepared), "balance": _balance(prepared)} if when else {}
     if as_json:
         plan = prepared.plan.model_dump(mode="json", by_alias=True)
@@ -59,22 +63,25 @@ def plan_lines(prepared: Prepared, columns: int | None = None) -> Iterator[str]:
 
 def _starts(prepared: Prepared) -> list[dict[str, Any]]:
     """Return Slurm's estimates for the partitions that fit, the planned one first."""
-    from slurmgpu.runs.prepare import MOST_ASKED, estimates
     from slurmgpu.slurm import Slurm
 
     prepared.check_test_only("plan --when")
     names: list[str | None] = list(dict.fromkeys([prepared.plan.partition, *prepared.fitting()]))
     if prepared.plan.partition is None:  # none is named here: Slurm decides
         names = [None]
-    if len(names) > MOST_ASKED:
-        note(f"{len(names)} partitions fit; Slurm is asked about the first {MOST_ASKED}")
-    folder = prepared.folder or Path.cwd()
-    found = estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
-    idle = Slurm().idle_nodes()
+    if len(names) > _MOST_ASKED:
+        note(f"{len(names)} partitions fit; Slurm is asked about the first {_MOST_ASKED}")
+    slurm = Slurm()
+    there, found = [prepared.on_partition(name) for name in names[:_MOST_ASKED]], []
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        path = Path(temporary) / "script.sbatch"
+        for one in there:
+            path.write_text(one.render(), encoding="utf-8")
+            found.append(slurm.estimate(path, cwd=prepared.folder or Path.cwd()))
+    idle = slurm.idle_nodes()
     rows = []
-    for one in found:
-        plan, estimate = prepared.on_partition(one.partition).plan, one.estimate
-        partition = one.partition or estimate.partition
+    for name, one, estimate in zip(names, there, found, strict=False):
+        plan, partition = one.plan, name or estimate.partition
         rows.append(
             {
                 "partition": partition,

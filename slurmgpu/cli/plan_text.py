@@ -18,7 +18,6 @@ from slurmgpu.launchers import started_processes, world_size
 from slurmgpu.models.plan import Plan
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.images import Making
     from slurmgpu.runs.prepare import Prepared
     from slurmgpu.slurm import Slurm
 
@@ -49,19 +48,20 @@ def _row_text(left: str, why: str, width: int, columns: int | None) -> str:
 
 
 def show_submission(
-    prepared: Prepared, slurm: Slurm, making: Making | None, asker: str = "submit --dry-run"
+    prepared: Prepared, slurm: Slurm, *, pull: bool = True, asker: str = "submit --dry-run"
 ) -> None:
     """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
     from slurmgpu.runs.preflight import check_before_submission, doubts
 
     prepared.check_test_only(asker)
+    image = prepared.image_to_make(note) if pull else None
     script, folder = prepared.render(), prepared.folder
     click.echo(script, nl=False)
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
-    check_before_submission(prepared.plan, folder, os.environ, image=making is None)
+    check_before_submission(prepared.plan, folder, os.environ, image=image is None)
     for doubt in doubts(prepared.plan, folder):
         note(doubt)
-    for one in (making, prepared.environment_to_pack()):
+    for one in (image, prepared.environment_to_pack()):
         if one is not None:
             note(one.told_before)
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:

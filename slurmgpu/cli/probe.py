@@ -63,7 +63,6 @@ def command(
     from slurmgpu.cli.probing import find_micro_batch, plan_probe, run_probe, tell_beforehand
     from slurmgpu.jobs.causes import cause_lines
     from slurmgpu.jobs.report.text import job_lines
-    from slurmgpu.runs.requests import with_image
     from slurmgpu.slurm import Slurm
 
     if not 1 <= minutes <= LONGEST:
@@ -98,8 +97,7 @@ def command(
     parts = _parts(probe.prepared) if micro_batch else 0
     tell_beforehand(probe, minutes)
     if dry_run:
-        prepared, making = with_image(probe.prepared, note, pull=True, now=False)
-        show_submission(prepared, Slurm(), making, "probe --dry-run")
+        show_submission(probe.prepared, Slurm(), asker="probe --dry-run")
         return
     found = (
         find_micro_batch(given, minutes, wait_at_most, probe, parts)

@@ -24,8 +24,8 @@ from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.runs.bench.memory import measured_before
 from slurmgpu.runs.derived_jobs import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.runs.metrics import folder_of
-from slurmgpu.runs.prepare import Prepared
-from slurmgpu.runs.requests import prepare, submit, with_image
+from slurmgpu.runs.prepare import Prepared, prepare
+from slurmgpu.runs.submit import submit_prepared
 from slurmgpu.slurm import History, Slurm, Start
 
 if TYPE_CHECKING:
@@ -95,11 +95,8 @@ def tell_beforehand(probe: Probe, minutes: int) -> None:
 
 def run_probe(probe: Probe, at_most: int | None) -> ProbeResult:
     """Submit it, wait for its end, and read what it used. ``at_most``: minutes in the queue."""
-    prepared, _ = with_image(probe.prepared, note, pull=True, now=True)
-    with as_interrupts():
-        prepared.pack(note)
-    slurm = Slurm()
-    run = submit(prepared, slurm, note, probe=True)
+    prepared, slurm = probe.prepared.make_files(note), Slurm()
+    run = submit_prepared(prepared, slurm, note, probe=True)
     job = Wait(slurm, run, at_most).until_its_end()
     well = ended_well(job, folder_of(Path(run.run_dir), job))
     limit = probe.asked.resources.time

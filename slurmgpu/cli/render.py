@@ -25,10 +25,10 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
     The script is plain text that sbatch takes as it is.
     """
-    from slurmgpu.runs.requests import mention_image, prepare
+    from slurmgpu.runs.prepare import prepare
 
     prepared = prepare(given, note)
-    mention_image(prepared, note)
+    prepared.mention_files_to_make(note)
     script = prepared.render(to.name if to else None)
     if to is None:
         click.echo(script, nl=False)

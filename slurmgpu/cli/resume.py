@@ -118,7 +118,7 @@ def _submission(
     from slurmgpu.runs.command_checks.judge import each_slip
     from slurmgpu.runs.directory import SCRIPT
     from slurmgpu.runs.preflight import command_of, doubts
-    from slurmgpu.runs.requests import prepare, with_image
+    from slurmgpu.runs.prepare import prepare
     from slurmgpu.runs.submit import Submission
 
     cwd = Path.cwd()
@@ -147,12 +147,8 @@ def _submission(
             f"{run_dir}: its job is {'no' if before.option('array') is None else 'an'} array, and stays so",
             hint="leave array as it was, or submit a job of its own",
         )
-    prepared, _ = with_image(prepared, note, pull=True, now=True)
-    with as_interrupts():
-        prepared.pack(note)
-    plan, script, folder = prepared.plan, prepared.render(), prepared.folder
-    made = Submission(plan=plan, script=script, folder=folder, cwd=cwd, hold=hold, told=note)
-    return made, prepared.loaded.job
+    prepared = prepared.make_files(note)
+    return Submission.of(prepared, told=note, hold=hold), prepared.loaded.job
 
 
 def _unfinished(

@@ -43,7 +43,7 @@ def command(
     exit code.
     """
     from slurmgpu.runs.here import on_login_node, run_prepared
-    from slurmgpu.runs.requests import prepare
+    from slurmgpu.runs.prepare import prepare
 
     prepared = prepare(given, note, starts="run")
     code = run_prepared(

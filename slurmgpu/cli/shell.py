@@ -149,14 +149,14 @@ def _check_place() -> None:
 
 def _plan_session(given: dict[str, Any]) -> Prepared:
     """Return the job as it is planned, with a command or a shell (None) in place of what it runs."""
-    from slurmgpu.runs.requests import plan_given
+    from slurmgpu.runs.prepare import plan_request
     from slurmgpu.script.render import shell_plan
     from slurmgpu.shell.session import as_session, left_out
 
     command = given["command"]
     if given["file"]:  # the resources are for what the file runs
         given = {**given, "command": None}
-    prepared = plan_given(given, note, as_session)
+    prepared = plan_request(given, note, as_session)
     plan = prepared.plan
     for option in left_out(plan):
         note(f"{option} is an option of batch jobs: a shell goes without it")

@@ -10,7 +10,6 @@ import click
 from slurmgpu.cli.job_options import JobCommand, job_options
 from slurmgpu.cli.terminal import note
 from slurmgpu.errors import InvalidInput, PlanError, SlurmUnreachable
-from slurmgpu.interrupts import as_interrupts
 
 if TYPE_CHECKING:
     from slurmgpu.models.job import Dependency
@@ -53,7 +52,8 @@ def command(
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.runs.requests import prepare, submit, with_image
+    from slurmgpu.runs.prepare import prepare
+    from slurmgpu.runs.submit import submit_prepared
     from slurmgpu.slurm import Slurm
 
     if as_json and dry_run:
@@ -61,10 +61,11 @@ def command(
             "--json prints the record of a run, and --dry-run makes none",
             hint="leave one out; slurmgpu plan --json prints the plan",
         )
-    prepared, making = with_image(prepare(given, note, starts="submit"), note, pull=pull, now=not dry_run)
-    slurm = Slurm()
+    prepared, slurm = prepare(given, note, starts="submit"), Slurm()
     if not given.get("force"):
         check_dependency(slurm, prepared.loaded.job.dependency)
+    if not dry_run:
+        prepared = prepared.make_files(note, pull=pull)
     packed = None
     if via == "submitit":
         from slurmgpu.runs.by_submitit import attach, pack_command
@@ -74,11 +75,9 @@ def command(
     if dry_run:
         from slurmgpu.cli.plan_text import show_submission
 
-        show_submission(prepared, slurm, making)
+        show_submission(prepared, slurm, pull=pull)
         return
-    with as_interrupts():
-        prepared.pack(note)
-    run = submit(prepared, slurm, note, hold=hold, files=packed.files if packed is not None else {})
+    run = submit_prepared(prepared, slurm, note, hold=hold, files=packed.files if packed is not None else {})
     click.echo(run.to_json() if as_json else f"{run.job_id}\n", nl=False)
     if packed is not None:
         attach(packed, run)

@@ -64,7 +64,7 @@ def show(name: str, given: dict[str, object], rendered: bool, shipped: bool) -> 
 
     from slurmgpu.files.data import SHIPPED, read_templates
     from slurmgpu.files.templates import template_named
-    from slurmgpu.runs.requests import prepare
+    from slurmgpu.runs.prepare import prepare
     from slurmgpu.script.render import render_script
 
     if rendered:

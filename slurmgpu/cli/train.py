@@ -160,7 +160,7 @@ def command(
     With --estimate it trains nothing: in the same environment it works out what a rank keeps in memory, without a GPU and
     without that memory, and compares it with the cluster's types of GPU. It never refuses a job.
     """
-    from slurmgpu.runs.directory import chosen_python, prepare_here
+    from slurmgpu.runs.directory import chosen_python, run_preparation
     from slurmgpu.runs.here import (
         count_of_the_job,
         looks_like_a_login_node,
@@ -188,7 +188,7 @@ def command(
         return
     if only_prepare:
         plan, script, folder, nice = _entrypoint_alone(prepared, interpreter)
-        code = prepare_here(plan, script, folder, nice=nice)
+        code = run_preparation(plan, script, folder, nice=nice)
         if code:
             instead = "; it ran in the job's environment, and --python PATH takes another Python"
             note(f"preparing ended with exit code {code}{'' if python else instead}")
@@ -335,7 +335,7 @@ def _estimate(
 
 def _entrypoint_alone(prepared: Prepared, python: Path | None) -> tuple[Plan, str, Path, int]:
     """Return the plan and the script of the entrypoint alone, the folder where it runs, and how nice it is to others."""
-    from slurmgpu.runs.directory import prepare_plan
+    from slurmgpu.runs.directory import preparation_plan
     from slurmgpu.runs.here import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.runs.preflight import check_task, is_folder
 
@@ -346,7 +346,7 @@ def _entrypoint_alone(prepared: Prepared, python: Path | None) -> tuple[Plan, st
             hint="give another: --set work_dir=FOLDER",
         )
     check_task(prepared.plan, folder)
-    plan = prepare_plan(prepared.plan, python)
+    plan = preparation_plan(prepared.plan, python)
     by_slurm = [f"--{name}" for name in plan.environment.sbatch] + [*plan.environment.srun_options]
     if by_slurm:
         note(

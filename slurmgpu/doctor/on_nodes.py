@@ -25,7 +25,7 @@ from slurmgpu.models.job import Job, Launch, Restart
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, Run
 from slurmgpu.models.units import Duration
-from slurmgpu.runs.prepare import prepare_job
+from slurmgpu.runs.prepare import plan_job
 from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Answer, Slurm, current_user
 
@@ -237,7 +237,7 @@ def probe_nodes(
     cluster, _ = choose_cluster(cluster_name, loaded.settings, os.environ)
     environment = environment_of(loaded, cluster)
     job = probe_job(loaded.job, environment.python.interpreter)
-    prepared = prepare_job(loaded._replace(job=job), cluster_name, None, force=force)
+    prepared = plan_job(loaded._replace(job=job), cluster_name, force=force)
     prepared = prepared._replace(plan=seeing_the_run(prepared.plan))
     slurm = Slurm()
     health = slurm.health(current_user())
@@ -251,13 +251,7 @@ def probe_nodes(
         "$TMPDIR": "$TMPDIR",
         "$SLURM_TMPDIR": "$SLURM_TMPDIR",
     }
-    submission = Submission(
-        plan=prepared.plan,
-        script=prepared.render(),
-        folder=prepared.folder,
-        cwd=Path.cwd(),
-        files=files(prepared.plan, folders),
-    )
+    submission = Submission.of(prepared, files=files(prepared.plan, folders))
     with as_interrupts():
         run, notice = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
     ended, state = _wait(slurm, run, notice, within, say)

@@ -21,7 +21,8 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.data import PREFIX
 from slurmgpu.files.job_text import job_text
 from slurmgpu.files.run_record import write_atomically
-from slurmgpu.files.trust import open_regular
+from slurmgpu.files.settings import load_settings
+from slurmgpu.files.trust import Foreign, open_regular
 from slurmgpu.local.site import python_with_torch
 from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.models.job import Job
@@ -31,8 +32,21 @@ from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.training.formats.run_files import ESTIMATE_FILE
 
 __all__ = [
-    "NOTIFY_FILE", "SCRIPT", "EarlierDirectory", "RunDirectory", "ask_entrypoint", "chosen_python", "contents",
-    "estimate_here", "new_run_directory", "notify_text", "prepare_here", "prepare_plan", "read_plan", "with_code",
+    "NOTIFY_FILE",
+    "SCRIPT",
+    "EarlierDirectory",
+    "RunDirectory",
+    "ask_entrypoint",
+    "chosen_python",
+    "contents",
+    "estimate_here",
+    "foreign_file_of",
+    "new_run_directory",
+    "notify_text",
+    "preparation_plan",
+    "read_plan",
+    "run_preparation",
+    "with_code",
 ]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -118,6 +132,13 @@ class EarlierDirectory(RunDirectory):
             else:
                 write_atomically(path, text)
         self._remove_made()
+
+
+def foreign_file_of(run_dir: Path) -> Foreign | None:
+    """Return the first file of a run directory that others wrote, or may write; None where there is none."""
+    trust = load_settings(Path.cwd()).trust
+    files = (run_dir / name for name in (RUN_FILE, "script.sbatch", "job.yaml", "plan.json"))
+    return next(filter(None, map(trust.foreign, (run_dir, *files))), None)
 
 
 def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirectory:
@@ -310,7 +331,7 @@ def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environme
     return done.stdout
 
 
-def prepare_plan(plan: Plan, python: Path | None) -> Plan:
+def preparation_plan(plan: Plan, python: Path | None) -> Plan:
     """The plan of a script that prepares the task in one process, in the job's environment or by a Python of this machine."""
     environment = plan.environment
     if python is not None:
@@ -323,8 +344,8 @@ def prepare_plan(plan: Plan, python: Path | None) -> Plan:
     return plan.model_copy(update=changes)
 
 
-def prepare_here(plan: Plan, script: str, folder: Path, *, nice: int) -> int:
-    """Run a script of ``prepare_plan`` in the work folder, at a low priority if ``nice``; its exit code.
+def run_preparation(plan: Plan, script: str, folder: Path, *, nice: int) -> int:
+    """Run a script of ``preparation_plan`` in the work folder, at a low priority if ``nice``; its exit code.
 
     What it needs beside the task lies in a temporary folder, which is gone afterwards.
     """

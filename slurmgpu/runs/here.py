@@ -17,10 +17,10 @@ from slurmgpu.launchers import world_size
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
 from slurmgpu.local.site import UsableGpus, gpus_of_the_job, gpus_of_this_machine, is_on_a_node
 from slurmgpu.models.plan import Plan
-from slurmgpu.runs.directory import new_run_directory
+from slurmgpu.runs.directory import foreign_file_of, new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
-from slurmgpu.runs.prepare import Prepared, plan_here
-from slurmgpu.runs.requests import Say, foreign_file_of, put_any
+from slurmgpu.runs.prepare import Prepared, plan_for_this_machine
+from slurmgpu.runs.requests import Say, put_any
 from slurmgpu.slurm import Slurm
 
 _LOGIN_PROCESSES = 2
@@ -265,7 +265,7 @@ def plan_training_here(
             f"{what}: has no train:, and there is nothing to train",
             hint="slurmgpu run runs a job's command on this machine",
         )
-    return plan_here(loaded, cluster)
+    return plan_for_this_machine(loaded, cluster)
 
 
 def training_as_options(

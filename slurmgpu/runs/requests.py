@@ -1,4 +1,4 @@
-"""A request, by options and a job file or batch script: the job it describes, planned and judged, and its submission."""
+"""What a request is made of: options over a job file, a batch script, or nothing; loaded as a job."""
 
 from __future__ import annotations
 
@@ -6,42 +6,28 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.files.clusters import foreign_profiles
-from slurmgpu.files.data import data_folder
+from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import LoadedJob, find_job_file, load_job, words_as_spelled
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.files.settings import load_settings, runs_folder
-from slurmgpu.files.trust import Foreign, Trust, is_confined, link_of_another, open_regular
+from slurmgpu.files.settings import load_settings
+from slurmgpu.files.trust import Trust, is_confined, open_regular
 from slurmgpu.files.yaml import LARGEST_SCRIPT, read_batch_script, read_file, read_yaml
-from slurmgpu.interrupts import as_interrupts
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
-from slurmgpu.models.run import RUN_FILE, Run
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.runs.prepare import Prepared, prepare_here
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.command_checks.command import Command
-    from slurmgpu.runs.images import Making
-    from slurmgpu.slurm import Slurm
+    pass
 
 JOB_FILE = "job.yaml"
 """The job file that is meant where none is named."""
 _JOB_SUFFIXES, _SCRIPT_SUFFIXES = {".yaml", ".yml"}, {".slurm", ".sbatch"}
 _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
-_OF_SLURMGPU = {"--follow", "--wait", "--dry-run", "--hold", "--json", "--cluster"}
 
 Say = Callable[[str], None]
 """Takes a remark for the person, a line or more."""
-Start = Literal["submit", "run"]
-Change = Callable[[Job, Cluster], Job]
 
 
 class Source(NamedTuple):
@@ -56,7 +42,7 @@ class Source(NamedTuple):
     """Remarks on a file that nobody named, and on how a script was taken."""
 
 
-def load_given(given: Mapping[str, Any], say: Say) -> tuple[LoadedJob, Source]:
+def load_request(given: Mapping[str, Any], say: Say) -> tuple[LoadedJob, Source]:
     """Return the job that file and options describe, as it stands there, and its origin: nothing is planned or judged."""
     cwd, named = Path.cwd(), given.get("file")
     source = find_source(given, cwd, os.environ)
@@ -259,200 +245,3 @@ def put_any(
     if not re.search(_VARIABLE, above + key) or value.startswith(("'", '"')):
         parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", origin).data["value"]  # type: ignore[assignment]
     layer.put(tuple((above + key).split(".")), parsed, Origin(origin))
-
-
-def prepare(
-    given: dict[str, Any],
-    say: Say,
-    *,
-    starts: Start | None = None,
-    renders: bool = True,
-    change: Change | None = None,
-) -> Prepared:
-    """Read, check and plan the job that file and options describe; warnings go to ``say``.
-
-    A command that cannot work is refused where the job ``starts`` now, unless --force overrules. What the caller
-    does not render is judged by its plan alone, which saves the time to load Jinja. ``change`` makes another job of it
-    before it is planned.
-    """
-    prepared = plan_given(given, say, change)
-    command = _judge_command(prepared, starts, say)
-    if (starts == "submit" or not renders) and prepared.plan.environment.modules is not None:
-        from slurmgpu.runs.command_checks.environment import missing_module
-
-        slip = missing_module(prepared.plan, prepared.templates(), prepared.folder, os.environ)
-        if slip is not None:  # said before the job waits in the queue for it
-            say(f"warning: {slip.message}; {slip.hint}")
-    if starts == "submit" and command.words:
-        from slurmgpu.runs.command_checks.python import missing_imports
-
-        if (slip := missing_imports(command)) is not None:
-            say(f"warning: {slip.message}; {slip.hint}")
-    if renders or prepared.has_own_templates:
-        prepared = prepared._replace(rendered=(prepared.plan, prepared.render()))
-    prepared = prepared._replace(refused=_judge_request(prepared, starts, say))
-    if prepared.has_own_templates:
-        from slurmgpu.runs.command_checks.judge import check_shell, unused_templates
-
-        templates = prepared.templates()
-        for slip in unused_templates(templates):
-            say(f"warning: {slip.message}; {slip.hint}")
-        if starts and prepared.plan.script is None:
-            check_shell(prepared.render(), templates)
-    return prepared
-
-
-def plan_given(given: dict[str, Any], say: Say, change: Change | None = None) -> Prepared:
-    """Read and plan the job that file and options describe, without a look at its command; warnings go to ``say``.
-
-    ``change`` makes another job of it before it is planned.
-    """
-    loaded, source = load_given(given, say)
-    prepared = prepare_here(
-        loaded, given.get("cluster"), Path.cwd(), force=bool(given.get("force")), change=change
-    )._replace(template=given.get("template"), batch=source.batch)
-    if prepared.unchosen:
-        say(prepared.unchosen)
-    _mention_others(loaded, say)
-    for word in given.get("command") or ():
-        if word in _OF_SLURMGPU:
-            say(f"{word} comes after --, so it goes to the command; options of slurmgpu go before it")
-    for warning in prepared.plan.warnings:
-        say(f"warning: {warning}")
-    return prepared
-
-
-def _judge_command(prepared: Prepared, starts: Start | None, say: Say) -> Command:
-    """Say what is wrong with the command, and return it; PlanError for what cannot work, where the job starts now."""
-    from slurmgpu.runs.command_checks.judge import each_slip
-    from slurmgpu.runs.preflight import check_task, command_of, doubts_about_task
-
-    loaded, plan, cwd = prepared.loaded, prepared.plan, Path.cwd()
-    origin = loaded.layered.origin(("command",))
-    in_file = loaded.path is not None and origin is not None and origin.where == str(loaded.path)
-    command = command_of(plan, loaded.work_dir, cwd, os.environ, in_file=in_file)
-    if starts == "run" and command.folder is not None and not command.folder.is_dir():
-        command = command._replace(folder=cwd)  # a run here stands in for a folder that is not here
-    for of, slip in each_slip(command, batch=prepared.batch):
-        if slip.sure and starts and not (prepared.around.force and slip.forceable):
-            overrule = "\n--force starts the job all the same" if slip.forceable else ""
-            raise PlanError(of + slip.message, hint=slip.hint + overrule)
-        say(f"warning: {of}{slip.message}; {slip.hint}")
-    if starts != "submit" and command.folder is not None and command.folder.is_dir():
-        try:
-            check_task(plan, command.folder)
-        except PlanError as error:
-            if starts is None:
-                say(f"warning: {error.message}; {error.hint}")
-        else:
-            for doubt in doubts_about_task(plan, command.folder):
-                say(doubt)
-    return command
-
-
-def _judge_request(prepared: Prepared, starts: Start | None, say: Say) -> bool:
-    """Say what the rules of `slurmgpu check` find, and return whether an error is among it.
-
-    PlanError for what cannot work, where the job starts now.
-    """
-    from slurmgpu.runs.request_checks import judge
-
-    verdict = judge(prepared, Path.cwd())
-    force = prepared.around.force
-    if starts and not force:
-        verdict.refuse("--force starts the job all the same")
-    for remark in verdict.errors:
-        say(f"{'warning' if force else 'error'}: {remark.message}; {remark.hint}")
-    for remark in verdict.warnings:
-        say(f"warning: {remark.message}; {remark.hint}")
-    return bool(verdict.errors) and not force
-
-
-def _mention_others(loaded: LoadedJob, say: Say) -> None:
-    """Say which files of others are used, and which are not."""
-    settings = loaded.settings
-    profiles = [
-        one for folder in settings.folders.values() for one in foreign_profiles(settings, folder / "clusters")
-    ]
-    for one in (*settings.unused, *profiles[:1]):
-        folder = shlex.quote(str(one.path.parent))
-        say(f"{one.path} is not used: it {one.why}; where you trust it: slurmgpu config trust {folder}")
-    if "project" not in settings.folders and Path("slurmgpu.yml").is_file():
-        here = Path.cwd() / "slurmgpu.yml"
-        say(f"warning: {here} is not read: it is not called slurmgpu.yaml; mv slurmgpu.yml slurmgpu.yaml")
-    with suppress(InvalidInput):  # a variable that is not set here is missed where the folder is made
-        runs = runs_folder(settings.settings.runs, Path.cwd(), os.environ)
-        if whose := link_of_another(runs):
-            lands = f"what jobs write lands in {runs.resolve()}"
-            say(f"warning: {runs} is a link, and it {whose}: {lands}; take it away, or set runs:")
-        elif runs.is_dir() and (others := settings.trust.foreign(runs)):
-            trust = f"where you trust them: slurmgpu config trust {shlex.quote(str(runs))}"
-            say(f"warning: {runs} {others.why}: what somebody changes in a run there runs as you; {trust}")
-    named = Trust.of([data_folder("jobs")]).foreign(loaded.path) if loaded.path else None
-    for one in (*settings.of_others, *([named] if named else [])):
-        say(f"{one.path} is used, and it {one.why}")
-
-
-def foreign_file_of(run_dir: Path) -> Foreign | None:
-    """Return the first file of a run directory that others wrote, or may write; None where there is none."""
-    trust = load_settings(Path.cwd()).trust
-    files = (run_dir / name for name in (RUN_FILE, "script.sbatch", "job.yaml", "plan.json"))
-    return next(filter(None, map(trust.foreign, (run_dir, *files))), None)
-
-
-def mention_image(prepared: Prepared, say: Say) -> None:
-    """Say what ``submit`` would pull, build or pack before the job, or why it would not."""
-    making = None
-    try:
-        making = prepared.image_to_make(say)
-    except PlanError as error:
-        say(f"warning: {error.message}; {error.hint}")
-    for one in (making, prepared.environment_to_pack()):
-        if one is not None:
-            say(one.told_before)
-
-
-def with_image(prepared: Prepared, say: Say, *, pull: bool, now: bool) -> tuple[Prepared, Making | None]:
-    """Return the job with its image, which is pulled or built ``now`` where it has to be; and what that is."""
-    making = prepared.image_to_make(say) if pull else None
-    if making is not None and now:
-        with as_interrupts():
-            prepared = prepared.with_image(making, say)
-    return prepared, making
-
-
-def submit(
-    prepared: Prepared,
-    slurm: Slurm,
-    say: Say,
-    *,
-    hold: bool = False,
-    files: Mapping[str, bytes] = MappingProxyType({}),
-    probe: bool = False,
-) -> Run:
-    """Submit it, and say what is to be said of that; the run. ``probe``: it asks for less than its job file says."""
-    from slurmgpu.runs.preflight import doubts
-    from slurmgpu.runs.submit import Submission, submit_plan
-
-    path = None if probe else prepared.loaded.path
-    submission = Submission(
-        plan=prepared.plan,
-        script=prepared.render(),
-        folder=prepared.folder,
-        cwd=Path.cwd(),
-        hold=hold,
-        files=files,
-        job_file=None if path is None else str(path.absolute()),
-        probe=probe,
-        told=say,
-    )
-    with as_interrupts():
-        run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
-    if said:
-        say(said)
-    for doubt in doubts(prepared.plan, prepared.folder):
-        say(doubt)
-    say(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
-    if hold:
-        say(f"it is held; `scontrol release {run.job_id}` lets it start")
-    return run

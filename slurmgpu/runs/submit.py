@@ -10,14 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.run_record import write_run
+from slurmgpu.interrupts import as_interrupts
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run, Submitted
 from slurmgpu.runs.directory import RunDirectory, new_run_directory
-from slurmgpu.runs.preflight import check_before_submission
+from slurmgpu.runs.preflight import check_before_submission, doubts
 from slurmgpu.slurm import (
     Accepted,
     Outcome,
@@ -30,7 +33,10 @@ from slurmgpu.slurm import (
 )
 from slurmgpu.version import __version__
 
-__all__ = ["Submission", "submit_in", "submit_plan"]
+if TYPE_CHECKING:
+    from slurmgpu.runs.prepare import Prepared
+
+__all__ = ["Submission", "submit_in", "submit_plan", "submit_prepared"]
 
 
 # After a lost reply the controller may still be busy with the request: look for it a few times.
@@ -55,6 +61,53 @@ class Submission:
     told: Callable[[str], None] = lambda _: None
     """Hears of the run directory before Slurm is asked (whatever happens then, it is what finds the job), and what takes
     long."""
+
+    @classmethod
+    def of(
+        cls,
+        prepared: Prepared,
+        *,
+        told: Callable[[str], None] = lambda _: None,
+        hold: bool = False,
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        probe: bool = False,
+    ) -> Submission:
+        """Return the submission of a prepared job from the current folder; a probe is not recorded as its job file's."""
+        path = None if probe else prepared.loaded.path
+        return cls(
+            plan=prepared.plan,
+            script=prepared.render(),
+            folder=prepared.folder,
+            cwd=Path.cwd(),
+            hold=hold,
+            files=files,
+            job_file=None if path is None else str(path.absolute()),
+            probe=probe,
+            told=told,
+        )
+
+
+def submit_prepared(
+    prepared: Prepared,
+    slurm: Slurm,
+    say: Callable[[str], None],
+    *,
+    hold: bool = False,
+    files: Mapping[str, bytes] = MappingProxyType({}),
+    probe: bool = False,
+) -> Run:
+    """Submit a prepared job, and say what is to be said of that; the run. ``probe``: it asks for less than its job file says."""
+    submission = Submission.of(prepared, told=say, hold=hold, files=files, probe=probe)
+    with as_interrupts():
+        run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
+    if said:
+        say(said)
+    for doubt in doubts(prepared.plan, prepared.folder):
+        say(doubt)
+    say(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
+    if hold:
+        say(f"it is held; `scontrol release {run.job_id}` lets it start")
+    return run
 
 
 def submit_plan(

@@ -20,7 +20,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.command_checks.judge import each_slip
 from slurmgpu.runs.preflight import check_task, command_of
-from slurmgpu.runs.prepare import Prepared, prepare_here
+from slurmgpu.runs.prepare import Prepared, plan_job
 from slurmgpu.runs.request_checks import judge
 from slurmgpu.web.form import JOB_FILE, MORE, command_line, in_words_of_the_form, known_field, read_form
 
@@ -121,7 +121,7 @@ def _prepared(text: str, cluster: str | None, folder: Path) -> Prepared:
     layer = read_yaml(text, JOB_FILE)
     words_as_spelled(layer, text)
     loaded = load_job(None, Layered({}, {}), cwd=folder, environ=os.environ, script=layer)
-    return prepare_here(loaded, cluster, folder)
+    return plan_job(loaded, cluster, cwd=folder)
 
 
 def _lines(script: str, plan: Plan) -> Iterator[Line]:
