@@ -1,4 +1,4 @@
-"""Kills loops of one's own, as docs/own-loop.md has them, at random moments, and holds each against an undisturbed run.
+"""Kills loops of one's own, as docs/own-script.md has them, at random moments, and holds each against an undisturbed run.
 
     python benchmarks/soak_own_loops.py [--kills N] [--seed N] [--json FILE]
 

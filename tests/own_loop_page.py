@@ -1,4 +1,4 @@
-"""docs/own-loop.md for the tests: its blocks, and a user who has slurmgpu in one environment and torch alone in another."""
+"""The part of docs/own-script.md on loops: its blocks, and a user with slurmgpu in one environment and torch in another."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ EXAMPLE = ROOT / "examples" / "own_loop"
 
 
 def blocks(kind: str) -> list[str]:
-    """The page's blocks of this language, in order."""
-    page = (ROOT / "docs" / "own-loop.md").read_text()
-    return re.findall(rf"^```{kind}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    """The part's blocks of this language, in order."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", part(), flags=re.MULTILINE | re.DOTALL)
+
+
+def part() -> str:
+    """The part of the page on loops of one's own."""
+    page = (ROOT / "docs" / "own-script.md").read_text()
+    return page.split("\n## 2. ")[1].split("\n## ")[0]
 
 
 def commands() -> list[str]:
-    """The page's command lines, in order."""
+    """The part's command lines, in order."""
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 

@@ -168,7 +168,7 @@ def test_the_same_as_a_task_learns_it_too_with_two_processes(spirals: Path) -> N
 
 
 def test_all_code_of_the_page_stands_in_files_that_are_run() -> None:
-    page = (ROOT / "docs" / "from-pytorch.md").read_text()
+    page = (ROOT / "docs" / "own-script.md").read_text().split("\n## 3. ")[1]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     folder = ROOT / "examples" / "from_pytorch"
     files = [folder / "plain.py", folder / "task.py"]
@@ -179,7 +179,7 @@ def test_all_code_of_the_page_stands_in_files_that_are_run() -> None:
 
 
 def test_every_key_that_the_page_shows_is_a_setting_of_the_training() -> None:
-    page = (ROOT / "docs" / "from-pytorch.md").read_text()
+    page = (ROOT / "docs" / "own-script.md").read_text()
     table = page.split("## What one key does")[1].split("##")[0]
     shown = re.findall(r"^\| (`.+?`) \|", table, flags=re.MULTILINE)
     assert len(shown) == 13

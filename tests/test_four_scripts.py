@@ -6,7 +6,6 @@ import ast
 import re
 import runpy
 import sys
-import textwrap
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from tests.training.conftest import RunFolder, new_run
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "four_scripts"
-PAGE = ROOT / "docs" / "four-scripts.md"
+PAGE = ROOT / "docs" / "own-script.md"
 # Options of the plain script: of a first start, and of one that goes on.
 PLAIN = {
     "imagenet": (
@@ -187,17 +186,3 @@ def test_the_page_counts_the_lines_as_they_are() -> None:
         for name in PLAIN
     }
     assert {name: tuple(map(int, numbers)) for name, *numbers in rows} == counted
-
-
-def test_all_code_of_the_page_stands_in_files_that_are_run() -> None:
-    blocks = re.findall(r"^```(?:python|yaml)\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
-    texts = [dense(path.read_text()) for path in FOLDER.glob("*/*") if path.suffix in (".py", ".yaml")]
-    assert blocks
-    for block in blocks:  # methods stand at the margin there
-        assert any(dense(block) in text or dense(textwrap.indent(block, "    ")) in text for text in texts), (
-            block
-        )
-
-
-def dense(text: str) -> str:
-    return re.sub(r"\n+", "\n", text)

@@ -19,7 +19,7 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.script.render import render_script
-from tests.own_loop_page import EXAMPLE, ROOT, User, blocks, commands, without_slurm
+from tests.own_loop_page import EXAMPLE, User, blocks, commands, part, without_slurm
 from tests.training.alone import python_with
 
 RUN = "from slurmgpu.training import Run\n"
@@ -174,7 +174,7 @@ def test_what_the_user_puts_on_pythonpath_goes_first(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"/mine:{run}/code\n"), done.stderr
 
 
-# docs/own-loop.md
+# docs/own-script.md
 
 
 def test_the_code_of_the_page_is_that_of_the_example() -> None:
@@ -184,7 +184,7 @@ def test_the_code_of_the_page_is_that_of_the_example() -> None:
 
 
 def test_every_line_that_ddp_adds_is_explained() -> None:
-    page = (ROOT / "docs" / "own-loop.md").read_text()
+    page = part()
     for call in (
         "set_device",
         "init_process_group",

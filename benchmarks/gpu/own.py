@@ -1,4 +1,4 @@
-"""A loop of one's own with DDP, as docs/own-loop.md has it: killed, stopped, and gone on with, to the last bit.
+"""A loop of one's own with DDP, as docs/own-script.md has it: killed, stopped, and gone on with, to the last bit.
 
     python benchmarks/gpu/own.py [--tiny] [--json FILE]
 

@@ -338,7 +338,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
             "warning",
             "A validation or a schedule's step behind should_stop() in the inner loop.",
             "a job that stops in this step has not done this, and the resume begins behind it",
-            "put it behind the batches, in a loop over run.epochs(): docs/own-loop.md shows it",
+            "put it behind the batches, in a loop over run.epochs(): docs/own-script.md shows it",
             _behind_should_stop,
         ),
         "no-eval-mode": Check(

@@ -1,4 +1,4 @@
-"""docs/own-loop.md on the real Slurm, where the jobs' Python has torch and nothing else."""
+"""docs/own-script.md on the real Slurm, where the jobs' Python has torch and nothing else."""
 
 from __future__ import annotations
 
