@@ -78,7 +78,7 @@ def submit(
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.settings import runs_folder
     from slurmgpu.runs.by_submitit import attach, pack_function, require_submitit
-    from slurmgpu.runs.prepare import plan_job
+    from slurmgpu.runs.prepared import plan_job
     from slurmgpu.runs.request_checks import judge
     from slurmgpu.runs.submit import Submission, submit_plan
     from slurmgpu.slurm import Slurm

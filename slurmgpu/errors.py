@@ -21,7 +21,7 @@ __all__ = [
 
 
 class SlurmGpuError(Exception):
-    """What every error of slurmgpu is: a sentence for the user, and the exit code.
+    """Base of every error of slurmgpu: a sentence for the user, and the exit code.
 
     ``hint`` is the next act, printed on a line of its own.
     """

@@ -21,7 +21,7 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepared import Prepared
 from slurmgpu.runs.request_checks import Verdict, judge
 from slurmgpu.script.render import render_script
 from tests.test_cli import slurmgpu

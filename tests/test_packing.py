@@ -426,7 +426,7 @@ def test_nothing_is_packed_for_an_impossible_job(desk: Path, capsys: pytest.Capt
 def test_a_run_on_this_machine_and_a_shell_use_the_environment_where_it_is(desk: Path) -> None:
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.layered import Layered
-    from slurmgpu.runs.prepare import plan_for_this_machine
+    from slurmgpu.runs.prepared import plan_for_this_machine
 
     loaded = load_job(desk / "j.yaml", Layered({}, {}), cwd=desk, environ=os.environ)
     plan = plan_for_this_machine(loaded, None).plan

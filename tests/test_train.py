@@ -23,7 +23,7 @@ from slurmgpu.cli.usage import usage_hint
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepared import Prepared
 from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -53,7 +53,8 @@ from slurmgpu.runs.bench.results import (
 from slurmgpu.runs.bench.verdict import judge, kinds_of, runs
 from slurmgpu.runs.derived_jobs import COMMAND, as_bench, with_training_code
 from slurmgpu.runs.nodes import expand_nodes, nodes_that_take_jobs
-from slurmgpu.runs.prepare import Prepared, plan_job, prepare
+from slurmgpu.runs.prepare import prepare
+from slurmgpu.runs.prepared import Prepared, plan_job
 from slurmgpu.runs.requests import load_request
 from slurmgpu.runs.submit import submit_prepared
 from slurmgpu.slurm import Slurm

@@ -39,7 +39,8 @@ from slurmgpu.mcp.server import OfferedTool
 from slurmgpu.mcp.text import ToolOutput
 from slurmgpu.runs.directory import new_run_directory
 from slurmgpu.runs.preflight import check_before_submission, doubts
-from slurmgpu.runs.prepare import Prepared, prepare
+from slurmgpu.runs.prepare import prepare
+from slurmgpu.runs.prepared import Prepared
 from slurmgpu.runs.requests import Say, find_source
 from slurmgpu.runs.submit import Submission, submit_in
 from slurmgpu.slurm import JobId, Slurm

@@ -16,7 +16,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.prepare import Prepared
+    from slurmgpu.runs.prepared import Prepared
 
 _MOST_ASKED = 5
 """The most partitions that are asked for: each costs Slurm a call and a job id."""

@@ -18,7 +18,7 @@ from slurmgpu.launchers import started_processes, world_size
 from slurmgpu.models.plan import Plan
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.prepare import Prepared
+    from slurmgpu.runs.prepared import Prepared
     from slurmgpu.slurm import Slurm
 
 

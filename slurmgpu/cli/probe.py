@@ -14,7 +14,7 @@ from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
     from slurmgpu.cli.probing import ProbeResult
-    from slurmgpu.runs.prepare import Prepared
+    from slurmgpu.runs.prepared import Prepared
 
 
 @click.command(cls=JobCommand)

@@ -24,7 +24,8 @@ from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.runs.bench.memory import measured_before
 from slurmgpu.runs.derived_jobs import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 from slurmgpu.runs.metrics import folder_of
-from slurmgpu.runs.prepare import Prepared, prepare
+from slurmgpu.runs.prepare import prepare
+from slurmgpu.runs.prepared import Prepared
 from slurmgpu.runs.submit import submit_prepared
 from slurmgpu.slurm import History, Slurm, Start
 

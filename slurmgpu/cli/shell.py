@@ -18,7 +18,7 @@ from slurmgpu.local.site import is_on_a_node
 from slurmgpu.quoting import job_path
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.prepare import Prepared
+    from slurmgpu.runs.prepared import Prepared
     from slurmgpu.shell.server import Server
     from slurmgpu.shell.session import Session
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.plan import Plan
     from slurmgpu.runs.bench.verdict import Kind
-    from slurmgpu.runs.prepare import Prepared
+    from slurmgpu.runs.prepared import Prepared
 
 
 _PREFIX = "train__"

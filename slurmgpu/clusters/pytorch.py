@@ -48,7 +48,7 @@ class Candidate:
     """One way to have PyTorch here."""
 
     name: str
-    """What ``--environment`` takes: a module, a folder, an image, an environment of the profile."""
+    """Values of ``--environment``: a module, a folder, an image, an environment of the profile."""
     what: str
     """A description for people."""
     environment: Environment

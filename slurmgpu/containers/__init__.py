@@ -1,4 +1,4 @@
-"""How a command gets into an image: each container runtime is one module, found by its name."""
+"""Container runtimes, by which a command gets into an image: one module each, found by its name."""
 
 from __future__ import annotations
 

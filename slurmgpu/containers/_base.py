@@ -1,4 +1,4 @@
-"""What planning and rendering ask of a container runtime."""
+"""The questions of planning and rendering to a container runtime."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Runtime:
     """
 
     fields: frozenset[str] = frozenset()
-    """Which of the fields that not every runtime knows it knows."""
+    """Fields that it knows, of those that not every runtime does."""
     by_srun = False
-    """Whether srun's options alone enter the image: what the batch shell would start is then a step of its own."""
+    """True if srun's options alone enter the image: what the batch shell would start is then a step of its own."""
     formats: tuple[str, ...] = ()
-    """What an image's file may be: SIF, SquashFS, ext3 (`image_format`); empty: nothing is known of it."""
+    """Formats of an image's file: SIF, SquashFS, ext3 (`image_format`); empty: nothing is known of it."""
     modes: frozenset[str] = frozenset({"exec"})
-    """Whether the command runs in the image (exec), or its runscript can get the command's words (run)."""
+    """True if the command runs in the image (exec), or its runscript can get the command's words (run)."""
 
     def check(self, name: str, container: Container) -> None:
         """PlanError where it cannot do what the container asks for; ``name`` is its own."""

@@ -12,7 +12,7 @@ __all__ = ["RUNTIME"]
 
 
 class OciBundle(Runtime):
-    """What is mounted stands in the bundle's config.json."""
+    """A runtime whose mounts are listed in the bundle's config.json."""
 
     by_srun = True
 

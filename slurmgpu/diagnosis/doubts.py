@@ -1,4 +1,4 @@
-"""What speaks against a first cause: another one in the same log, or silence before Slurm ended the job.
+"""Doubts about a first cause: another one in the same log, or silence before Slurm ended the job.
 
 A cause that something speaks against is told as likely, with the line that does.
 """

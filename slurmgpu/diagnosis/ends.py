@@ -1,4 +1,4 @@
-"""What launchers say of how processes ended: srun, torchrun (and accelerate, which uses it), mpirun."""
+"""Reports of launchers on how processes ended: srun, torchrun (and accelerate, which uses it), mpirun."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class End(NamedTuple):
     signal: Optional[int] = None
     moment: Optional[datetime] = None
     root: bool = False
-    """Whether torchrun saw it as the first."""
+    """True if torchrun saw it as the first."""
     together: int = 1
-    """How many ended so, of which this is the first."""
+    """Number of processes that ended so; this is the first of them."""
     memory: bool = False
-    """Whether Slurm says that it was out of memory."""
+    """True if Slurm says that it was out of memory."""
 
     @property
     def told_to(self) -> bool:
@@ -44,7 +44,7 @@ class End(NamedTuple):
         return self.memory or self.signal in _HARD
 
     def words(self) -> str:
-        """How it ended."""
+        """Return its end in words."""
         if self.memory:
             return "out of memory"
         return f"signal {self.signal}" if self.signal else f"exit code {self.code}"

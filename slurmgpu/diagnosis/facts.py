@@ -1,4 +1,4 @@
-"""What is known of a job beside its logs, and what comes out: the first cause."""
+"""Facts about a job besides its logs, and the result: the first cause."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST = 1 << 20  # bytes of a file of a cause
 
 
 class Facts(NamedTuple):
-    """What Slurm and the batch script know; None or empty is not known."""
+    """Facts that Slurm and the batch script know; None or empty is not known."""
 
     state: str = ""
     """Slurm's word: FAILED, TIMEOUT, ..."""
@@ -50,11 +50,11 @@ class Facts(NamedTuple):
     dumps: tuple[str, ...] = ()
     """Files into which torch's flight recorder wrote what each rank had begun."""
     owner: Optional[int] = None
-    """Whose files count, a user's number; None: this user's."""
+    """User id whose files count; None: this user's."""
     host: str = ""
     """The node of a job that has only one."""
     restarts: int = 0
-    """How often it was started before; an appended log then begins with earlier starts."""
+    """Number of earlier starts; an appended log then begins with earlier starts."""
     job_id: str = ""
     """Its plain number, by which a line about another job is told apart."""
 
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """What failed first."""
+    """The first cause of a failure."""
 
     kind: str
     """The id of the row of the table, or ``not-known``."""
@@ -79,7 +79,7 @@ class Cause(NamedTuple):
     exit_code: Optional[int] = None
     signal: Optional[int] = None
     certain: bool = False
-    """Whether the logs name the cause itself, and not only how the process ended."""
+    """True if the logs name the cause itself, and not only how the process ended."""
     job_id: str = ""
     restart: int = 0
     time: Optional[str] = None

@@ -23,7 +23,7 @@ from .traces import is_own_code
 __all__ = ["DUMP", "Dump", "Stuck", "dumps_in", "plain", "read_dumps", "stuck"]
 
 DUMP = "flight-"
-"""What the names of dumps in a run directory's ``debug`` begin with: ``flight-JOB.RESTART-rank-RANK``."""
+"""Prefix of the names of dumps in a run directory's ``debug``: ``flight-JOB.RESTART-rank-RANK``."""
 _MOST_BYTES = 8 << 20  # the newest 2000 collectives take a quarter of a MiB
 _MOST_DUMPS = 4096
 _SECONDS = 3.0
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     number: int
     operation: str
     done: bool
-    """Whether it had ended; of gloo's it is never known."""
+    """True if it had ended; of gloo's it is never known."""
     sizes: str
     place: str
     """``train.py, line 12``, where the user's own code began it; empty where that is not told."""
@@ -80,7 +80,7 @@ class Entry(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What one rank had begun, by group."""
+    """The collectives that one rank had begun, by group."""
 
     rank: int
     entries: Mapping[str, Mapping[int, Entry]]
@@ -107,9 +107,9 @@ class Stuck(NamedTuple):
     came: tuple[int, ...]
     """The ranks that had begun it."""
     last: Optional[Entry]
-    """What the first of those missing had begun last."""
+    """The last collective of the first of those missing."""
     other: Mapping[str, tuple[int, ...]]
-    """What the ranks began in its place, where that is not the same."""
+    """The collective that the ranks began in its place, where that is another."""
     absent: tuple[int, ...] = ()
     """Ranks of the group of which there is no dump."""
 

@@ -1,4 +1,4 @@
-"""Which failure came first: causes before consequences, a rank's own words before what others say of it.
+"""The choice of the first failure: causes before consequences, a rank's own words before what others say of it.
 
 Where several things went wrong at once, the order is: what Slurm did to the whole job, unless a process had failed before;
 what the node did to a process; exceptions and messages of programs, by the first rank that has a cause of its own;

@@ -1,4 +1,4 @@
-"""What the rows of the table find in the logs."""
+"""Findings of the table's rows in the logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     host: str
     evidence: tuple[str, ...]
     trace: bool
-    """Whether a process ended with it, as an exception that nobody caught."""
+    """True if a process ended with it, as an exception that nobody caught."""
     final: bool = True
     """Of an exception: whether its program did not go on afterwards; of a line: whether it stands where it counts."""
     frame: str = ""
@@ -383,7 +383,7 @@ class Reading:
 
 
 _OWN = ("slurmgpu: first cause: ", "slurmgpu: fix: ")
-"""What the script's end has said of the same logs."""
+"""The end of the script's words on the same logs."""
 
 
 def last_lines(pieces: Sequence[Piece], most: int, *, outside: bool = False) -> list[str]:

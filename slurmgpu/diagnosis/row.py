@@ -17,7 +17,7 @@ ROLES = {
     "stop": "an orderly end, everything saved: no failure, where all processes ended with exit code 75",
     "consequence": "only a consequence of another rank's end; never the first cause",
 }
-"""What a row may be, in words."""
+"""Kinds of rows, in words."""
 
 
 class Row(NamedTuple):
@@ -25,11 +25,11 @@ class Row(NamedTuple):
 
     id: str
     seen: str
-    """What must be in a line for the pattern to be tried, plain text; several are separated by a bar: ``|``."""
+    """Plain text that must be in a line for the pattern to be tried; several are separated by a bar: ``|``."""
     pattern: str
     """A regular expression, searched in the line; in an exception it is searched in the message and what follows."""
     what: str
-    """What is said of it, on one line: ``{name}`` is a group of the pattern; ``<...>`` is left out where one is missing."""
+    """The cause in words, on one line: ``{name}`` is a group of the pattern; ``<...>`` is left out where one is missing."""
     fix: str
     role: str = "cause"
     where: str = "any"
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """What is searched for in the bytes of a log."""
+        """Return the words of which one must be in the bytes of a log."""
         return tuple(one.encode() for one in self.seen.split("|"))
 
     def match(self, text: str) -> Optional[re.Match[str]]:

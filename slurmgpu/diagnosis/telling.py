@@ -21,7 +21,7 @@ _SILENT = "the log is empty: run the command by hand, or let it print what it do
 
 
 class Choice(NamedTuple):
-    """What was chosen as the first cause: a row that fits, the end of a process, or both; or words of its own."""
+    """The choice of the first cause: a row that fits, the end of a process, or both; or words of its own."""
 
     found: Optional[Found]
     end: Optional[End]
@@ -100,7 +100,7 @@ def _node(host: str) -> str:
 
 
 def unknown(seen: Reading, first: Optional[End], rank: Optional[int], facts: Facts) -> Cause:
-    """That nothing is known, with the process that launchers saw ending first and the last lines that matter."""
+    """Return a cause that is not known, with the process that launchers saw ending first and the last lines that matter."""
     words = code_in_words(facts.exit_code, facts.signal)
     what = f"not known{f' ({words})' if words else ''}: the logs show no failure that slurmgpu knows"
     if seen.lost:

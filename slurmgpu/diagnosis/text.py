@@ -45,9 +45,9 @@ class Line(NamedTuple):
 
     text: str
     rank: Optional[int]
-    """Whose it is, where the line or its file says so."""
+    """Its owner (host, rank), where the line or its file says so."""
     stream: str
-    """What lines of one process have in common: the prefix."""
+    """Prefix that the lines of one process share."""
     host: str = ""
 
 

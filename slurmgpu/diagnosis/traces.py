@@ -31,16 +31,16 @@ class Trace(NamedTuple):
     host: str
     stream: str
     exceptions: tuple[str, ...]
-    """What each exception of the chain says, with the lines of its message; the last is what ended it."""
+    """Messages of the chain's exceptions, with all their lines; the last one ended it."""
     frame: str
     """The line of the user's own code where it happened; else the last one."""
     innermost: str
     """The last frame, whosever code it is."""
     ignored: bool
-    """Whether Python went on: of a destructor, or of a thread."""
+    """True if Python went on: of a destructor, or of a thread."""
     by_launcher: bool
     of_thread: bool = False
-    """Whether a thread ended with it, and its process went on."""
+    """True if a thread ended with it, and its process went on."""
 
     def evidence(self) -> tuple[str, ...]:
         """Return the few lines that show it."""

@@ -1,4 +1,4 @@
-"""Which rank did not come, where others waited for it in a collective."""
+"""The rank that did not come to a collective in which others waited."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Unsent(Exception):
 
 
 class Message(NamedTuple):
-    """What there is to say: lines of plain text, without control characters, each of bounded length."""
+    """A message: lines of plain text, without control characters, each of bounded length."""
 
     event: str
     """completed, failed, stopped or requeued."""
@@ -60,7 +60,7 @@ class Address(NamedTuple):
     login: Optional[str] = None
     """USER:PASSWORD, where the address has them."""
     is_here: bool = False
-    """Whether it is on this machine."""
+    """True if it is on this machine."""
 
 
 def address_of(text: str) -> Address:
@@ -184,7 +184,7 @@ FORMS: Mapping[str, Callable[[Address, Message], _Ready]] = {
     "ntfy": _ntfy,
     "json": _json,
 }
-"""What each service gets: where it is sent, and the JSON."""
+"""Address and JSON for each service."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -1,4 +1,4 @@
-"""Whether a place is fit for jobs: what is measured there (probe.py travels, alone), and what is said of it.
+"""Checks whether a place is fit for jobs: measurements there (probe.py travels, alone), and their verdict.
 
 Here: measuring, thresholds with their reasons, one judge for each subject.
 Not here: repairs; the doctor only reports.

@@ -25,7 +25,7 @@ from slurmgpu.models.job import Job, Launch, Restart
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, Run
 from slurmgpu.models.units import Duration
-from slurmgpu.runs.prepare import plan_job
+from slurmgpu.runs.prepared import plan_job
 from slurmgpu.runs.submit import Submission, submit_plan
 from slurmgpu.slurm import Answer, Slurm, current_user
 

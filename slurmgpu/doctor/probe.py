@@ -1,4 +1,4 @@
-"""What is measured on a node: one JSON object about the machine, its GPUs, its folders and the way to the other nodes.
+"""Measurements on a node: one JSON object about the machine, its GPUs, its folders and the way to the other nodes.
 
 It travels into a job alone, as one file, and runs in whatever Python is there: the standard library, 3.9 or newer, and
 torch where it is installed. The doctor imports it for what it measures on the login node.
@@ -28,13 +28,13 @@ from typing import Any, Optional
 
 SCHEMA = "slurmgpu.probe/1"
 DISK_SECONDS = 0.5
-"""How long the latency of one folder is measured."""
+"""Seconds for which the latency of one folder is measured."""
 DISK_PATIENCE = 20.0
 MEETING_SECONDS = 60.0
-"""How long the nodes look for each other: their tasks do not start at the same moment."""
+"""Seconds for which the nodes look for each other: their tasks do not start at the same moment."""
 TORCH_SECONDS = 180.0
 Figures = dict[str, Any]
-"""What one measurement found, by name, as it is written to JSON."""
+"""Result of one measurement by name, as it is written to JSON."""
 REDUCE_BYTES = {"nccl": 256 * 2**20, "gloo": 8 * 2**20}
 
 
@@ -42,7 +42,7 @@ REDUCE_BYTES = {"nccl": 256 * 2**20, "gloo": 8 * 2**20}
 
 
 def folder(what: str, path: str, *, budget: float = DISK_SECONDS) -> Figures:
-    """Whether a folder is there and can be written to, and what its file system has; bounded in time.
+    """Return whether a folder is there and can be written to, and the facts of its file system; bounded in time.
 
     A file server that is gone never answers: the look at it is given up, and the thread with it.
     """

@@ -45,7 +45,7 @@ class TemplateSource(NamedTuple):
     """A source of templates: a folder of them, or one file that is the main template."""
 
     layer: str
-    """Who names it: ``project``, ``user``, ``lab``, ``site``, ``--template``; ``shipped``."""
+    """The layer that names it: ``project``, ``user``, ``lab``, ``site``, ``--template``; ``shipped``."""
     path: Path
     trust: Trust
 

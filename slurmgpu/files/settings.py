@@ -39,10 +39,10 @@ EXCLUSIVE_JOB_KEYS: tuple[frozenset[Key], ...] = (
 
 
 class Policy(Model):
-    """What a site allows its users to do with this tool; only its own settings may say so."""
+    """Rules of a site for its users of this tool; only its own settings may have them."""
 
     test_only: bool = True
-    """Whether `sbatch --test-only` may be asked for estimates (`slurmgpu plan --when`, `slurmgpu submit --dry-run`)."""
+    """Allow `sbatch --test-only` to be asked for estimates (`slurmgpu plan --when`, `slurmgpu submit --dry-run`)."""
     max_slurm_calls: Annotated[int, Field(ge=1)] | None = None
     """The most calls of Slurm's commands in one discovery; left out, as many as it takes."""
     max_run_processes: Annotated[int, Field(ge=1)] | None = None
@@ -51,7 +51,7 @@ class Policy(Model):
     """The least seconds between two looks of a user's processes at the same jobs; `poll_floor` of the settings may only be
     more."""
     sampler: WhenSampled = "default"
-    """Which jobs may be sampled as they run (docs/sampling.md): default: those that ask for it, and those with GPUs that say
+    """Jobs that may be sampled as they run (docs/sampling.md); default: those that ask for it, and those with GPUs that say
     nothing; on_request: those that ask for it; never: none, and a job that asks for it is refused."""
     sampler_seconds: Annotated[int, Field(ge=1, le=3600)] = 1
     """The fewest seconds between two samples of a job."""
@@ -63,16 +63,16 @@ class Policy(Model):
 
 
 class Assistants(Model):
-    """What assistants may do through `slurmgpu mcp` besides reading; only the user's own settings may say so."""
+    """Rights of assistants through `slurmgpu mcp` besides reading; only the user's own settings may grant them."""
 
     allow: Annotated[tuple[Literal["submit", "cancel"], ...], Strict(False)] = ()
-    """What they may do with jobs: submit, cancel; left out, neither."""
+    """Rights over jobs: submit, cancel; default: neither."""
     gpu_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     """The budget in GPU-hours: what all jobs that assistants ever submitted may use together, each until its time limit."""
 
 
 class Settings(Model):
-    """What a settings file may hold."""
+    """Content of a settings file."""
 
     cluster: Text | None = None
     """The cluster profile to plan on: its name, or a file; `--cluster` and SLURMGPU_CLUSTER win over it. Left out, a plain
@@ -106,9 +106,9 @@ class Settings(Model):
     """Folders whose settings, profiles, templates and job files count although somebody else wrote them, or may; in the
     user's own settings and the site's only."""
     mcp: Assistants = Assistants.model_construct()
-    """What assistants may do through `slurmgpu mcp` besides reading; in the user's own settings only."""
+    """Rights of assistants through `slurmgpu mcp` besides reading; in the user's own settings only."""
     policy: Policy = Policy.model_construct()
-    """What the site allows; in the site's own settings only."""
+    """Rules of the site; in the site's own settings only."""
 
 
 class LoadedSettings(NamedTuple):
@@ -119,13 +119,13 @@ class LoadedSettings(NamedTuple):
     folders: dict[str, Path]
     """Layer name -> its folder, in rising precedence."""
     trust: Trust = Trust()
-    """Whose files count besides the user's own."""
+    """Owners whose files count besides the user's own."""
     unused: tuple[Foreign, ...] = ()
     """Files of others that were found and are not used."""
     of_others: tuple[Foreign, ...] = ()
     """Files of others that are used: named by the user or the site, or trusted."""
     templates: tuple[tuple[str, Origin, str], ...] = ()
-    """What each layer has for ``templates``, with the layer's name and where it stands, in rising precedence."""
+    """The value of ``templates`` in each layer, with the layer's name and its place, in rising precedence."""
 
     def template_sources(self, environ: Mapping[str, str]) -> tuple[TemplateSource, ...]:
         """Return the templates of the layers, the topmost first; a relative path is against the file that names it."""

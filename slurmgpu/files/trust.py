@@ -27,7 +27,7 @@ class Foreign(NamedTuple):
 
     path: Path
     why: str
-    """Who, as the end of a sentence: ``belongs to bob``."""
+    """The reason, as the end of a sentence: ``belongs to bob``."""
 
 
 class IsForeign(InvalidInput):

@@ -1,4 +1,4 @@
-"""Who starts the processes of a job: each launcher is one module, found by its name.
+"""Launchers, which start the processes of a job: one module each, found by its name.
 
 Here: how a launcher is recognised in a command, when it is chosen, what it starts, how it is rendered, what is wrong in its line.
 Not here: the choice among them (planning/launcher_choice), their templates (templates/launcher/), rules on whole scripts.

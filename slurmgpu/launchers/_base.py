@@ -1,4 +1,4 @@
-"""What planning, rendering and the readers of commands ask of a launcher, answered as for one agent on each node.
+"""The questions of planning, rendering and readers of commands to a launcher, answered as for one agent on each node.
 
 The standard library alone, but for types: stand-ins for Slurm read command lines by it.
 """
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Counts = Literal["nodes", "on each", "in all"]
-"""What a number given to a launcher counts: nodes, processes on each of them, processes on all."""
+"""Units of a number given to a launcher: nodes, processes on each of them, processes on all."""
 
 
 class Launching(NamedTuple):
@@ -49,7 +49,7 @@ class Launching(NamedTuple):
     why: str
     warnings: tuple[str, ...] = ()
     spawns: bool = False
-    """Whether the command starts a process for each GPU of its node by itself."""
+    """True if the command starts a process for each GPU of its node by itself."""
     tasks_per_node: int | None = None
     """As many as the script wants, whatever the GPUs; None: one per GPU."""
 
@@ -59,17 +59,17 @@ class LaunchLine(NamedTuple):
 
     launcher: Launcher
     runner: tuple[str, ...]
-    """What comes before it: ``uv run``, ``env NAME=value``."""
+    """Words before it: ``uv run``, ``env NAME=value``."""
     program: tuple[str, ...]
     """Its own words: ``accelerate launch``, ``python -m accelerate.commands.launch``, ``deepspeed``."""
     words: tuple[str, ...]
-    """What follows them."""
+    """Words after them."""
     line: Line
     """Its options; their indices are those of ``words``."""
 
     @property
     def target(self) -> tuple[str, ...]:
-        """What it starts, with its arguments: a script, or by ``--module`` a module."""
+        """Return the script that it starts, or by ``--module`` the module, with its arguments."""
         return self.words[self.line.end :]
 
     def without(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -108,19 +108,19 @@ class Launcher:
     # How it is rendered.
 
     template = "launcher/start.sh.j2"
-    """What lays out the start of the processes in a script."""
+    """Template of the start of the processes in a script."""
     by_srun = True
-    """Whether srun starts it, a task or more on each node; if not, the batch shell does, once, on the first."""
+    """True if srun starts it, a task or more on each node; if not, the batch shell does, once, on the first."""
     without_srun = False
-    """Whether it starts processes on other nodes by itself, so that no option of srun reaches them."""
+    """True if it starts processes on other nodes by itself, so that no option of srun reaches them."""
     on_every_node = True
-    """Whether its processes are on every node, or on the first alone."""
+    """True if its processes are on every node, or on the first alone."""
     one_task_each = True
-    """Whether srun starts one task of it on each node, and no other number may be asked for."""
+    """True if srun starts one task of it on each node, and no other number may be asked for."""
     needs_python = False
-    """Whether it starts Python scripts only."""
+    """True if it starts Python scripts only."""
     needs_pmi = False
-    """Whether srun has to tell MPI's processes who is who (``--mpi``)."""
+    """True if srun has to tell MPI's processes who is who (``--mpi``)."""
 
     tasks_begin = 0
     """Where in its lines a task's own command begins: what runs each task under a profiler comes there."""
@@ -140,13 +140,13 @@ class Launcher:
     figures: ClassVar[Mapping[str, Counts]] = {}
     """The options that are numbers, by their long names, and what each counts."""
     by_ssh = False
-    """Whether it reaches the nodes that it is told of by itself."""
+    """True if it reaches the nodes that it is told of by itself."""
     spreads = False
-    """Whether it starts processes on all nodes of a job, from a command on the first."""
+    """True if it starts processes on all nodes of a job, from a command on the first."""
     across_nodes: str | None = None
-    """How a command of it is started on several nodes, in words; None: the command itself stays on the first."""
+    """The way to start a command of it on several nodes, in words; None: the command itself stays on the first."""
     in_shell: ClassVar[re.Pattern[str] | None] = None
-    """How it stands in the text of ``sh -c``, by which a script starts it on each of several nodes."""
+    """Its form in the text of ``sh -c``, by which a script starts it on each of several nodes."""
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         """PlanError where it cannot start the job; ``name`` is its own."""
@@ -180,7 +180,7 @@ class Launcher:
         return plan.cpus_per_task
 
     def meeting(self, plan: Plan) -> Literal["one", "many"] | None:
-        """Whether MASTER_ADDR and MASTER_PORT are set, and for how many nodes; None: nobody needs them."""
+        """Return for how many nodes MASTER_ADDR and MASTER_PORT are set; None where nothing needs them."""
         return "many" if plan.nodes > 1 else "one"
 
     def preparation(self, plan: Plan) -> str | None:

@@ -1,4 +1,4 @@
-"""Which launcher starts the processes of a command: the shipped ones, and programs that slurmgpu itself never starts."""
+"""The launcher of a command: one of the shipped ones, or a program that slurmgpu itself never starts."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _INSTEAD = {
     "enable-each-rank-log": "use launch: {srun_options: [--output=logs/%j-%t.out]}, a file for each node",
     "venv-script": "use environment: {python: {venv: FOLDER}}",
 }
-"""What DeepSpeed's launcher does and torchrun does not, and how it is had here."""
+"""Features of DeepSpeed's launcher that torchrun lacks, and their replacement here."""
 # By these names DeepSpeed asks for what torchrun calls otherwise (its launcher/launch.py).
 _PLACE = 'LOCAL_SIZE="$LOCAL_WORLD_SIZE" CROSS_RANK="$GROUP_RANK" CROSS_SIZE="$GROUP_WORLD_SIZE"'
 

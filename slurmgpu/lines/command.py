@@ -27,7 +27,7 @@ class _Prefix(NamedTuple):
     operands: int = 0
     """Words of its own behind the options."""
     run: bool = False
-    """Whether it runs commands only by ``run``: uv run, conda run."""
+    """True if it runs commands only by ``run``: uv run, conda run."""
 
 
 def _prefix(values: str = "", operands: int = 0, *, run: bool = False) -> _Prefix:
@@ -73,9 +73,9 @@ class PythonCommand(NamedTuple):
     module: str | None
     arguments: tuple[str, ...]
     runner: tuple[str, ...] = ()
-    """What comes before it: ``uv run``, ``conda run -n ENV``, ``env NAME=value``, ``nice``."""
+    """Words before it: ``uv run``, ``conda run -n ENV``, ``env NAME=value``, ``nice``."""
     by_runner: bool = False
-    """Whether the runner itself finds the Python: ``uv run SCRIPT``."""
+    """True if the runner itself finds the Python: ``uv run SCRIPT``."""
 
 
 def program_name(word: str) -> str:
@@ -95,7 +95,7 @@ def runner_length(words: tuple[str, ...]) -> int:
 
 
 def changes_folder(runner: tuple[str, ...]) -> bool:
-    """Whether these words before a program start it in another folder: ``env -C FOLDER``, ``uv run --directory FOLDER``."""
+    """Return True if words before a program start it in another folder: ``env -C FOLDER``, ``uv run --directory FOLDER``."""
     return any(re.match(r"-C|--(?:chdir|directory|cwd)(?:=|\Z)", word) for word in runner)
 
 

@@ -39,7 +39,7 @@ _ACTION = table(_REQUIRED, _NONE, _LETTERS, abbreviates=False, underscores=False
 
 
 class ContainerLine(NamedTuple):
-    """What is asked of a container's runtime."""
+    """A call of a container's runtime."""
 
     action: str
     """exec, run, ...; empty where none is named."""
@@ -50,7 +50,7 @@ class ContainerLine(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What ``--env`` sets."""
+        """Return the variables that ``--env`` sets."""
         texts = [one.value or "" for one in self.line.options if one.name == "env"]
         pairs = (pair.partition("=") for text in texts for pair in text.split(","))
         return {name: value for name, _, value in pairs}

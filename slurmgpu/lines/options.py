@@ -72,7 +72,7 @@ class Option(NamedTuple):
     value_at: int
     """The index of the word that the value ends."""
     known: bool = True
-    """Whether it is the program's own; else a plug-in's, or nobody's."""
+    """True if it is the program's own; else a plug-in's, or nobody's."""
 
 
 class Fault(NamedTuple):
@@ -91,7 +91,7 @@ class Line(NamedTuple):
     end: int
     """The index of the first operand; the number of words where there is none."""
     closed: bool
-    """Whether ``--`` ends the options: every word behind it is an operand."""
+    """True if ``--`` ends the options: every word behind it is an operand."""
 
     @property
     def given(self) -> dict[str, str | None]:
@@ -110,11 +110,11 @@ class Table:
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Long names that stand for another one."""
     abbreviates: bool = True
-    """Whether the beginning of a long name will do."""
+    """True if the beginning of a long name will do."""
     underscores: bool = False
-    """Whether ``_`` is as good as ``-`` in a name."""
+    """True if ``_`` is as good as ``-`` in a name."""
     letters_equal: bool = False
-    """Whether a letter's value may follow ``=``, which is then no part of it."""
+    """True if a letter's value may follow ``=``, which is then no part of it."""
 
     def canonical(self, name: str) -> str:
         """Return the long name that an alias stands for; any other name as it is."""

@@ -131,9 +131,9 @@ SRUN = _table("srun", _SRUN_LETTERS)
 """srun's options; what follows them is the program with its arguments."""
 
 MARKS = ("#SBATCH", "#SLURM")
-"""How a line begins that sbatch reads as options."""
+"""Beginning of a line that sbatch reads as options."""
 SPACE = " \t\n\v\f\r"
-"""What C's isspace() takes for a blank; a no-break space is a letter to sbatch."""
+"""Blanks of C's isspace(); a no-break space is a letter to sbatch."""
 
 
 def read_head(lines: Sequence[str], marks: tuple[str, ...] = MARKS) -> tuple[list[tuple[int, str, str]], int]:
@@ -224,11 +224,11 @@ class Features(NamedTuple):
     text: str
     """As written, with its count."""
     parts: tuple[Features, ...] = ()
-    """What the operators join; none for a feature."""
+    """Operands of the operators; none for a feature."""
     operators: frozenset[str] = frozenset()
     """``&``, ``|`` and ``,`` between the parts."""
     counted: bool = False
-    """Whether a number of nodes stands in it: ``a*2``."""
+    """True if a number of nodes stands in it: ``a*2``."""
 
     @property
     def names(self) -> frozenset[str]:

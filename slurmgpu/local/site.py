@@ -1,4 +1,4 @@
-"""What a batch script counts on of a cluster, the GPUs that a local run may use, and what stands in for the rest.
+"""The commands and folders that a batch script expects of a cluster, and the GPUs that a local run may use.
 
 The script is read without running it. The stand-ins still meet a need that the reading misses; only the list that is
 printed before the run is shorter then.
@@ -264,7 +264,7 @@ class LocalRequest:
     max_steps: int | None = None
     nice: int = 0
     python: Path | None = None
-    """What ``python`` means where the site's is not here; None chooses a Python that has torch."""
+    """The ``python`` to use where the site's is not here; None chooses a Python that has torch."""
     grace: float = 30.0
     """Seconds that interrupted processes have to save and end; as many as Slurm leaves them (KillWait)."""
 

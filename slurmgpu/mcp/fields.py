@@ -155,7 +155,7 @@ class CancelFields(Fields):
 
 
 class StatusFields(Fields):
-    """Which jobs are shown."""
+    """Choice of the jobs to show."""
 
     jobs: Jobs = Field(default_factory=list, description=f"{_JOBS}; left out, all of theirs.")
     since: Line | None = Field(
@@ -167,13 +167,13 @@ class StatusFields(Fields):
 
 
 class ReportFields(StatusFields):
-    """Which jobs are reported on."""
+    """Choice of the jobs to report on."""
 
     each: bool = Field(False, description="A line for each job, not only the sums.")
 
 
 class LogsFields(Fields):
-    """Which lines of which log."""
+    """Choice of lines and log."""
 
     job: Line = Field(description="Id (112, 112_3) or name of one of the user's own jobs.")
     lines: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="The last lines of each log.")

@@ -12,7 +12,7 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import current_user, select, since_moment
 from slurmgpu.models.plan import Plan
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepared import Prepared
 from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.slurm import JobId, Slurm
 

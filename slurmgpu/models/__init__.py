@@ -1,4 +1,4 @@
-"""What things are: Job, Cluster, Plan, Run.
+"""The nouns of the project: Job, Cluster, Plan, Run.
 
 Here: Pydantic models, their units and the rules of single values; the docstring below a field is its help everywhere.
 Not here: anything that needs two models at once (planning/), a file (files/) or Slurm (slurm/).

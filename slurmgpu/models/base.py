@@ -1,4 +1,4 @@
-"""What every model shares (frozen, strict, no unknown keys), the kinds of text, and what comes as one module each."""
+"""The base of every model (frozen, strict, no unknown keys), the kinds of text, and what comes as one module each."""
 
 from __future__ import annotations
 

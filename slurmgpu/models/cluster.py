@@ -72,7 +72,7 @@ class TimeByNodes(Model):
 
 
 class Limits(Model):
-    """What one job may have; what is not stated is not limited, or not known."""
+    """Limits of one job; a limit that is not stated does not exist, or is not known."""
 
     max_time: Duration | None = None
     """The longest time limit, as in `max_time: 2-00:00:00`; UNLIMITED is valid."""
@@ -123,24 +123,24 @@ class QosRule(Model):
     """A quality of service: its limits, and where it is legal."""
 
     description: Text | None = None
-    """What it is for."""
+    """Its purpose, for people who choose one."""
     limits: Limits = Limits.model_construct()
-    """What a job may have under it, beside the partition's limits."""
+    """Limits of a job under it, in addition to the partition's."""
     partitions: tuple[Word, ...] = ()
     """The only partitions in which it is legal; none: all."""
     lifts: tuple[Literal["max_time", "max_nodes", "min_nodes"], ...] = ()
     """The partition's limits that do not count under it (the flags PartitionTimeLimit, PartitionMaxNodes and
     PartitionMinNodes of sacctmgr(1))."""
     over_partition_qos: bool = False
-    """Whether its limits go before those of the partition's own QOS (the flag OverPartQOS)."""
+    """True if its limits override those of the partition's own QOS (the flag OverPartQOS)."""
     preemptible: bool = False
-    """Whether its jobs can be stopped for others; such a QOS is chosen only by name (`--qos`)."""
+    """True if its jobs can be preempted; such a QOS is chosen only by name (`--qos`)."""
     by_name: bool = False
-    """Whether it is chosen only by name: it is for approved work, or dearer."""
+    """True if it is chosen only by name, because it is for approved work, or dearer."""
     exclusive: bool = False
-    """Whether its jobs ask for whole nodes (`--exclusive`)."""
+    """True if its jobs ask for whole nodes (`--exclusive`)."""
     usage_factor: Annotated[float, Field(ge=0)] | None = None
-    """What the charge of a job is multiplied by (UsageFactor); left out, 1."""
+    """Factor by which the charge of a job is multiplied (UsageFactor); default: 1."""
 
 
 class Association(Model):
@@ -159,7 +159,7 @@ class Association(Model):
 
 
 class Billing(Model):
-    """What an hour of each resource is charged (TRESBillingWeights of slurm.conf(5))."""
+    """Price of an hour of each resource (TRESBillingWeights of slurm.conf(5))."""
 
     gpu: Annotated[float, Field(ge=0)] = 0.0
     """The price of an hour of a GPU, in `unit`."""
@@ -172,9 +172,9 @@ class Billing(Model):
     node: Annotated[float, Field(ge=0)] = 0.0
     """The price of an hour of a node."""
     combine: Literal["sum", "max"] = "sum"
-    """Whether the sum of all counts, or the largest on a node (PriorityFlags=MAX_TRES)."""
+    """Charge the sum of all prices, or the largest on a node (PriorityFlags=MAX_TRES)."""
     unit: Text = "billing units"
-    """What prices are counted in, as in `unit: core hours`."""
+    """Unit of the prices, as in `unit: core hours`."""
 
 
 class GpuType(Model):
@@ -203,7 +203,7 @@ class NodeGroup(Model):
     """Nodes of one kind in a partition."""
 
     count: _Count | None = None
-    """How many nodes there are; left out, not known and not checked."""
+    """Number of nodes; left out, it is not known and not checked."""
     names: Text | None = None
     """Their names, as a host list of Slurm's, as in `names: "n[001-018]"`."""
     gpus: _Least | dict[Word, _Count] | None = 0
@@ -234,7 +234,7 @@ class NodeGroup(Model):
     """The CPUs beside each GPU, in the order of the GPUs, as srun's `--cpu-bind` takes them: `cpu_bind: "map_cpu:0,8"`. A job
     with one task per GPU that has whole nodes is bound so; without a list, or by `cpu_bind: none` in the job, it is not."""
     whole_across_nodes: bool = False
-    """Whether jobs over several nodes must take all GPUs of each."""
+    """True if jobs over several nodes must take all GPUs of each."""
     features: tuple[Word, ...] = ()
     """Features of the nodes (`--constraint`), as in `features: [nvlink]`."""
 
@@ -275,26 +275,26 @@ class Partition(Model):
     nodes: tuple[NodeGroup, ...] = ()
     """Its kinds of node; none: not known and not checked."""
     limits: Limits = Limits.model_construct()
-    """What one job may have here."""
+    """Limits of one job here."""
     requires_gpu: bool = False
-    """Whether jobs without a GPU are refused here."""
+    """True if jobs without a GPU are refused here."""
     preemptible: bool = False
-    """Whether jobs here can be stopped for others; such a partition is chosen only by name (`--partition`)."""
+    """True if jobs here can be preempted; such a partition is chosen only by name (`--partition`)."""
     by_name: bool = False
-    """Whether it is chosen only by name: it is for short tests, for approved work, or dearer."""
+    """True if it is chosen only by name, because it is for short tests, for approved work, or dearer."""
     state: Literal["up", "down", "drain", "inactive"] = "up"
     """up: jobs start; down: they wait; drain, inactive: they are refused."""
     whole_nodes: bool | None = None
-    """Whether nodes are given whole here (OverSubscribe=EXCLUSIVE); left out, as the dialect says."""
+    """True if nodes are given whole here (OverSubscribe=EXCLUSIVE); left out, as the dialect says."""
     constraint: Text | None = None
-    """What `--constraint` holds for jobs here, beside the dialect's."""
+    """Features to add to `--constraint` for jobs here, in addition to the dialect's."""
     segment: _Count | None = None
     """Nodes of a block that jobs on several nodes are kept in (`--segment`), such as the 18 of a GB200 NVL72 rack; left out,
     Slurm's topology plugin decides alone."""
     options: dict[Word, OptionValue] = Field(default_factory=dict)
     """Further sbatch options of jobs here, by their long names, as in `options: {hint: nomultithread}`."""
     account: AccountRule | None = None
-    """How the names of accounts look that may be charged here; left out, as the dialect says."""
+    """Names of the accounts that may be charged here; default: as the dialect says."""
     accounts: tuple[LowerWord, ...] = ()
     """The only accounts that may be used here (AllowAccounts); none: all."""
     denied_accounts: tuple[LowerWord, ...] = ()
@@ -310,13 +310,13 @@ class Partition(Model):
     own_qos: Word | None = None
     """The QOS whose limits hold for every job here (QoS=); left out, there is none."""
     default_memory_per_cpu: Memory | None = None
-    """What Slurm gives a job for each CPU when it asks for no memory (DefMemPerCPU)."""
+    """Memory that a job gets for each CPU if it asks for none (DefMemPerCPU)."""
     default_memory_per_gpu: Memory | None = None
-    """What Slurm gives a job for each GPU when it asks for no memory (DefMemPerGPU)."""
+    """Memory that a job gets for each GPU if it asks for none (DefMemPerGPU)."""
     default_cpus_per_gpu: _Count | None = None
     """CPUs that Slurm gives a job for each GPU when it asks for none (DefCpuPerGPU)."""
     billing: Billing | None = None
-    """What jobs here are charged; left out, `slurmgpu plan` states GPU-hours alone."""
+    """Prices of jobs here; left out, `slurmgpu plan` states GPU-hours alone."""
     source: Source | None = None
     """Where these figures come from, when it is not the profile's source."""
 
@@ -340,19 +340,19 @@ class Cluster(Model):
     name: Word
     """The profile's name, as `--cluster` takes it."""
     description: Text | None = None
-    """Which machine it is, and whose."""
+    """The machine and its owner, in a sentence."""
     based_on: Word | None = None
     """Another profile that this one is laid over: what is written here wins over what is written there."""
     source: Source | None = None
     """Where its figures come from, and how old they are."""
     covers: Literal["all partitions", "GPU partitions", "some partitions"] | None = None
-    """Which part of the site it describes, as in `covers: GPU partitions`; left out, not stated."""
+    """The part of the site that it describes, as in `covers: GPU partitions`; left out, not stated."""
     retired: Retired | None = None
-    """When its site ended it, and what follows it; left out, it runs."""
+    """Date of its end, and its successor; left out, it runs."""
     guessed: dict[Text, Text] = Field(default_factory=dict)
-    """What was guessed and not read: a key of this profile, and why it was guessed so."""
+    """Guesses: a key of this profile, and the reason for the guess."""
     hidden: dict[Text, Text] = Field(default_factory=dict)
-    """What could not be read: a key of this profile, and why."""
+    """Gaps: a key of this profile that could not be read, and the reason."""
     slurm_name: Word | None = None
     """The cluster's own name in Slurm (ClusterName)."""
     default_partition: Word | None = None
@@ -374,14 +374,14 @@ class Cluster(Model):
     reservations: dict[Word, Reservation] = Field(default_factory=dict)
     """Nodes that were set apart when the profile was written, by the reservation's name."""
     carbon: Carbon | None = None
-    """What its electricity emits, as in `carbon: {grams_per_kwh: 56, source: {text: "the site's report", date: 2026-11-21}}`;
+    """Emissions of its electricity, as in `carbon: {grams_per_kwh: 56, source: {text: "the site's report", date: 2026-11-21}}`;
     left out, reports name no carbon."""
     slurm: SlurmSetup = SlurmSetup.model_construct()
-    """How its Slurm is set up."""
+    """The configuration of its Slurm."""
     software: Software = Software.model_construct()
-    """What Slurm does not know of it."""
+    """Facts about it that Slurm does not know."""
     dialect: Dialect = Dialect.model_construct()
-    """How it wants to be asked."""
+    """The form in which it wants to be asked."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
     """Named environments there, as in `environments: {pytorch: {modules: pytorch/2.9}}`; those of the settings win."""
     default_environment: Word | None = None
@@ -409,7 +409,7 @@ class Cluster(Model):
 
     @property
     def farewell(self) -> str | None:
-        """That no job runs there any more, in words; None while it runs."""
+        """Return a sentence that says that it runs no more jobs; None while it does."""
         if self.retired is None:
             return None
         follows = f"; {self.retired.successor} follows it" if self.retired.successor else ""
@@ -436,7 +436,7 @@ class Cluster(Model):
 GENERIC = Cluster.model_construct(
     name="generic", description="A plain Slurm cluster of which nothing is known"
 )
-"""What is planned on when no profile is chosen."""
+"""The cluster to plan on when no profile is chosen."""
 
 
 @dataclass
@@ -452,7 +452,7 @@ class Discovered:
 
 @dataclass
 class LoginNode:
-    """What only the login node shows, and what of it is a guess."""
+    """Facts that only the login node shows, and the guesses among them."""
 
     software: Software = field(default_factory=Software)
     guessed: dict[str, str] = field(default_factory=dict)

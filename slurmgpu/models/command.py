@@ -150,7 +150,7 @@ LAUNCHER = OneOf(LAUNCHERS, "auto")
 
 
 class Launch(Model):
-    """How the command's processes are started; in a file the launcher's name alone will do."""
+    """The start of the command's processes; in a file the launcher's name alone is enough."""
 
     launcher: Annotated[str, LAUNCHER] = "auto"
     """torchrun: on each node one agent starts a process per GPU; accelerate, deepspeed: the same with their settings; srun:

@@ -1,4 +1,4 @@
-"""What a job finds around it: modules, a container, a Python, variables and secrets."""
+"""The environment of a job: modules, a container, a Python, variables and secrets."""
 
 import re
 from typing import Annotated, Literal, NamedTuple
@@ -99,9 +99,9 @@ class Modules(Model):
     """Environment modules (Lmod or Environment Modules), in the order in which a shell would run them."""
 
     purge: bool = False
-    """Whether to run `module purge` first."""
+    """Run `module purge` first."""
     reset: bool = False
-    """Whether to run `module reset` first: it brings back the modules that a login begins with."""
+    """Run `module reset` first, which brings back the modules that a login begins with."""
     use: Annotated[tuple[JobPath, ...], Strict(False)] = ()
     """Folders for `module use`, before anything is loaded."""
     unload: _ModuleNames = ()
@@ -189,19 +189,19 @@ class Container(Model):
     mode: Literal["exec", "run"] = "exec"
     """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
     gpu: Literal["nvidia", "amd", "intel", "none"] = "nvidia"
-    """Whose GPUs the image sees: nvidia (`--nv`) and amd (`--rocm`) add libraries of the host, intel needs none; or none."""
+    """GPUs that the image sees: nvidia (`--nv`) and amd (`--rocm`) add libraries of the host, intel needs none; or none."""
     binds: Annotated[tuple[Annotated[JobPath, Checked(_bind)], ...], Strict(False)] = ()
     """Folders of the host to see inside (`--bind`), PATH or HOST:INSIDE[:ro], as in `binds: [$SCRATCH, "/data:/data:ro"]`."""
     overlay: JobPath | None = None
     """A file or folder with what is added to the image (apptainer, singularity), as in `overlay: data.img:ro`."""
     clean_env: bool = False
-    """Whether the host's variables stay outside, but for the job's own, Slurm's, and those of torch and NCCL."""
+    """Keep the host's variables outside, except for the job's own, Slurm's, and those of torch and NCCL."""
     workdir: JobPath | None = None
     """The folder inside in which the command starts; left out, the job's work folder."""
     writable: bool = False
-    """Whether the command may change the image's files; the changes are lost at the end of the job."""
+    """Let the command change the image's files; the changes are lost at the end of the job."""
     name: Word | None = None
-    """What pyxis calls the container, so that later steps of the job find it again with its changes."""
+    """Name of the container in pyxis, so that later steps of the job find it again with its changes."""
     view: Text | None = None
     """The view of a uenv that is set up, as in `view: default`."""
     options: Words = ()
@@ -297,13 +297,13 @@ class Packed(Model):
     archive: str
     """The file that it is packed in; its name ends in .tar or .tar.zst."""
     mib: int
-    """What it takes unpacked."""
+    """Its size once unpacked."""
     base: str | None = None
     """The folder of the interpreter that a virtual environment was made from, where that is packed, too."""
 
 
 class PythonEnvironment(Model):
-    """Which Python runs the command: that of a conda, virtual, uv or pixi environment, or the one on PATH."""
+    """The Python that runs the command: of a conda, virtual, uv or pixi environment, or the one on PATH."""
 
     conda: Annotated[Conda | None, alone("env"), Or(_TEXT)] = None
     """A conda environment to activate; its name or folder alone will do, as in `conda: torch`."""
@@ -337,7 +337,7 @@ class PythonEnvironment(Model):
 
     @property
     def activated(self) -> Activated | None:
-        """What is activated, by its folder or name; None: nothing is."""
+        """Return the environment to activate, by its folder or name; None if there is none."""
         if self.conda:
             return Activated("conda", self.conda.env)
         if self.venv:
@@ -351,7 +351,7 @@ class Environment(Model):
     """Modules, container, Python and variables under one name."""
 
     description: Text | None = None
-    """What it is, for people who read the profile or a listing."""
+    """A description for people who read the profile or a listing."""
     modules: Annotated[
         Modules | None, BeforeValidator(_modules_alone), Or(_TEXT, {"type": "array", "items": _TEXT})
     ] = None

@@ -1,4 +1,4 @@
-"""What the user wants; it knows no cluster, so that the same file runs on two."""
+"""A request of the user's, which knows no cluster, so that the same file runs on two."""
 
 import re
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Restart(Model):
-    """When Slurm may start the job again."""
+    """Events after which Slurm may start the job again."""
 
     on: tuple[Literal["timeout", "preemption", "node_failure"], ...] = ()
     """Why it may start again; empty: it never runs twice. Any reason turns on `--requeue`, by which Slurm restarts after
@@ -100,7 +100,7 @@ class Array(_FromText, Model):
 
     @property
     def tasks(self) -> int:
-        """How many tasks it has; an index that is named twice is one."""
+        """Return the number of tasks; an index that is named twice counts once."""
         spans = self._spans()
         return len(spans[0]) if len(spans) == 1 else len(set().union(*spans))
 
@@ -132,7 +132,7 @@ _DEPENDENCY = (
 
 
 class Dependency(_FromText, Model):
-    """What must have happened before the job may start: afterok:123, several by comma (all) or ? (any)."""
+    """A condition for the start of the job: afterok:123, several by comma (all) or ? (any)."""
 
     text: str
 
@@ -169,7 +169,7 @@ class Mail(Model):
     """Mail from Slurm."""
 
     user: MailUser | None = None
-    """Who gets the mail (`--mail-user`): an address or a user's name, or several with commas; left out, the submitting user."""
+    """Recipients of the mail (`--mail-user`): an address or a user's name, or several with commas; default: you."""
     type: tuple[
         Literal[
             "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90",
@@ -181,7 +181,7 @@ class Mail(Model):
 
 
 class Job(Model):
-    """What the user wants; it knows no cluster, so that the same file runs on two."""
+    """A request of the user's, which knows no cluster, so that the same file runs on two."""
 
     name: JobName | None = None
     """The job's name (`--job-name`), at most 200 bytes and without a slash or double quote; left out, that of the Python
@@ -189,7 +189,7 @@ class Job(Model):
     exact: bool = False
     """Ask Slurm for what is written here and for nothing else: nothing is derived, no default is added, no dialect applied."""
     resources: Resources = Resources.model_construct()
-    """How much of the cluster, and where; what is left out is derived from the cluster's profile, or left to the site."""
+    """Resources and partition; what is left out is derived from the cluster's profile, or left to the site."""
     components: tuple[Component, ...] = ()
     """Further components of a heterogeneous job, each with its own resources; the first is the job itself."""
     environment: EnvironmentChoice | None = None
@@ -201,7 +201,7 @@ class Job(Model):
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export, as in `variables: {HF_HOME: $SCRATCH/hf}`; `$NAME` in a value expands when the job runs."""
     command: Annotated[tuple[str, ...] | None, BeforeValidator(to_words), CommandSchema()] = None
-    """What runs: a list of words, or a line that is split into them as a shell would; no shell reads it, and nothing in it
+    """Command to run: a list of words, or a line that is split as a shell would; no shell interprets it, and nothing in it
     expands."""
     train: TrainSettings | None = None
     """Instead of a command: a task for the training entrypoint, and its settings."""
@@ -210,26 +210,26 @@ class Job(Model):
     steps: dict[StepName, Step] = Field(default_factory=dict)
     """Instead of a command: several, by their names, that run side by side, each on a share of the job."""
     shebang: Text | None = None
-    """What runs `script`, without `#!`: /bin/bash when left out, or such as /bin/bash -l or /bin/zsh."""
+    """Interpreter of `script`, without `#!`, such as /bin/bash -l or /bin/zsh; default: /bin/bash."""
     launch: Annotated[Launch, alone("launcher"), Or(LAUNCHER)] = Launch.model_construct()
-    """How the processes start; the launcher's name alone will do, as in `launch: srun`."""
+    """Launcher and its options; the launcher's name alone is enough, as in `launch: srun`."""
     stage: Stage | None = None
     """Data that is copied to the nodes' own disks first, and results that are brought back from there, whatever ends the job."""
     debug: bool = False
-    """Whether the job tells more when it fails: NCCL's and torch's own reports, the stacks of a crash, and core dumps; what
+    """Report more when the job fails: NCCL's and torch's own reports, the stacks of a crash, and core dumps; what
     `variables` sets stays as it is there."""
     profile: Annotated[Profile | None, alone("with"), Or(_TEXT)] = None
     """A profiler around the job's processes, with its reports in the run directory; its name alone will do, as in
     `profile: nsys`."""
     sample: Sample = None
-    """Whether what the job uses (GPUs, CPUs, memory, I/O) is sampled on its nodes into the run directory, or every how many
+    """Sample what the job uses (GPUs, CPUs, memory, I/O) on its nodes into the run directory: true, or every how many
     seconds, as in `sample: 30`; left out, as the site says, and where it says nothing: every 15 s for a job with GPUs."""
     restart: Restart | None = None
-    """When Slurm may start the job again; left out, only a training that resumes starts again."""
+    """Events after which Slurm may start the job again; default: only a training that resumes starts again."""
     array: Array | None = None
     """A job array (`--array`): its indices, and after % how many tasks may run at once, as in `array: 0-9%4`."""
     dependency: Dependency | None = None
-    """What must have happened first (`--dependency`), as in `dependency: afterok:123`; several with commas (all of them)
+    """Condition for its start (`--dependency`), as in `dependency: afterok:123`; several with commas (all of them)
     or ? (any of them)."""
     mail: Mail | None = None
     """Mail from Slurm about the job; left out, none is sent."""
@@ -344,7 +344,7 @@ class Job(Model):
         return self
 
     def _script_is_alone(self) -> None:
-        """What slurmgpu would write into a script is refused beside one that runs as it is."""
+        """Refuse what slurmgpu would write into a script, where the script runs as it is."""
         for name in ("environment", "variables", "secrets"):
             if getattr(self, name):
                 raise ValueError(

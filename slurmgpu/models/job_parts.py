@@ -63,7 +63,7 @@ class Step(Model):
     """A command that runs beside others in one job, as a step of Slurm's with a share of the job's nodes."""
 
     command: Annotated[tuple[str, ...], BeforeValidator(to_words), CommandSchema()]
-    """What runs: words, as the job's own `command`."""
+    """Command to run: words, as the job's own `command`."""
     component: Annotated[int, Field(ge=0)] = 0
     """The component of a heterogeneous job in which it runs: 0 is the job itself, 1 the first of `components`."""
     nodes: Positive | None = None
@@ -78,12 +78,12 @@ class Step(Model):
     memory: Memory | None = None
     """Memory on each of its nodes; left out, it shares the job's memory with the other steps."""
     launch: Annotated[Launch, alone("launcher"), Or(LAUNCHER)] = Launch.model_construct()
-    """How its processes start, as the job's own `launch`: auto, plain, srun, torchrun, mpi or deepspeed."""
+    """Launcher, as the job's own `launch`: auto, plain, srun, torchrun, mpi or deepspeed."""
     background: bool = False
-    """Whether the job ends without waiting for it, as for a server or a monitor: it is then told to end (TERM), and killed
+    """End the job without waiting for it, as for a server or a monitor: it is then sent TERM, and killed
     30 s later."""
     overlap: bool = False
-    """Whether it shares the CPUs, GPUs and memory of the other steps instead of having a share of its own, as for a
+    """Share the CPUs, GPUs and memory of the other steps instead of taking some of its own, as for a
     monitor; it then runs once on each node of its component."""
 
     @field_validator("command")
@@ -135,7 +135,7 @@ class StageIn(Model):
     from_: Annotated[JobPath, Field(alias="from")]
     """The file or folder."""
     unpack: bool = False
-    """Whether it is an archive (.tar, .tar.gz, .tar.zst, ...) whose content is wanted there, and not the file."""
+    """Unpack it: an archive (.tar, .tar.gz, .tar.zst, ...) whose content is wanted there, and not the file."""
 
     @model_validator(mode="after")
     def _is_an_archive(self) -> Self:
@@ -167,14 +167,14 @@ class StageOut(Model):
 
 
 class Stage(Model):
-    """What is copied to each node's own disk, in a folder that `$SLURMGPU_STAGE` names, and what is brought back."""
+    """Files to copy to each node's own disk, into the folder `$SLURMGPU_STAGE`, and files to bring back."""
 
     in_: Annotated[
         tuple[Annotated[StageIn, alone("from"), Or(_TEXT)], ...], Strict(False), Field(alias="in")
     ] = ()
-    """What to copy before the command starts; a path alone will do, as in `in: [$SCRATCH/data]`."""
+    """Files and folders to copy before the command starts; a path alone is enough, as in `in: [$SCRATCH/data]`."""
     out: Annotated[tuple[Annotated[StageOut, alone("from"), Or(_TEXT)], ...], Strict(False)] = ()
-    """What to bring back when it has ended, failed or been stopped; a name alone goes into the work folder."""
+    """Files to bring back when it has ended, failed or been stopped; a name alone goes into the work folder."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -243,7 +243,7 @@ class Profile(Model):
 
     @property
     def program(self) -> str:
-        """What must be on PATH."""
+        """Return the program that must be on PATH."""
         return self.with_ or self.command[0]
 
 
@@ -261,7 +261,7 @@ class Notify(Model):
     """The ends to write about: completed (exit code 0), failed, stopped (in good order, before it was done, and not started
     again by itself) and requeued."""
     form: Literal["slack", "discord", "teams", "ntfy", "json"] | None = None
-    """What the receiver understands; left out, it is told from the address's host, and json where that is not known."""
+    """Format that the receiver understands; default: as the address's host suggests, else json."""
 
     @field_validator("on")
     @classmethod
@@ -276,11 +276,11 @@ DEFAULT_SECONDS = 15
 _LONGEST = 3600
 
 WhenSampled = Literal["default", "on_request", "never"]
-"""Which jobs a site allows to be sampled."""
+"""Jobs that a site allows to be sampled."""
 
 
 class SamplerPolicy(NamedTuple):
-    """What a site says of the sampler."""
+    """The site's rules for the sampler."""
 
     when: WhenSampled = "default"
     least: int = 1

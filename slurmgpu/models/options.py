@@ -1,4 +1,4 @@
-"""What a job asks of Slurm, one row for each option: everything else that knows such options derives from here."""
+"""The options of sbatch that are fields of a job, one row each: everything that knows such options derives from here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Row(NamedTuple):
     option: str | None
     """sbatch's long name; None: sbatch has none, or hands it on to no step."""
     kind: Kind = "text"
-    """What its value is: a count is a number; an amount (2, a100:2, 64G, 12:00:00) may be written as one."""
+    """Kind of its value: a count is a number; an amount (2, a100:2, 64G, 12:00:00) may be written as one."""
     flags: tuple[str, ...] = ()
     """Of the command line; none: only the job file has it."""
     metavar: str | None = None
     help: str = ""
     passed: bool = False
-    """Whether the planner passes it on as it was asked for; of the others it derives how the cluster wants them said."""
+    """True if the planner passes it on as it was given; the others it puts into the form that the cluster wants."""
     instead: str = ""
     """Of what only an exact job may say: what to write elsewhere."""
 
@@ -114,7 +114,7 @@ OTHER_NAMES = {
     "log": "output",
     "workdir": "work_dir",
 }
-"""What other systems call a field."""
+"""Names of fields in other systems."""
 
 OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | {
     "requeue": "restart.on",

@@ -66,10 +66,10 @@ class PlannedStep(Model):
     """GPUs of each task, which Slurm hides from the others; None: each task sees all of its step's on the node."""
     background: bool = False
     exact: bool = False
-    """Whether it has a share of its nodes beside others; if not, all of it."""
+    """True if it has a share of its nodes, next to other steps; else all of it."""
     overlap: bool = False
     own_folder: bool = False
-    """Whether it writes into a folder of its own below the run directory."""
+    """True if it writes into a folder of its own below the run directory."""
 
 
 class Plan(Model):
@@ -99,21 +99,21 @@ class Plan(Model):
     srun_options: tuple[str, ...] = ()
     command: tuple[str, ...] | None
     train: dict[str, Any] | None
-    """What train.json holds."""
+    """Content of train.json."""
     own_loop: str | None = None
     """Where the command's script imports slurmgpu.training, which then travels with the run; None: nowhere."""
     prepare_only: bool = False
-    """Whether the entrypoint only prepares the task, and trains nothing."""
+    """True if the entrypoint only prepares the task, and trains nothing."""
     environment: Environment
     environment_name: str | None = None
     stage: Stage | None = None
-    """What goes to the nodes' own disks, and comes back from there."""
+    """Files that go to the nodes' own disks, and come back from there."""
     packed: Packed | None = None
     """The Python environment that is unpacked on the nodes' own disks."""
     local_scratch: str | None = None
     """The folder there, where the site names one."""
     debug: bool = False
-    """Whether the processes tell more when they fail."""
+    """True if the processes report more when they fail."""
     profile: Profile | None = None
     """The profiler that runs them."""
     sample: int | None = None
@@ -132,7 +132,7 @@ class Plan(Model):
     restart_on: tuple[str, ...] = ()
     """The reasons that count: timeout, preemption, node_failure."""
     tended: bool = False
-    """Whether the script knows when the time is up, outlives the signals that end a job, and requeues it if it may."""
+    """True if the script knows when the time is up, outlives the signals that end a job, and requeues it if it may."""
     login_shell: bool = False
     address_suffix: str | None = None
     module_init: str | None = None
@@ -140,20 +140,20 @@ class Plan(Model):
     gpu_hours: float | None = None
     """The most GPU-hours, if it runs to its time limit, over all tasks of an array; None: not known."""
     charge: float | None = None
-    """What the site charges for them at most; None: not known."""
+    """The most that the site charges for them; None: not known."""
     charge_unit: str | None = None
     exact: bool = False
-    """Whether Slurm is asked for what stands in the job, and nothing was derived."""
+    """True if Slurm is asked for exactly what the job says, and nothing was derived."""
     components: tuple[tuple[Option, ...], ...] = ()
     """The options of a heterogeneous job's further components."""
     steps: tuple[PlannedStep, ...] = ()
-    """What runs side by side, in place of command and train."""
+    """Steps that run side by side, in place of command and train."""
     script: str | None = None
     """The body that runs as it is, in place of command and train."""
     shebang: str | None = None
-    """What runs that body."""
+    """Interpreter of that body."""
     enters_work_dir: bool = True
-    """Whether the script changes into the work folder itself."""
+    """True if the script changes into the work folder itself."""
     reasons: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""How much a job asks for, and where; and how its tasks are bound and spread (srun(1))."""
+"""Resources of a job, its partition, and the binding and distribution of its tasks (srun(1))."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TIMES = r"(?:\*[1-9]\d*)?"
 
 
 class _Words(NamedTuple):
-    """What an option takes: words that say how it reports, then one that says what it does."""
+    """Values of an option: words that say how it reports, then one that says what it does."""
 
     option: str
     before: tuple[str, ...]
@@ -170,7 +170,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Resources(Model):
-    """How much of the cluster; what is left out is derived and explained by the planner."""
+    """Resources of a job; what is left out is derived and explained by the planner."""
 
     gpus: GpuRequest | None = None
     """GPUs in all, as in `gpus: 2` or `gpus: a100:2`, in equal shares on as few nodes as hold them; the cluster's dialect
@@ -226,7 +226,7 @@ class Resources(Model):
     gres: tuple[Gres, ...] = ()
     """Further generic resources of each node (`--gres`), as in `gres: ["lscratch:100"]`; GPUs among them in an exact job only."""
     exclusive: bool = False
-    """Whether to ask for whole nodes (`--exclusive`)."""
+    """Ask for whole nodes (`--exclusive`)."""
     cpu_bind: CpuBind | None = None
     """The CPUs that srun binds each task to (`--cpu-bind`, of srun alone), as in `cpu_bind: cores` or
     `cpu_bind: "map_cpu:0,8,16,24"`, with an entry for each task of a node; left out, the profile's for jobs with one task
@@ -236,12 +236,12 @@ class Resources(Model):
     mem_bind: MemBind | None = None
     """The memory that each task uses (`--mem-bind`, on srun's line), as in `mem_bind: local`."""
     hint: Hint | None = None
-    """How CPUs are counted and bound (`--hint`), as in `hint: nomultithread` for one thread of each core."""
+    """Counting and binding of CPUs (`--hint`), as in `hint: nomultithread` for one thread of each core."""
     distribution: Distribution | None = None
-    """How tasks are spread over nodes, sockets and cores (`--distribution`), as in `distribution: "block:cyclic"`."""
+    """Distribution of tasks over nodes, sockets and cores (`--distribution`), as in `distribution: "block:cyclic"`."""
 
     segment: Positive | None = None
-    """How many nodes at a time are to share a block of the network, such as the rack of a GB200 NVL72 (`--segment`, from Slurm
+    """Number of nodes at a time that share a block of the network, such as the rack of a GB200 NVL72 (`--segment`, from Slurm
     24.05 on); `nodes` is a multiple of it. Left out, as the partition's profile says, else Slurm's default."""
 
     @model_validator(mode="after")
@@ -310,7 +310,7 @@ class Resources(Model):
 
 
 class ResourceSettings(TypedDict, total=False):
-    """How much of the cluster: the fields of ``Resources`` as keywords of ``slurmgpu.submit``."""
+    """The fields of ``Resources`` as keywords of ``slurmgpu.submit``."""
 
     gpus: int | str
     gpus_per_node: int | str
@@ -383,7 +383,7 @@ class Component(Model):
     """A further component of a heterogeneous job: resources of its own, beside the job's."""
 
     resources: Resources = Resources.model_construct()
-    """What this component asks for; a planned one has account, QOS, time, reservation and hint of the one before it
+    """Resources of this component; a planned one has account, QOS, time, reservation and hint of the one before it
     where it names none, as Slurm has it."""
     sbatch: dict[Word, JobOption] = Field(default_factory=dict)
     """Any other sbatch option of this component, by its long name; true: without a value, false: left out."""

@@ -105,7 +105,7 @@ class SampleSummary(_Summary):
 
 
 class Progress(_Summary):
-    """How far a training of slurmgpu's own is, by the end of its metrics."""
+    """Progress of a training of slurmgpu's own, by the end of its metrics."""
 
     step: int
     total_steps: int | None = None
@@ -226,7 +226,7 @@ class _Record(BaseModel):
 
 
 class LiveUse(_Record):
-    """What a running job uses right now, as `sstat` samples it on the nodes."""
+    """Current use of a running job, as `sstat` samples it on the nodes."""
 
     max_rss: int | None = Field(default=None, description="Largest resident set of any task so far, bytes.")
     cpu_seconds: float | None = Field(default=None, description="CPU time of all tasks so far, seconds.")
@@ -234,7 +234,7 @@ class LiveUse(_Record):
 
 
 class JobUse(_Record):
-    """What an ended job used, as `sacct` keeps it; None where Slurm did not measure."""
+    """Use of an ended job, as `sacct` keeps it; None where Slurm did not measure."""
 
     max_rss: int | None = Field(default=None, description="Largest resident set of any task, bytes.")
     cpu_seconds: float | None = Field(default=None, description="CPU time of all tasks, seconds.")

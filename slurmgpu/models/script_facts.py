@@ -1,4 +1,4 @@
-"""What a user's Python script shows of its processes, as far as it was read."""
+"""Facts about the processes of a user's Python script, as far as it was read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 __all__ = ["Finding", "ScriptFacts", "Slip"]
 
 Finding = tuple[str, int]
-"""What was seen, and its line; 0: in a module beside the script."""
+"""The finding and its line; 0: in a module next to the script."""
 
 
 class Slip(NamedTuple):
@@ -19,7 +19,7 @@ class Slip(NamedTuple):
 
 
 class ScriptFacts(NamedTuple):
-    """What a script shows of its processes; None when nothing was seen."""
+    """Facts about the processes of a script; None where nothing was found."""
 
     path: str
     framework: Finding | None = None
@@ -33,7 +33,7 @@ class ScriptFacts(NamedTuple):
     joins: Finding | None = None
     """A call of TensorFlow or JAX that joins the processes of several tasks or nodes."""
     told: bool = False
-    """Whether it tells TensorFlow where those are: by Slurm's variables, or by TF_CONFIG."""
+    """True if it tells TensorFlow where those are, by Slurm's variables or by TF_CONFIG."""
     local_rank: Finding | None = None
     """An option `--local_rank` of its own, by which DeepSpeed's launcher tells a process which GPU is its."""
     limits_ray: Finding | None = None
@@ -56,7 +56,7 @@ class ScriptFacts(NamedTuple):
     idle: bool = False
     """All of it was read, and nothing in it trains or loads data."""
     slips: tuple[Slip, ...] = ()
-    """What its training loop misses of the checklist."""
+    """Items of the checklist that its training loop misses."""
     parsed: bool = True
     """False: its syntax could not be read by this Python; it was searched as text."""
 

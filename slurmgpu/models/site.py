@@ -53,7 +53,7 @@ class Source(Model):
     """The day on which it was read (YYYY-MM-DD)."""
 
     def days_old(self, today: datetime.date) -> int | None:
-        """How old it is, at least; None: it states no date."""
+        """Return its least age; None: it states no date."""
         if isinstance(self.date, datetime.date):
             return (today - self.date).days
         if self.date == "unknown":
@@ -64,12 +64,12 @@ class Source(Model):
 
 
 class Carbon(Model):
-    """What the site's electricity emits, for `slurmgpu report`."""
+    """Emissions of the site's electricity, for `slurmgpu report`."""
 
     grams_per_kwh: Annotated[float, Field(ge=0)]
     """Grams of CO2 equivalent for a kWh that its machines take, cooling included where the site says so."""
     source: Source
-    """Who says so, and when it was read: it changes from year to year."""
+    """Source and date of the figure, which changes from year to year."""
 
 
 class Retired(Model):
@@ -84,31 +84,31 @@ class Retired(Model):
 
 
 class SlurmSetup(Model):
-    """How this Slurm is set up, as far as it decides what happens to a job (slurm.conf(5))."""
+    """Configuration of Slurm, as far as it decides what happens to a job (slurm.conf(5))."""
 
     release: Text | None = None
     """Its version, as in `release: 24.11.5`; where it is stated, nodes have no features and generic resources but those
     listed."""
     memory_is_consumable: bool | None = None
-    """Whether memory is given out (CR_..._Memory); false: a request only has to fit the node."""
+    """True if memory is allocated (CR_..._Memory); false: a request only has to fit the node."""
     enforces: tuple[Word, ...] = ()
-    """What accounting enforces (AccountingStorageEnforce), as in `enforces: [associations, limits, qos]`."""
+    """Rules that accounting enforces (AccountingStorageEnforce), as in `enforces: [associations, limits, qos]`."""
     refuses_over_limits: Literal["no", "any", "all"] | None = None
-    """Whether a job over a partition's limits is refused (EnforcePartLimits); no: it waits for ever."""
+    """True if a job over a partition's limits is refused (EnforcePartLimits); else it waits for ever."""
     max_array_size: Annotated[int, Field(ge=1)] | None = None
     """One more than the largest index of a job array (MaxArraySize)."""
     kill_wait: Duration | None = None
     """The time between SIGTERM and SIGKILL at the time limit (KillWait)."""
     requeues: bool | None = None
-    """Whether jobs are requeued unless they say otherwise (JobRequeue)."""
+    """True if jobs are requeued unless they say otherwise (JobRequeue)."""
     preemption: Text | None = None
-    """How jobs are preempted (PreemptType, PreemptMode), as in `preemption: "preempt/qos, REQUEUE"`."""
+    """Type and mode of preemption (PreemptType, PreemptMode), as in `preemption: "preempt/qos, REQUEUE"`."""
     private: tuple[Word, ...] = ()
-    """What users cannot see of others (PrivateData), as in `private: [jobs, usage]`."""
+    """Data of others that users cannot see (PrivateData), as in `private: [jobs, usage]`."""
 
 
 class Software(Model):
-    """What Slurm does not know of the site."""
+    """Facts about the site that Slurm does not know."""
 
     module_system: Literal["lmod", "tcl", "none"] | None = None
     """lmod: Lmod; tcl: Environment Modules; none: there are no modules."""
@@ -135,7 +135,7 @@ class Reservation(Model):
     partition: Word | None = None
     """The partition of its nodes."""
     nodes: Annotated[int, Field(ge=0)] | None = None
-    """How many nodes it has."""
+    """Number of its nodes."""
     names: Text | None = None
     """The names of its nodes, as a host list of Slurm's, as in `names: "n[001-018]"`."""
     start: Text | None = None
@@ -143,21 +143,21 @@ class Reservation(Model):
     end: Text | None = None
     """When it ends, in the cluster's own time."""
     accounts: tuple[Word, ...] = ()
-    """Who may use it, by account."""
+    """Accounts that may use it."""
     users: tuple[Word, ...] = ()
-    """Who may use it, by user name."""
+    """Users who may use it."""
 
 
 class AccountRule(Model):
-    """How the names of accounts look here; what a job lacks of it is added, or asked for."""
+    """Form of the names of accounts here; what a job's account lacks is added, or asked for."""
 
     suffix: Text | None = None
-    """What every account ends in, as in `suffix: _g`; added where it is missing."""
+    """Suffix of every account, as in `suffix: _g`; added where it is missing."""
     suffix_by_gpu_type: dict[Word, Text] = Field(default_factory=dict)
-    """What an account ends in for jobs on a type of GPU, as in `suffix_by_gpu_type: {a100: "@a100"}`; added, or put in
+    """Suffix of an account for jobs on a type of GPU, as in `suffix_by_gpu_type: {a100: "@a100"}`; added, or put in
     place of another type's."""
     other_suffixes: tuple[Text, ...] = ()
-    """What accounts end in that are not for these partitions, as in `other_suffixes: [-cpu]`; `suffix` takes its place."""
+    """Suffixes of accounts that are not for these partitions, as in `other_suffixes: [-cpu]`; `suffix` takes its place."""
     pattern: Text | None = None
     """A regular expression that every account matches as a whole, in capitals or not, as in `pattern: "project_[0-9]+"`."""
     example: Text | None = None
@@ -174,13 +174,13 @@ class AccountRule(Model):
 
 
 class Dialect(Model):
-    """How a site wants to be asked; every option can be left out."""
+    """The form in which a site wants to be asked; every option can be left out."""
 
     gpus: Literal["gres", "gpus-per-node", "gpus", "gpus-per-task", "srun", "none"] = "gres"
     """The option that asks for GPUs. Where nodes are given whole, srun: only srun's own line asks, for each task; none:
     nothing does."""
     gpu_type_by: Literal["request", "constraint"] = "request"
-    """How a type of GPU is chosen: in the request (`--gres=gpu:a100:2`), or by `--constraint`."""
+    """Choice of a type of GPU: in the request (`--gres=gpu:a100:2`), or by `--constraint`."""
     gpu_memory_gres: Word | None = None
     """The generic resource that asks for memory of a GPU, as in `gpu_memory_gres: gpumem`; left out, the site has none."""
     memory: Literal["mem", "mem-per-cpu", "mem-per-gpu", "none"] = "mem"
@@ -188,38 +188,38 @@ class Dialect(Model):
     cpus: Literal["cpus-per-task", "cpus-per-gpu", "srun", "none"] = "cpus-per-task"
     """The option that asks for CPUs; srun: only srun's own line names them; none: a job that asks for them is refused."""
     memory_share: bool = True
-    """Whether a job that names no memory asks for a GPU's share of the node's; false: the site's default is left to act."""
+    """Ask for a GPU's share of the node's memory where the job names none; false: leave it to the site's default."""
     cpu_share: bool = True
-    """Whether a job that names no CPUs asks for a GPU's share of the node's; false: the site's default is left to act."""
+    """Ask for a GPU's share of the node's CPUs where the job names none; false: leave it to the site's default."""
     tasks: bool = True
-    """Whether `--ntasks-per-node` may be among the options; false: only srun's own line has it."""
+    """True if `--ntasks-per-node` may be among the options; false: only srun's own line has it."""
     partition: Literal["named", "optional", "never"] = "named"
     """named: the script always names a partition; optional: only one that the job names or that is not the default; never:
     none."""
     required: tuple[
         Literal["account", "partition", "qos", "time", "constraint", "reservation", "gpu_type"], ...
     ] = ()
-    """What every job must name: without it the site refuses the job, or gives it no GPU."""
+    """Options that every job must name: without them the site refuses the job, or gives it no GPU."""
     advised: tuple[Literal["gpu_type"], ...] = ()
-    """What the site's documentation advises every job to name: without it a job may get other GPUs than are meant."""
+    """Options that the site's documentation advises every job to name: without them a job may get other GPUs than meant."""
     forbidden: tuple[Word, ...] = ()
     """sbatch options that the site refuses, by their long names, as in `forbidden: [ntasks, cpus-per-task]`."""
     account: AccountRule | None = None
-    """How the names of accounts look; left out, any name will do."""
+    """Form of the names of accounts; left out, any name is taken."""
     constraint: Text | None = None
-    """What every job's `--constraint` holds."""
+    """Features in every job's `--constraint`."""
     qos: Word | None = None
     """The QOS of a job that names none; left out, Slurm's default."""
     whole_nodes: bool = False
-    """Whether nodes are given whole: every job says `--exclusive`."""
+    """True if nodes are given whole: every job says `--exclusive`."""
     login_shell: bool = False
-    """Whether `module` exists only in login shells: the script then starts with `bash -l`."""
+    """True if `module` exists only in login shells: the script then starts with `bash -l`."""
     address_suffix: Word | None = None
-    """What is appended to a host's name for the fast network, as in `address_suffix: i` at Juelich; left out, nothing."""
+    """Suffix of a host's name for the fast network, as in `address_suffix: i` at Juelich."""
     launcher: Literal["torchrun", "srun"] = "torchrun"
-    """What starts one process per GPU where either would do; srun where the site advises against torchrun inside it."""
+    """Launcher of one process per GPU where either would do; srun where the site advises against torchrun inside it."""
     mpi: Word | None = None
-    """What srun's `--mpi` is given where it starts MPI programs, as in `mpi: pmix` (`srun --mpi=list` shows which there
+    """Value of srun's `--mpi` where it starts MPI programs, as in `mpi: pmix` (`srun --mpi=list` shows which there
     are); left out, the site's default."""
     srun_options: tuple[Text, ...] = ()
     """Further options of every srun, one word each, as in `srun_options: [--cpu-bind=none]`."""

@@ -57,11 +57,11 @@ else:
 
 
 class BestSettings(_Best):
-    """Which evaluation is the best one."""
+    """Choice of the best evaluation."""
 
 
 class EarlyStopSettings(_EarlyStop):
-    """When a training ends because it does not get better."""
+    """End of a training that no longer improves."""
 
 
 if not TYPE_CHECKING:
@@ -74,7 +74,7 @@ if not TYPE_CHECKING:
 
 
 class TrainSettings(_Train):
-    """How the training entrypoint trains a task."""
+    """Settings of the training entrypoint."""
 
     ABSENT: ClassVar[Mapping[str, str]] = ABSENT
 

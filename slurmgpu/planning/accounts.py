@@ -1,4 +1,4 @@
-"""Which account and QOS a job gets, and a site's own rules of options: what it refuses, and what every job must name."""
+"""The account and QOS of a job, and a site's own rules: options that it refuses, and options that every job must name."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wants_gpu_type(cluster: Cluster) -> bool:
 
 
 def account_rule(cluster: Cluster, partition: Partition | None) -> AccountRule | None:
-    """How accounts are called that may be charged on a partition; None: any name will do."""
+    """Return the form of accounts that may be charged on a partition; None: any name is taken."""
     return (partition.account if partition else None) or cluster.dialect.account
 
 
@@ -77,7 +77,7 @@ def account_fits(rule: AccountRule, account: str, gpu_types: Collection[str]) ->
 
 
 def looks_of_accounts(rule: AccountRule) -> str:
-    """How accounts look, as the end of a sentence."""
+    """Return the form of accounts, as the end of a sentence."""
     return f"such as {rule.example}" if rule.example else f"that match {rule.pattern}"
 
 
@@ -119,7 +119,7 @@ class Chosen(NamedTuple):
     value: str | None
     why: str
     asked: bool = False
-    """Whether the job, or the settings for it, name it."""
+    """True if the job, or the settings for it, name it."""
     ending: str = ""
     """Why it does not end as it was written."""
     instead: str | None = None

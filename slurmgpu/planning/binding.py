@@ -1,4 +1,4 @@
-"""What the tasks of a job are bound to: as the job says, else as the profile does for whole nodes."""
+"""The binding of a job's tasks: as the job says, else as the profile does for whole nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BINDS_PER_TASK: Release = (21, 8)
 
 
 class Starting(NamedTuple):
-    """How a job's processes start."""
+    """The start of a job's processes."""
 
     name: str
     """The launcher's."""

@@ -37,7 +37,7 @@ class _Call:
     name: str
     """The last part of what is called, without its local alias: DistributedDataParallel of DDP."""
     receiver: str
-    """What stands before the dot."""
+    """The object before the dot."""
     function: str
     """The function that it is in; empty at the top of a file."""
     guards: tuple[str, ...]

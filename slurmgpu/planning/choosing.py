@@ -1,4 +1,4 @@
-"""Which partition a job goes to: those that would start it, the best of them, and what would fit where none does."""
+"""The partition of a job: those that would start it, the best of them, and what would fit where none does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Clause(NamedTuple):
     """Why a draft would not start."""
 
     subject: str
-    """What the text is about; '' for the partition itself."""
+    """Subject of the text; '' for the partition itself."""
     text: str
 
 
@@ -189,7 +189,7 @@ def _uneven(cluster: Cluster, resources: Resources, chosen: Chosen) -> Chosen:
 
 
 def _costly_total(cluster: Cluster, resources: Resources, made: Draft, tasks: Tasks) -> str | None:
-    """That a total of GPUs takes more nodes than would hold it, since it has no larger equal shares; and what would not."""
+    """Return a remark on a total of GPUs that takes more nodes than would hold it, since it has no larger equal shares."""
     layout, sizes = made.layout, [group.gpu_count for group in made.groups]
     most = max((size or 0 for size in sizes), default=0)
     if resources.gpus is None or resources.nodes is not None or None in sizes or not most:

@@ -1,4 +1,4 @@
-"""What a job costs at most: GPU-hours, and what the site charges for them."""
+"""The most that a job costs: GPU-hours, and the site's charge for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     """None: nodes are given whole, and how many GPUs they have is not known."""
     gpu_hours_why: str
     charge: float | None
-    """What the site charges, in ``unit``; None: the profile does not say."""
+    """The site's charge, in ``unit``; None: the profile does not say."""
     unit: str
     charge_why: str
 

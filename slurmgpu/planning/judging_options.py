@@ -1,4 +1,4 @@
-"""What a script's own options ask for, in the numbers that can be judged against a cluster."""
+"""The request that a script's own options make, in numbers that can be judged against a cluster."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def judge_script(cluster: Cluster, options: Options) -> list[Problem]:
 
 
 def judge_without_guesses(cluster: Cluster, options: Options) -> tuple[list[Problem], str] | None:
-    """What is left of it without the figures that the profile guessed, and why it did; None: it guessed none that count."""
+    """Return the rest of it without figures that the profile guessed, and the reason for them; None: none of them counts."""
     doubted = without_guesses(cluster, _resources(options))
     if doubted is None:
         return None

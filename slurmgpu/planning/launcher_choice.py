@@ -1,4 +1,4 @@
-"""What a command means: which launcher starts its processes, and why."""
+"""The launcher that starts a command's processes, and why."""
 
 from __future__ import annotations
 

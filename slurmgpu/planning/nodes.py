@@ -223,7 +223,7 @@ def _known_features(cluster: Cluster) -> frozenset[str]:
 
 
 def matches(cluster: Cluster, expression: str, kind: NodeGroup) -> bool | None:
-    """Whether nodes of a kind have what an expression demands; None: that cannot be told.
+    """Return True if nodes of a kind have what an expression demands; None if that cannot be told.
 
     A profile typed from documentation may leave features out: one that it names nowhere is not checked. Counts
     (``a*2``) and a mix of & and | without parentheses are not judged.
@@ -238,7 +238,7 @@ def matches(cluster: Cluster, expression: str, kind: NodeGroup) -> bool | None:
 
 
 def has_features(expression: str, features: Collection[str]) -> bool | None:
-    """Whether a node with exactly these features has what an expression demands; None: that cannot be told."""
+    """Return True if a node with exactly these features has what an expression demands; None if that cannot be told."""
     read = _read(expression)
     return read and _holds(read, features.__contains__)
 

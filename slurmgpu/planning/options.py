@@ -30,7 +30,7 @@ _NAMELESS = ("from the command", "a script has no name of its own; name: gives o
 
 
 class Layouted(NamedTuple):
-    """What the options are made from."""
+    """The values that the options are made from."""
 
     name: str
     draft: Draft

@@ -14,7 +14,7 @@ from slurmgpu.models.script_facts import Finding, ScriptFacts
 __all__ = ["OUR_RUN", "Signs", "local_imports", "parse_python_script", "signs_of"]
 
 
-"""What was seen, and in which line; 0 for a module beside the script."""
+"""The finding and its line; 0 for a module next to the script."""
 
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two: nested too deeply
 _FRAMEWORKS = {
@@ -51,12 +51,12 @@ _SLURM_RANK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
 
 class Signs(ast.NodeVisitor):
-    """What a module shows, as it is visited; :meth:`concluded` sums it up."""
+    """Facts about a module, as it is visited; :meth:`concluded` sums it up."""
 
     def __init__(self) -> None:
         self.found: dict[str, Finding] = {}
         self.marks: set[str] = set()
-        """What was seen that means something only together."""
+        """Findings that mean something only together."""
         self.names: dict[str, str] = {}  # local name -> dotted origin
 
     def _saw(self, kind: str, what: str, node: ast.AST) -> None:

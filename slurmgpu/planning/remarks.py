@@ -1,4 +1,4 @@
-"""What a derived plan says besides its options: why, and what is likely not meant."""
+"""The reasons of a derived plan, and warnings about what is likely not meant."""
 
 from __future__ import annotations
 
@@ -141,8 +141,10 @@ def _reserved(cluster: Cluster, draft: Draft, name: str | None) -> Iterator[str]
 
 
 def other_types_seen(cluster: Cluster, draft: Draft, *, by_srun: bool) -> tuple[str, ...]:
-    """That a command of the batch shell sees GPUs that were not asked for: a node that is given whole gives those of all
-    types. A step of srun has the job's own (seen on 22.05)."""
+    """Return a remark where a command of the batch shell sees GPUs that were not asked for.
+
+    A node that is given whole gives those of all types. A step of srun has the job's own (seen on 22.05).
+    """
     partition = cluster.partitions.get(draft.partition or "")
     if by_srun or partition is None or not draft.gpu_type:
         return ()

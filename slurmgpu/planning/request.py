@@ -125,7 +125,7 @@ SHARED = frozenset({"shard", "mps"})
 
 
 class Ask(NamedTuple):
-    """What Slurm is asked for, in numbers per node."""
+    """A request to Slurm, in numbers per node."""
 
     partition: str | None = None
     nodes: int = 1
@@ -148,20 +148,20 @@ class Ask(NamedTuple):
     qos: str | None = None
     account: str | None = None
     whole: bool = False
-    """Whether the nodes are given whole, whatever is asked of them."""
+    """True if the nodes are given whole, whatever is asked of them."""
     detail: str = ""
-    """How the CPUs came about, for messages."""
+    """The derivation of the CPUs, for messages."""
 
 
 About = Literal[
     "partition", "account", "qos", "time", "nodes", "gpus", "gpu_type", "cpus", "memory", "gres", "constraint",
     "licenses", "refused", "required", "advised",
 ]  # fmt: skip
-"""What of a request something is about."""
+"""The part of a request that a remark is about."""
 
 
 class Clause(NamedTuple):
-    """What is wrong with a request, in words that follow a subject, and what of it that is about."""
+    """A fault of a request, in words that follow a subject, and the part that it is about."""
 
     about: About
     text: str

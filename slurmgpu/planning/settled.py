@@ -1,4 +1,4 @@
-"""What usual and exact jobs share: their surroundings, name, environment, restart, precision, sampling."""
+"""The parts that usual and exact jobs share: surroundings, name, environment, restart, precision, sampling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Surroundings(NamedTuple):
-    """What the planner needs from outside, read at the border and handed in."""
+    """Facts from outside that the planner needs, read at the border and handed in."""
 
     work_dir: str
     """The work folder, absolute; $NAME in it expands when the job runs."""
@@ -46,11 +46,11 @@ class Surroundings(NamedTuple):
     origins: Mapping[str, str] = {}
     """Where a value of the job was written that is in no job file and no option: `resources.account` -> file:line."""
     script: ScriptFacts | None = None
-    """What the user's script shows; None: not read."""
+    """Facts about the user's script; None: not read."""
     scripts: Mapping[str, ScriptFacts] = {}
     """The same of the steps that run side by side, by their names."""
     sampler: SamplerPolicy = SamplerPolicy()
-    """What the site says of samples of running jobs."""
+    """The site's rule for samples of running jobs."""
     force: bool = False
     """Plan what cannot run all the same, and say why it cannot."""
 
@@ -175,7 +175,7 @@ def judge_precision(
 
 
 class Size(NamedTuple):
-    """What the launcher counts with."""
+    """The numbers of nodes, tasks and GPUs that a launcher counts with."""
 
     nodes: int
     gpus_per_node: int
@@ -188,7 +188,7 @@ class Size(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What was derived for a job, or taken from it as it is."""
+    """The values derived for a job, or taken from it as they are."""
 
     name: str
     options: tuple[Option, ...]

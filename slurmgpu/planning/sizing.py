@@ -39,9 +39,9 @@ class Sized(NamedTuple):
     amount: int | None
     why: str
     asked: bool = False
-    """Whether the job says so: then it is never rounded down."""
+    """True if the job says so: then it is never rounded down."""
     counted: bool = False
-    """Whether what the job says is multiplied: so many tasks or GPUs times so much."""
+    """True if the job's figure is multiplied: so many tasks or GPUs times so much."""
 
 
 def _share(group: NodeGroup, what: str) -> float | None:

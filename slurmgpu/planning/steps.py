@@ -45,7 +45,7 @@ class _Draft(NamedTuple):
 
     @property
     def needs(self) -> dict[str, int]:
-        """What it takes of each of its nodes."""
+        """Return its share of each of its nodes."""
         memory = self.step.memory
         return {
             "GPU": self.gpus,

@@ -133,7 +133,7 @@ def _without(totals: Totals, owner: str, seen: set[str]) -> Totals:
 
 
 class Used(NamedTuple):
-    """What limits count: whole nodes count whole."""
+    """The amounts that limits count: whole nodes count whole."""
 
     gpus: int
     cpus_per_node: int

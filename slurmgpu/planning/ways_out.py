@@ -1,4 +1,4 @@
-"""What would fit where a job does not: requests near it, the nearest first."""
+"""Requests that would fit where a job does not, the nearest first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Way(NamedTuple):
     text: str
     resources: Resources
     several: bool = False
-    """Whether it changes several things: taken only where no single change helps."""
+    """True if it changes several things: taken only where no single change helps."""
 
 
 Ways = Iterator[Way]

@@ -19,7 +19,7 @@ from slurmgpu.local.site import UsableGpus, gpus_of_the_job, gpus_of_this_machin
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.directory import foreign_file_of, new_run_directory
 from slurmgpu.runs.preflight import check_task, is_folder
-from slurmgpu.runs.prepare import Prepared, plan_for_this_machine
+from slurmgpu.runs.prepared import Prepared, plan_for_this_machine
 from slurmgpu.runs.requests import Say, put_any
 from slurmgpu.slurm import Slurm
 

@@ -17,7 +17,7 @@ from slurmgpu.files.layered import Key, Origin
 from slurmgpu.files.trust import text_of
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.options import OWN_OPTIONS
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepared import Prepared
 from slurmgpu.script.batch_script import Directive, Script, parse_batch_script
 from slurmgpu.script.check import check_script, paths_of, python_scripts, shell_scripts
 from slurmgpu.script.planned import planned_script

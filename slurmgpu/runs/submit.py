@@ -34,7 +34,7 @@ from slurmgpu.slurm import (
 from slurmgpu.version import __version__
 
 if TYPE_CHECKING:
-    from slurmgpu.runs.prepare import Prepared
+    from slurmgpu.runs.prepared import Prepared
 
 __all__ = ["Submission", "submit_in", "submit_plan", "submit_prepared"]
 

@@ -1,4 +1,4 @@
-"""How many of a GPU's SMs were busy, by NVML's performance counters (GPM): Hopper and newer, for any user.
+"""Share of a GPU's SMs that were busy, by NVML's performance counters (GPM): Hopper and newer, for any user.
 
 Means between two readings of the counters, which NVML wants at least 0.1 s apart (nvml.h;
 docs.nvidia.com/deploy/nvml-api, GPM Functions). On older GPUs only DCGM's profiling tells, which takes the counters away from

@@ -17,7 +17,7 @@ _NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 
 
 class Source(Protocol):
-    """What tells about GPUs."""
+    """A source of facts about GPUs."""
 
     source: str
 
@@ -69,7 +69,7 @@ class Gpus:
 
     @property
     def source(self) -> Optional[str]:
-        """What tells about them; None: nothing does."""
+        """Return the name of the source of facts about them; None if there is none."""
         return self._source.source if self._source else None
 
     def read(self) -> Optional[list[Reading]]:

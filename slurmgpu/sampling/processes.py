@@ -1,4 +1,4 @@
-"""What the processes of a job use on one node: its control group where there is one, else /proc."""
+"""Use of a job's processes on one node: its control group where there is one, else /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[int, int]
 
 
 class Used(NamedTuple):
-    """What a job has used on this node so far; None: not measured."""
+    """Use of a job on this node so far; None: not measured."""
 
     cpu_seconds: Optional[float] = None
     rss: Optional[int] = None

@@ -1,4 +1,4 @@
-"""What is read of a GPU at one moment, and what it adds up to since the first."""
+"""A reading of a GPU at one moment, and the sums since the first."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _LONGEST = 3600.0
 
 
 class Told(NamedTuple):
-    """What the sampler was started with."""
+    """Arguments of the sampler."""
 
     folder: Path
     """Where its file goes."""
@@ -36,7 +36,7 @@ class Told(NamedTuple):
     interval: float
     """Seconds between samples."""
     gpus: Optional[int] = None
-    """How many the job has on this node; None: not known."""
+    """Number that the job has on this node; None: not known."""
     limit: int = LIMIT
 
 

@@ -160,7 +160,7 @@ def default_shape(nodes: int, gpus: int, gpu_type: str | None, cpus: int, memory
 
 DATABASE = "slurm"
 DATABASE_SQL = f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
-"""What the database server runs first. slurmdbd could make it, but 26.05's then fails to connect at first and waits 5 s."""
+"""SQL that the database server runs first. slurmdbd could make it, but 26.05's then fails to connect at first and waits 5 s."""
 
 BY_ACCOUNTING = frozenset({"QOS", "AllowQos", "DenyQos", "AllowAccounts", "DenyAccounts"})
 """Options of a partition that Slurm ignores without accounting, or refuses to start with."""
@@ -180,7 +180,7 @@ class Installation:
     """One per node; a single one that nobody listens on where nodes have no daemon."""
     accounting: bool
     release: tuple[int, int] = (26, 5)
-    """Whose words the files are written in: older ones lack some."""
+    """Release in whose words the files are written: older ones lack some."""
     plugins: Path | None = None
     """Where Slurm's plugins are; None: where it was built to look for them."""
 

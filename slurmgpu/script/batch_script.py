@@ -49,11 +49,11 @@ class Directive(NamedTuple):
     value: str | None
     """As sbatch reads it, quotes removed; None where the option has none."""
     component: int
-    """Which component of a heterogeneous job, from 0."""
+    """Component of a heterogeneous job, from 0."""
     spelling: str
     """As written: ``-N``, ``--tasks-per-n``."""
     known: bool = True
-    """Whether it is an option of sbatch itself; else a plug-in's, or nobody's."""
+    """True if it is an option of sbatch itself; else a plug-in's, or nobody's."""
 
 
 class Ignored(NamedTuple):
@@ -66,7 +66,7 @@ class Ignored(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What makes sbatch refuse the script; ``text`` is the word or option concerned."""
+    """A reason for which sbatch refuses the script; ``text`` is the word or option concerned."""
 
     line: int
     text: str
@@ -211,7 +211,7 @@ class _Reader:
         return replace(script, ignored=tuple(self.ignored))
 
     def _whole(self) -> None:
-        """What sbatch asks of the file before it reads a line."""
+        """Collect the faults for which sbatch refuses the file before it reads a line."""
         if not self.text.strip(SPACE):
             self.refusals.append(Refusal(1, "", "empty"))
         elif not self.text.startswith("#!"):
@@ -307,7 +307,7 @@ class _Reader:
                     break
 
     def _options(self, component: int, words: list[_Word]) -> None:
-        """What sbatch makes of the words of one component."""
+        """Collect the options that sbatch reads from the words of one component."""
         texts, at = [word.text for word in words], 0
         while True:
             read = SBATCH.read(texts, at, None if self.release == NEWEST else self.release)

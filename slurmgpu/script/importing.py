@@ -32,7 +32,7 @@ class Imported(NamedTuple):
     beside: dict[Key, str]
     """Comments at the end of a key's line."""
     notes: tuple[str, ...]
-    """What the person should look at."""
+    """Remarks that the user should look at."""
     lines: dict[Key, int]
     """The script's line of each key that stands for an option."""
 

@@ -42,7 +42,7 @@ _IN_QUOTES = re.compile(r'[^"\\$`]+')
 
 
 class Unsure(Exception):
-    """What a word or a line means cannot be told for certain; its text says why."""
+    """A word or a line that has no certain meaning; its text says why."""
 
 
 def literal(word: str) -> str:
@@ -236,7 +236,7 @@ Asked = list[tuple[str, str | None]]
 """Options by their long names, in the order in which they count; None: without a value."""
 
 PLACEHOLDER = {"exact": True, "script": "true"}
-"""What makes a whole job of options alone."""
+"""Options that alone make a whole job."""
 
 # Options that set the same thing in Slurm: the last one counts, so their order must stay.
 _TOGETHER = (

@@ -25,7 +25,7 @@ class Former(NamedTuple):
     """A variable of an earlier release."""
 
     said: str
-    """What became of it, as the end of a sentence."""
+    """Return its fate, as the end of a sentence."""
     instead: str
     still_read: bool = False
 
@@ -79,7 +79,7 @@ UID_STAGGER_THRESHOLD WIN_ENABLE
 """
 # IBEXT_DISABLE is read by the plug-in nccl-rdma-sharp (src/ib_plugin.c), of HPC-X and NVIDIA's images.
 READ = frozenset(f"NCCL_{name}" for name in f"{_READ} IBEXT_DISABLE".split())
-"""What some release reads, or did."""
+"""Names that some release reads, or did."""
 
 _SURE = (
     r"(?:api|access|secret|private|auth|encryption|signing|wandb|account)[-_]?key"

@@ -45,7 +45,7 @@ _SYNTAX = {
     "Encountered unknown tag": 'write one of the tags that are named; where bash is meant, write {% as {{ "{%" }}',
     "expected token 'end of print statement'": '{{ ... }} holds one expression; where bash is meant, write {{ as {{ "{{" }}',
 }
-"""What to do about an error of Jinja's, by the start of its words."""
+"""Advice on an error of Jinja's, by the start of its words."""
 
 
 def mistake(
@@ -142,7 +142,7 @@ def _without_end(entered: list[str]) -> tuple[str, str]:
 
 
 class ShellValues(NamedTuple):
-    """What a session needs besides its plan."""
+    """Values of a session besides its plan."""
 
     ending: str = "interactive"
     """The template below ``shell/`` that the script ends with."""

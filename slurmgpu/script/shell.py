@@ -35,7 +35,7 @@ BUILTINS = frozenset({
 })  # fmt: skip
 """Words that bash runs itself."""
 SETS_UP = frozenset({"source", ".", "module", "ml", "eval", "spack"})
-"""What they run is not read, and may set anything: variables, functions, the folder."""
+"""Commands that run what is not read, and may set anything: variables, functions, the folder."""
 _OPERATORS = (
     *("<<<", "<<-", "&>>", ";;&", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", ">|", "<>"),
     *(";", "&", "|", "<", ">", "(", ")"),
@@ -60,7 +60,7 @@ class HereDocument(NamedTuple):
     """Of its first line, counted from 1."""
     lines: tuple[str, ...]
     expands: bool
-    """Whether the shell expands variables in it (its end word is not quoted)."""
+    """True if the shell expands variables in it (its end word is not quoted)."""
 
 
 class Command(NamedTuple):
@@ -90,9 +90,9 @@ class Simple(NamedTuple):
     words: tuple[str, ...]
     """Words without their quotes; variables stay as they are."""
     ender: str
-    """What follows it: ``&``, ``|``, ``&&``, ``;``, or nothing at the line's end."""
+    """Operator after it: ``&``, ``|``, ``&&``, ``;``, or nothing at the line's end."""
     redirected: bool = False
-    """Whether its input or output goes elsewhere."""
+    """True if its input or output goes elsewhere."""
     outputs: tuple[str, ...] = ()
     """The files that its output or errors go to, without their quotes."""
 
@@ -357,7 +357,7 @@ def substitutions(word: str) -> Iterator[str]:
 
 
 _DEEPEST = 100
-"""How deep nesting is followed: each command keeps all that encloses it, so that the cost grows with the square."""
+"""Depth to which nesting is followed: each command keeps all that encloses it, so that the cost grows with the square."""
 
 
 def simple_commands(command: Command) -> Iterator[Simple]:

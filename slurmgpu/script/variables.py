@@ -1,4 +1,4 @@
-"""What templates see: the plan in the words of a script."""
+"""Variables of the templates: the plan in the words of a script."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _by_srun(plan: Plan) -> list[str]:
 
 
 SCRIPT_NAME = "script.sbatch"
-"""What a script is called in its run directory."""
+"""Name of a script in its run directory."""
 
 VARIABLES = {
     "login_shell": "Whether the first line is to say `bash -l`.",
@@ -300,7 +300,7 @@ VARIABLES = {
     "shell.python": "The Python that Jupyter runs in, quoted.",
     "launch.ending": "What follows the command where the script goes on after it: ` & launched=$!`, else empty.",
 }
-"""What a template may use, by its dotted name; lists may be empty."""
+"""Variables that a template may use, by their dotted names; lists may be empty."""
 
 
 def context(plan: Plan, script_name: str) -> dict[str, Any]:
@@ -523,7 +523,7 @@ def _debugging(plan: Plan) -> dict[str, str]:
 
 
 def _profile(plan: Plan, profile: Profile) -> dict[str, object]:
-    """How each task's command is run under a profiler."""
+    """Return the words that run each task's command under a profiler."""
     starter = launcher(plan.launcher)
     given = {option.partition("=")[0] for option in profile.options}
     if profile.with_ == "nsys":
@@ -572,7 +572,7 @@ def _json(value: object) -> str:
 
 
 def _tended(plan: Plan) -> dict[str, object] | None:
-    """How the script sees the job through to its end, and what has it requeued."""
+    """Return the variables for the end of the job, and for its requeue."""
     if not plan.tended and not plan.steps:
         return None
     array = plan.option("array") is not None

@@ -20,7 +20,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.plan import Plan
 from slurmgpu.runs.command_checks.judge import each_slip
 from slurmgpu.runs.preflight import check_task, command_of
-from slurmgpu.runs.prepare import Prepared, plan_job
+from slurmgpu.runs.prepared import Prepared, plan_job
 from slurmgpu.runs.request_checks import judge
 from slurmgpu.web.form import JOB_FILE, MORE, command_line, in_words_of_the_form, known_field, read_form
 

@@ -1,4 +1,4 @@
-"""What a script that was written for GPUs needs on a CPU: Python reads this first, where the folder is on PYTHONPATH.
+"""Stand-ins that a script for GPUs needs on a CPU; Python reads this first, where the folder is on PYTHONPATH.
 
 Where CUDA is there, nothing changes. Elsewhere
 

@@ -17,7 +17,7 @@ _LESS = (
 _SIZE = r"[\d.]+ ?[KMGT]?i?B(?:ytes)?"
 
 _ASSERTED = (-400, r".*(?P<detail>Assertion `[^`']+[`'] failed)")
-"""What a kernel checked before a library noticed that the GPU had stopped."""
+"""Checks of a kernel, printed before a library noticed that the GPU had stopped."""
 
 ROWS = (
     Row(

@@ -1,4 +1,4 @@
-"""What PyTorch, Hugging Face and their like say of a program's own mistakes."""
+"""Messages of PyTorch, Hugging Face and other libraries on a program's own mistakes."""
 
 from __future__ import annotations
 

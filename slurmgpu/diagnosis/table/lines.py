@@ -1,4 +1,4 @@
-"""What lines of logs look like: the prefixes of programs, tracebacks, remarks, progress, and complaints."""
+"""Patterns of log lines: the prefixes of programs, tracebacks, remarks, progress, and complaints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How processes meet and talk: NCCL, gloo, the store, the launchers.
+"""Failures of processes that meet and talk: NCCL, gloo, the store, the launchers.
 
 Messages: torch/csrc/distributed/c10d (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp, NCCLUtils.hpp, TCPStore.cpp),
 gloo/transport/tcp, torch/distributed/elastic.
@@ -17,7 +17,7 @@ _WHY_NOT = (
     -60,
     r".*(?:be retrieved \(|connect to \S+ \(errno: )(?P<detail>gai error: [^)]*|11[03] - [^)]*)\)",
 )
-"""What c10d said of the connection before: a name that is none, no route, a time that was up."""
+"""Earlier words of c10d on the connection: a name that is none, no route, a time that was up."""
 
 ROWS = (
     Row(

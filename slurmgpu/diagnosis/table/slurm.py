@@ -1,4 +1,4 @@
-"""What Slurm does to a job, and what slurmgpu's own script says before it gives up.
+"""Ends of a job by Slurm, and the last words of slurmgpu's own script.
 
 Slurm's words are those of slurmstepd (src/slurmd/slurmstepd/req.c, mgr.c) and srun (src/srun).
 """

@@ -71,7 +71,7 @@ def fit_local_world_size(words: Sequence[str], processes_per_node: int) -> list[
 
 @dataclass(frozen=True)
 class StepShape:
-    """What a step becomes on this machine."""
+    """A step as it runs on this machine."""
 
     nodes: int
     tasks_per_node: int

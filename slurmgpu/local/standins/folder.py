@@ -57,11 +57,11 @@ class PretendedJob:
     grace: float
     """Seconds between asking the processes to end and killing them."""
     python_path: str = ""
-    """What comes first on PYTHONPATH."""
+    """Folder that comes first on PYTHONPATH."""
     devices: Sequence[str] = ()
     """The GPUs that are used, as many for each node; empty: the CPU stands in for them."""
     devices_variable: str = ""
-    """What shows them to a process."""
+    """Variable that shows them to a process."""
 
     def save(self, folder: str) -> None:
         """Write it as ``job.json`` into the folder of the stand-ins."""
@@ -192,7 +192,7 @@ test() { __slurmgpu_test "$@"; }
 
 @dataclass(frozen=True)
 class Site:
-    """What the script counts on that is not on this machine."""
+    """Things that the script expects and that are not on this machine."""
 
     variables: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -201,7 +201,7 @@ class Site:
     """Paths of interpreters."""
     conda: bool = False
     sources: bool = False
-    """Whether it sources anything that is not here, or that would define ``module`` again."""
+    """True if it sources anything that is not here, or that would define ``module`` again."""
 
 
 def write_folder(folder: Path, job: PretendedJob, site: Site, interpreter: str) -> dict[str, str]:

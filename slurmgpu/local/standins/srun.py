@@ -69,7 +69,7 @@ class Labels:
 
     @property
     def descriptors(self) -> list[int]:
-        """What to wait for."""
+        """Return the file descriptors to wait for."""
         return list(self._open)
 
     def pass_on(self, read_end: int) -> None:

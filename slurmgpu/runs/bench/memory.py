@@ -21,7 +21,7 @@ from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.runs.bench.results import Results
 from slurmgpu.runs.bench.verdict import judge, runs
-from slurmgpu.runs.prepare import Prepared
+from slurmgpu.runs.prepared import Prepared
 
 __all__ = [
     "Measured", "key_of", "key_of_training", "measured_before", "measured_of_run", "recall", "remember",

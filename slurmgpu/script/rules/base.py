@@ -1,4 +1,4 @@
-"""What a rule is, what it sees and what it finds."""
+"""Rules: their form, their view of a script, and their findings."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Asked(NamedTuple):
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes, where they are named."""
+        """Return the number of nodes, where it is named."""
         return self.number("nodes")
 
     @property
     def tasks_per_node(self) -> int | None:
-        """How many tasks on a node, where that follows from the options."""
+        """Return the number of tasks on a node, where the options say it."""
         if "ntasks-per-node" in self.options:
             return self.number("ntasks-per-node")
         tasks = self.number("ntasks")
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks in all, where the options say it."""
+        """Return the number of tasks in all, where the options say it."""
         if "ntasks" in self.options:
             return self.number("ntasks")
         per_node = self.number("ntasks-per-node")
@@ -147,7 +147,7 @@ def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, in
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value waits to be filled in: ``<project>``, ``[it]``, ``{{ name }}``, ``{name}``, ``!NAME``, ``XXXitXXX``."""
+    """Return True if a value is to be filled in: ``<project>``, ``[it]``, ``{{ name }}``, ``{name}``, ``!NAME``, ``XXXitXXX``."""
     return not set("<[{!#.X").isdisjoint(value) and (
         re.search(
             r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$|XXX[a-z]+XXX|\[[A-Za-z][A-Za-z_ ]+\]",
@@ -163,17 +163,17 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 
 class Facts(NamedTuple):
-    """What the rules know of the world besides the script; nothing known: nothing is said of it."""
+    """Facts besides the script; where nothing is known, nothing is said."""
 
     folder: str = ""
     """Where sbatch is called, an absolute path; empty: not known."""
     paths: Mapping[str, Literal["folder", "file", "missing"]] = MappingProxyType({})
-    """What the paths of ``paths_to_look_at`` are on this machine."""
+    """Kinds of the paths of ``paths_to_look_at`` on this machine."""
     python: Mapping[str, ScriptFacts] = MappingProxyType({})
-    """What the Python scripts show that the script starts, by the words that it starts them with."""
+    """Facts about the Python scripts that the script starts, by the words that it starts them with."""
     cluster: Cluster | None = None
     submitted: bool = False
-    """Whether the script is all that sbatch will be told: no environment, no command line adds to it."""
+    """True if the script is all that sbatch will be told: no environment, no command line adds to it."""
     modules: frozenset[str] = frozenset()
     """The modules of this machine, with their versions and without; none: not asked, or none that are known."""
     shells: Mapping[str, str] = MappingProxyType({})
@@ -199,13 +199,13 @@ class Rule(NamedTuple):
     find: Callable[[View], Iterator[Hit]]
     needs_cluster: bool = False
     judged_before: bool = False
-    """Whether planning or submission judges the same of a request of our own, before there is a script."""
+    """True if planning or submission judges the same of a request of our own, before there is a script."""
     taken: bool = False
-    """Whether sbatch takes the script all the same, though it will not do what stands there."""
+    """True if sbatch takes the script all the same, though it will not do what stands there."""
 
 
 class Finding(NamedTuple):
-    """What a rule has found in a script; the line is counted from 1."""
+    """A finding of a rule in a script; lines count from 1."""
 
     line: int
     rule: str

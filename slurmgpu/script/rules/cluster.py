@@ -97,7 +97,7 @@ def _not_described(view: View, about: About) -> Iterator[Hit]:
 
 
 class _Judged(NamedTuple):
-    """What is wrong with a part of a component that could start nowhere else."""
+    """A fault of a part of a component that could start nowhere else."""
 
     asked: Asked
     problem: Problem

@@ -203,7 +203,7 @@ def _goes_round(view: View, call: Call) -> bool:
 
 
 class _Numbers(NamedTuple):
-    """What a launcher is told in figures."""
+    """Numbers that a launcher is given."""
 
     call: Call
     name: str
@@ -212,7 +212,7 @@ class _Numbers(NamedTuple):
     nodes: tuple[int, int, str] | None = None
     """The fewest and the most, and the option."""
     own_nodes: bool = False
-    """Whether it starts itself on all nodes."""
+    """True if it starts itself on all nodes."""
 
 
 def launcher_numbers(view: View, call: Call) -> _Numbers | None:

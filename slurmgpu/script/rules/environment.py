@@ -123,7 +123,7 @@ _OF_BASH = tuple((re.compile(pattern), name) for pattern, name in (
 
 @rule("hint")
 def bash_in_sh(view: View) -> Iterator[Hit]:
-    """What only bash understands, in a #!/bin/sh script."""
+    """Something that only bash understands, in a #!/bin/sh script."""
     if view.script.interpreter not in {"sh", "dash"}:
         return
     found: dict[str, int] = {}

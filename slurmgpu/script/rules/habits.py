@@ -230,7 +230,7 @@ def hostfile_missing(view: View) -> Iterator[Hit]:
 
 
 _OF_SEVERAL = {"every-rank-saves", "no-distributed-sampler", "no-set-epoch"}
-"""What harms several processes alone."""
+"""Habits that harm only where there are several processes."""
 
 
 def _slips(name: str, check: Check, view: View) -> Iterator[Hit]:

@@ -30,7 +30,7 @@ def paths_to_look_at(view: View) -> set[str]:
 
 
 def _early(path: str) -> str:
-    """How a path begins: ``/home/me`` of a long one, ``/data`` of a short one."""
+    """Return the beginning of a path: ``/home/me`` of a long one, ``/data`` of a short one."""
     parts = path.split("/")
     return "/".join(parts[: 3 if len(parts) > 3 else 2])
 

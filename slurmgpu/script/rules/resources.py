@@ -265,7 +265,7 @@ def no_cpus(view: View) -> Iterator[Hit]:
 
 
 def _cpus_given(view: View, asked: Asked) -> Literal["some", "none", "unknown"]:
-    """Whether the site gives CPUs with the GPUs, or whole nodes: only Slurm itself says that it does not (no DefCpuPerGPU)."""
+    """Return whether the site gives CPUs with GPUs, or whole nodes; only Slurm itself says that it does not (no DefCpuPerGPU)."""
     cluster = view.facts.cluster
     if cluster is None or not cluster.known:
         return "unknown"

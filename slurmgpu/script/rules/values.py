@@ -309,7 +309,7 @@ _WORDS = {
         "ALL, NONE, or limits such as MEMLOCK,STACK, in capitals",
     ),
 }
-"""What each option takes, and the words for it."""
+"""Values of each option, and the words for them."""
 
 
 @rule("error")

@@ -136,7 +136,7 @@ class BestFields:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class EarlyStopFields(BestFields):
-    """When a training ends because it does not get better."""
+    """End of a training that no longer improves."""
 
     patience: int = _setting(
         ..., "Evaluations in a row without a better value, after which the training ends.", ge=1
