@@ -35,7 +35,8 @@ from slurmgpu.models.site import Carbon, Source
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import History, Sampling, Slurm, current_user
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.history import parse_histories, parse_sampling
+from slurmgpu.slurm.history import parse_histories
+from slurmgpu.slurm.show import parse_sampling
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 

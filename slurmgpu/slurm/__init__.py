@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slurmgpu.lines.slurm import expand
-from slurmgpu.slurm import commands, control, health, sacct, salloc, sbatch, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
     Commands,
@@ -21,15 +20,27 @@ from slurmgpu.slurm.commands import (
     cluster_name_here,
     current_user,
     submission_env,
-)
-from slurmgpu.slurm.control import Said, Verb, check_signal
-from slurmgpu.slurm.health import Health
-from slurmgpu.slurm.history import Histories, History, Sampling, Start, read_histories, read_sampling
-from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
-from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
-from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
+    talks_to_a_cluster,
+)  # fmt: skip
+from slurmgpu.slurm.control import Said, Verb, cancel, check_signal, control
+from slurmgpu.slurm.health import Health, read_health
+from slurmgpu.slurm.history import Histories, History, Start, read_histories
+from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code, read_accounting
+from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, allocate, hear, refusal
+from slurmgpu.slurm.sbatch import (
+    Accepted,
+    Estimate,
+    Outcome,
+    Rejected,
+    Unknown,
+    Unreachable,
+    estimate,
+    find_by_script,
+    submit,
+)  # fmt: skip
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
-from slurmgpu.slurm.squeue import StepUse
+from slurmgpu.slurm.show import Sampling, idle_nodes, read_balance, read_sampling
+from slurmgpu.slurm.squeue import StepUse, read_live_use, read_queue
 from slurmgpu.slurm.text import MORE_UNREAD, JobId, expand_pattern
 
 if TYPE_CHECKING:
@@ -50,21 +61,21 @@ __all__ = [
 class Slurm(Commands):
     """The Slurm that this process talks to. Each call is one command, unless its docstring says otherwise."""
 
-    submit = sbatch.submit
-    allocate = salloc.allocate
-    estimate = sbatch.estimate
-    find_by_script = sbatch.find_by_script
-    queue = squeue.read
-    accounting = sacct.read
+    submit = submit
+    allocate = allocate
+    estimate = estimate
+    find_by_script = find_by_script
+    queue = read_queue
+    accounting = read_accounting
     history = read_histories
     sampling = read_sampling
-    live_use = squeue.read_live_use
-    cancel = control.cancel
-    control = control.control
-    idle_nodes = show.idle_nodes
-    balance = show.read_balance
-    health = health.read
-    talks_to_a_cluster = commands.talks_to_a_cluster
+    live_use = read_live_use
+    cancel = cancel
+    control = control
+    idle_nodes = idle_nodes
+    balance = read_balance
+    health = read_health
+    talks_to_a_cluster = talks_to_a_cluster
 
     def describe(
         self,
@@ -85,9 +96,9 @@ class Slurm(Commands):
             SlurmRefused: it tells neither its configuration nor its partitions.
         """
         from slurmgpu.slurm.describe import build
-        from slurmgpu.slurm.show import ask
+        from slurmgpu.slurm.show import read_cluster
 
-        told = ask(self, user, most=most)
+        told = read_cluster(self, user, most=most)
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)
 
     def present(self) -> Present:

@@ -11,7 +11,7 @@ from slurmgpu.lines.slurm import expand
 from slurmgpu.models.cluster import Cluster, Discovered, LoginNode, Partition
 from slurmgpu.models.site import Dialect, Reservation, SlurmSetup, Source
 from slurmgpu.models.units import Duration
-from slurmgpu.slurm.describe_accounting import associations_of, preemptible_qos, qos_rule, sound, words
+from slurmgpu.slurm.describe_accounting import associations_of, preemptible_qos, qos_rule
 from slurmgpu.slurm.describe_nodes import (
     Kind,
     gpu_types_of,
@@ -20,8 +20,8 @@ from slurmgpu.slurm.describe_nodes import (
     partition_of,
     preemptible_partitions,
 )
-from slurmgpu.slurm.show import Record, Told
-from slurmgpu.slurm.text import known, moment, whole
+from slurmgpu.slurm.show import ClusterRecords, Record
+from slurmgpu.slurm.text import known, moment, sound, whole, words
 
 __all__ = ["build"]
 
@@ -31,7 +31,7 @@ MOST_QOS = 40
 
 
 def build(
-    told: Told,
+    told: ClusterRecords,
     around: LoginNode,
     *,
     date: datetime.date,
@@ -43,7 +43,7 @@ def build(
 
 
 class _Build:
-    def __init__(self, told: Told, around: LoginNode, groups: tuple[str, ...]) -> None:
+    def __init__(self, told: ClusterRecords, around: LoginNode, groups: tuple[str, ...]) -> None:
         self.told = told
         self.config = told.config
         self.around = around

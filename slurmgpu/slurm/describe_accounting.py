@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from slurmgpu.models.cluster import Association, Limits, QosRule, Totals
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm.show import Record
-from slurmgpu.slurm.text import seconds, size, whole
+from slurmgpu.slurm.text import duration, size, sound, whole, words
 
-__all__ = ["associations_of", "duration", "limits_of", "preemptible_qos", "qos_rule", "sound", "words"]
-
-
-_SOUND = re.compile(r"[^\s\"'#\\$`]+")
-
-
-def sound(name: str) -> bool:
-    """Return True if a name can be written into a profile, and into an option; administrators may give others."""
-    return _SOUND.fullmatch(name) is not None
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas, each once."""
-    return tuple(dict.fromkeys(word for word in text.split(",") if sound(word)))
+__all__ = ["associations_of", "limits_of", "preemptible_qos", "qos_rule"]
 
 
 Lift = Literal["max_time", "max_nodes", "min_nodes"]
@@ -33,14 +19,6 @@ _LIFTS: dict[str, Lift] = {
     "PartitionMaxNodes": "max_nodes",
     "PartitionMinNodes": "min_nodes",
 }
-
-
-def duration(text: str) -> Duration | None:
-    """Return a limit of time as Slurm prints it; None: it prints none."""
-    if text.upper() in {"UNLIMITED", "INFINITE"}:
-        return Duration(None)
-    found = seconds(text)
-    return Duration(found) if found else None
 
 
 def tres(text: str) -> dict[str, int]:

@@ -12,9 +12,8 @@ from slurmgpu.lines.slurm import abbreviate, expand
 from slurmgpu.models.cluster import Billing, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.units import Memory
-from slurmgpu.slurm.describe_accounting import duration, sound, words
 from slurmgpu.slurm.show import Record
-from slurmgpu.slurm.text import known, whole
+from slurmgpu.slurm.text import duration, known, sound, whole, words
 
 __all__ = [
     "GpuTypes",

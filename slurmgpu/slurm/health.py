@@ -9,11 +9,10 @@ import time
 from typing import NamedTuple
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer, Commands, cluster_name_here, unreachable
-from slurmgpu.slurm.show import idle_nodes
+from slurmgpu.slurm.show import CONFIG, configuration, idle_nodes, rows, user_command
 
-__all__ = ["COMMANDS", "Health", "read"]
+__all__ = ["COMMANDS", "Health", "read_health"]
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 """What slurmgpu calls."""
@@ -48,17 +47,17 @@ class Health(NamedTuple):
     """Those that sinfo names; none: it does not answer."""
 
 
-def read(slurm: Commands, user: str) -> Health:
+def read_health(slurm: Commands, user: str) -> Health:
     """Ask Slurm, by 4 commands at most; where slurmctld does not answer nothing more is asked."""
     path = (os.environ if slurm.env is None else slurm.env).get("PATH")
     missing = tuple(name for name in COMMANDS if shutil.which(name, path=path) is None)
     found = Health(missing, cluster=cluster_name_here(slurm.env))
     before, began = time.time(), time.monotonic()
-    answer = _ask(slurm, show.CONFIG)
+    answer = _answer_to(slurm, CONFIG)
     seconds = time.monotonic() - began
     if not answer.ok:
-        return found._replace(why=_said(answer), act=unreachable(answer).hint or "")
-    config = show.configuration(answer.stdout)
+        return found._replace(why=_last_line(answer), act=unreachable(answer).hint or "")
+    config = configuration(answer.stdout)
     as_of = _AS_OF.search(answer.stdout)
     # It tells whole seconds: in the mean half a second has gone by since.
     offset = int(as_of[1]) + 0.5 - (before + seconds / 2) if as_of else None
@@ -72,26 +71,26 @@ def read(slurm: Commands, user: str) -> Health:
         keeps_accounting=config.get("AccountingStorageType", "").endswith("/slurmdbd"),
         partitions=frozenset(idle_nodes(slurm)) if "sinfo" not in missing else frozenset(),
     )
-    return _accounting(slurm, user, found) if found.keeps_accounting else found
+    return _with_accounting(slurm, user, found) if found.keeps_accounting else found
 
 
-def _accounting(slurm: Commands, user: str, found: Health) -> Health:
-    listed = _ask(slurm, ["sacct", "-X", "-n", "-P", "-S", "now", "-o", "JobID"])
-    found = found._replace(accounting_why=None if listed.ok else _said(listed))
-    answer = _ask(slurm, show.user_command(user, found.cluster or ""))
+def _with_accounting(slurm: Commands, user: str, found: Health) -> Health:
+    listed = _answer_to(slurm, ["sacct", "-X", "-n", "-P", "-S", "now", "-o", "JobID"])
+    found = found._replace(accounting_why=None if listed.ok else _last_line(listed))
+    answer = _answer_to(slurm, user_command(user, found.cluster or ""))
     if not answer.ok:
-        return found._replace(accounts_why=_said(answer))
-    rows = show.rows(answer.stdout, show.USER_FIELDS)
-    return found._replace(accounts=tuple(sorted({row["account"] for row in rows if row["account"]})))
+        return found._replace(accounts_why=_last_line(answer))
+    listed_accounts = {row["account"] for row in rows(answer.stdout, USER_FIELDS)}
+    return found._replace(accounts=tuple(sorted(filter(None, listed_accounts))))
 
 
-def _ask(slurm: Commands, argv: list[str] | tuple[str, ...]) -> Answer:
+def _answer_to(slurm: Commands, argv: list[str] | tuple[str, ...]) -> Answer:
     try:
         return slurm.ask(argv, timeout=TIMEOUT)
     except SlurmUnreachable as error:
         return Answer(tuple(argv), None, "", error.message)
 
 
-def _said(answer: Answer) -> str:
+def _last_line(answer: Answer) -> str:
     """Its last line, which names the outcome; those above tell how it came to it."""
     return answer.text.rpartition("\n")[2].strip()[:200] or f"nothing (exit status {answer.rc})"

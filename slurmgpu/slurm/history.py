@@ -1,7 +1,7 @@
-"""Every start of jobs with its steps and what accounting measured, by one sacct call; and how this Slurm samples.
+"""Every start of jobs with its steps and what accounting measured, by one sacct call.
 
 A requeued job keeps its id, and its earlier starts are rows of their own, which sacct shows with ``--duplicates`` only
-(sacct(1)); an id that is used again after some years is another job. Sampling: slurm.conf(5), JobAcctGather....
+(sacct(1)); an id that is used again after some years is another job.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.sacct import (
     FIELDS,
     USE,
+    AccountingAnswer,
     Step,
-    Told,
     absence,
     asking,
     highest_exit_code,
@@ -35,13 +33,10 @@ __all__ = [
     "HISTORY",
     "Histories",
     "History",
-    "Sampling",
     "Start",
     "histories_command",
     "parse_histories",
-    "parse_sampling",
     "read_histories",
-    "read_sampling",
 ]
 
 
@@ -89,7 +84,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Histories(Told):
+class Histories(AccountingAnswer):
     """What accounting knows of jobs and all their starts."""
 
     jobs: list[History] = field(default_factory=list)
@@ -210,49 +205,3 @@ def _goes_on(before: JobStatus, after: JobStatus) -> bool:
     if before.end is None or after.submit is None:
         return before.submit == after.submit
     return before.submit == after.submit or abs(after.submit - before.end) <= _GAP
-
-
-DEFAULT_SECONDS = 30
-"""JobAcctGatherFrequency where slurm.conf names none."""
-
-
-class Sampling(NamedTuple):
-    """What is known of Slurm's own sampling of tasks."""
-
-    told: bool = False
-    """Whether slurmctld has told its configuration; without, Slurm's default is assumed."""
-    seconds: int = DEFAULT_SECONDS
-    """Between two samples of a task; 0: none but at its end."""
-    gathers: bool = True
-    """Whether tasks are measured at all (JobAcctGatherType)."""
-    release: tuple[int, ...] = ()
-    """Slurm's version as numbers; empty: not told."""
-
-
-def read_sampling(slurm: Commands) -> Sampling:
-    """Ask slurmctld, by one command; what it does not tell is Slurm's default, and `told` says so."""
-    try:
-        answer = slurm.ask(show.CONFIG, timeout=15)
-    except SlurmUnreachable:
-        return Sampling()
-    return parse_sampling(answer.stdout) if answer.ok else Sampling()
-
-
-def parse_sampling(text: str) -> Sampling:
-    """Read what `scontrol show config` prints."""
-    config = show.configuration(text)
-    if not config:
-        return Sampling()
-    # `30`, `task=30`, `task=30,energy=10`.
-    entries: dict[str, str] = dict(
-        re.findall(r"(?:\A|,)(?:(\w+)=)?(\d{1,6})", config.get("JobAcctGatherFrequency", ""))
-    )
-    seconds = entries.get("task") or entries.get("") or str(DEFAULT_SECONDS)
-    kind = config.get("JobAcctGatherType", "")
-    release = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.get("SLURM_VERSION", ""), re.ASCII)
-    return Sampling(
-        told=True,
-        seconds=int(seconds),
-        gathers=not (kind == "(null)" or kind.endswith("/none")),
-        release=tuple(int(part) for part in release.groups()) if release else (),
-    )

@@ -28,11 +28,27 @@ from slurmgpu.slurm.text import (
 )
 
 __all__ = [
-    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "even",
-    "highest_exit_code", "in_tres", "parse", "read", "read_job", "read_step", "whose",
+    "FIELDS",
+    "SUBMIT_LINE",
+    "TAKEN_OFF",
+    "USE",
+    "Accounting",
+    "AccountingAnswer",
+    "Step",
+    "absence",
+    "accounting_command",
+    "asking",
+    "even",
+    "highest_exit_code",
+    "in_tres",
+    "parse_accounting",
+    "read_accounting",
+    "read_job",
+    "read_step",
+    "whose",
 ]  # fmt: skip
 
-T = TypeVar("T", bound="Told")
+T = TypeVar("T", bound="AccountingAnswer")
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
@@ -81,7 +97,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class AccountingAnswer:
     """How far accounting has answered; `available` is False where there is none or it does not answer."""
 
     notes: list[str] = field(default_factory=list)
@@ -91,14 +107,14 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Accounting(Told):
+class Accounting(AccountingAnswer):
     """What accounting knows of jobs and their steps."""
 
     jobs: list[JobStatus] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
 
-def command(
+def accounting_command(
     *,
     user: str | None = None,
     ids: Sequence[int] = (),
@@ -139,7 +155,7 @@ def even(since: datetime) -> datetime:
     return since - timedelta(seconds=since.timestamp() % _EVEN)
 
 
-def read(
+def read_accounting(
     slurm: Commands,
     *,
     user: str | None = None,
@@ -149,9 +165,9 @@ def read(
     use: bool = False,
 ) -> Accounting:
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
-    argv = command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
+    argv = accounting_command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
-    return absence(answer, Accounting) or parse(answer.stdout, submit_line=submit_line, use=use)
+    return absence(answer, Accounting) or parse_accounting(answer.stdout, submit_line=submit_line, use=use)
 
 
 def absence(answer: Answer, kind: type[T]) -> T | None:
@@ -181,7 +197,7 @@ def _absence(answer: Answer) -> str:
     return f"accounting does not answer, so jobs that have ended may be missing. sacct said: {last}"
 
 
-def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
+def parse_accounting(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
     """Read what `command` prints; rows that are none become notes."""
     fields = _fields(submit_line, use)
     bad: list[str] = []

@@ -14,7 +14,7 @@ from slurmgpu.slurm.commands import Answer, Commands, start, submission_env, unr
 from slurmgpu.slurm.sbatch import advise
 from slurmgpu.slurm.text import meaning_of
 
-__all__ = ["NOT_OF_SALLOC", "Heard", "allocate", "command", "hear", "refusal"]
+__all__ = ["NOT_OF_SALLOC", "Heard", "allocate", "allocation_command", "hear", "refusal"]
 
 NOT_OF_SALLOC = frozenset({
     "array", "batch", "cluster-constraint", "container-id", "error", "export", "export-file", "get-user-env",
@@ -24,7 +24,7 @@ NOT_OF_SALLOC = frozenset({
 """Options of sbatch that salloc does not take: they speak of a batch script (salloc(1))."""
 
 
-def command(options: Sequence[Option], step: Sequence[str]) -> list[str]:
+def allocation_command(options: Sequence[Option], step: Sequence[str]) -> list[str]:
     """Return the words of salloc for a job's options; ``step`` is what its srun is told, the command at the end.
 
     The step overlaps with all others (--overlap): whoever works in it starts further steps on the same CPUs and GPUs. It
@@ -49,7 +49,7 @@ def allocate(
     the caller alone. Raises SlurmUnreachable when salloc is not installed here.
     """
     pipe = None if terminal else subprocess.PIPE
-    argv = command(options, step)
+    argv = allocation_command(options, step)
     slurm.asked.append(tuple(argv))
     return start(
         argv,

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
-from slurmgpu.slurm import sacct, squeue
 from slurmgpu.slurm.commands import Answer, Commands, submission_env, unreachable
+from slurmgpu.slurm.sacct import Accounting, read_accounting
+from slurmgpu.slurm.squeue import read_queue
 from slurmgpu.slurm.text import meaning_of, moment
 
 __all__ = [
@@ -358,7 +359,7 @@ def find_by_script(
     jobs: dict[int, str | None] = {}
     certain, silent = True, False
     try:
-        queued, notes = squeue.read(slurm, user)
+        queued, notes = read_queue(slurm, user)
         for job in queued:
             if job.script == script and _number(job.job_id) not in earlier:
                 jobs[_number(job.job_id)] = job.cluster
@@ -367,9 +368,9 @@ def find_by_script(
         notes.append(error.message)
     if not jobs:
         try:
-            found = sacct.read(slurm, user=user, since=since, submit_line=True)
+            found = read_accounting(slurm, user=user, since=since, submit_line=True)
         except SlurmUnreachable as error:  # not installed here
-            found = sacct.Accounting(notes=[error.message], available=False)
+            found = Accounting(notes=[error.message], available=False)
         notes += found.notes
         certain = certain and found.available
         silent = silent or found.silent
