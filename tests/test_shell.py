@@ -26,7 +26,7 @@ from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.shell.server import read_server
 from slurmgpu.shell.session import as_session, left_out, step_of
 from slurmgpu.slurm import hear, refusal
-from slurmgpu.slurm.salloc import allocation_command
+from slurmgpu.slurm.requests import allocation_command
 from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
-from slurmgpu.slurm import Slurm, sacct, sbatch, squeue
+from slurmgpu.slurm import Slurm, sacct, squeue
+from slurmgpu.slurm import requests as sbatch
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.text import meaning_of
 from tests.recorded import RELEASES, Replay, names, recorded, said
@@ -59,7 +60,9 @@ def test_a_queue_that_does_not_answer_is_never_a_refusal() -> None:
 def test_accounting_that_fails_is_never_an_empty_list() -> None:
     """An older sacct ends with 0 when its database hangs up."""
     for message in of("sacct"):
-        assert not sacct.read_accounting(Slurm(run=Replay(sacct=answer(message))), user="ada").available, message
+        assert not sacct.read_accounting(Slurm(run=Replay(sacct=answer(message))), user="ada").available, (
+            message
+        )
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slurmgpu.lines.slurm import expand
+from slurmgpu.slurm import commands, requests, sacct, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
     Commands,
@@ -20,27 +21,35 @@ from slurmgpu.slurm.commands import (
     cluster_name_here,
     current_user,
     submission_env,
-    talks_to_a_cluster,
 )  # fmt: skip
-from slurmgpu.slurm.control import Said, Verb, cancel, check_signal, control
-from slurmgpu.slurm.health import Health, read_health
-from slurmgpu.slurm.history import Histories, History, Start, read_histories
-from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code, read_accounting
-from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, allocate, hear, refusal
-from slurmgpu.slurm.sbatch import (
+from slurmgpu.slurm.requests import (
+    NOT_OF_SALLOC,
     Accepted,
     Estimate,
+    Heard,
     Outcome,
     Rejected,
+    Said,
     Unknown,
     Unreachable,
-    estimate,
-    find_by_script,
-    submit,
+    Verb,
+    check_signal,
+    hear,
+    refusal,
 )  # fmt: skip
+from slurmgpu.slurm.sacct import (
+    TAKEN_OFF,
+    Accounting,
+    Histories,
+    History,
+    Start,
+    Step,
+    even,
+    highest_exit_code,
+)
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
-from slurmgpu.slurm.show import Sampling, idle_nodes, read_balance, read_sampling
-from slurmgpu.slurm.squeue import StepUse, read_live_use, read_queue
+from slurmgpu.slurm.show import Health, Sampling
+from slurmgpu.slurm.squeue import StepUse
 from slurmgpu.slurm.text import MORE_UNREAD, JobId, expand_pattern
 
 if TYPE_CHECKING:
@@ -61,21 +70,21 @@ __all__ = [
 class Slurm(Commands):
     """The Slurm that this process talks to. Each call is one command, unless its docstring says otherwise."""
 
-    submit = submit
-    allocate = allocate
-    estimate = estimate
-    find_by_script = find_by_script
-    queue = read_queue
-    accounting = read_accounting
-    history = read_histories
-    sampling = read_sampling
-    live_use = read_live_use
-    cancel = cancel
-    control = control
-    idle_nodes = idle_nodes
-    balance = read_balance
-    health = read_health
-    talks_to_a_cluster = talks_to_a_cluster
+    submit = requests.submit
+    allocate = requests.allocate
+    estimate = requests.estimate
+    find_by_script = requests.find_by_script
+    cancel = requests.cancel
+    control = requests.control
+    queue = squeue.read_queue
+    live_use = squeue.read_live_use
+    accounting = sacct.read_accounting
+    history = sacct.read_histories
+    sampling = show.read_sampling
+    idle_nodes = show.idle_nodes
+    balance = show.read_balance
+    health = show.read_health
+    talks_to_a_cluster = commands.talks_to_a_cluster
 
     def describe(
         self,

@@ -18,18 +18,9 @@ if TYPE_CHECKING:
     from slurmgpu.models.cluster import Partition
 
 __all__ = [
-    "KEYS",
-    "UNNAMED",
-    "Away",
-    "License",
-    "NodeNow",
-    "PartitionNow",
-    "ReservationNow",
-    "licenses_of",
-    "nodes_of",
-    "partitions_of",
-    "reservations_of",
-]
+    "KEYS", "UNNAMED", "Away", "License", "NodeNow", "PartitionNow", "ReservationNow", "licenses_of", "nodes_of",
+    "partitions_of", "reservations_of",
+]  # fmt: skip
 
 
 Away = Literal["", "down", "drained", "reserved", "planned"]

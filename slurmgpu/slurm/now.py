@@ -14,7 +14,7 @@ from typing import TypeVar
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.cluster import Association, QosRule
 from slurmgpu.slurm.commands import Answer, Commands, current_user, unreachable
-from slurmgpu.slurm.describe_accounting import associations_of, qos_rule
+from slurmgpu.slurm.describe import associations_of, qos_rule
 from slurmgpu.slurm.nodes_now import (
     KEYS,
     License,
@@ -278,9 +278,7 @@ class Present:
     @cached_property
     def partitions(self) -> dict[str, PartitionNow] | None:
         """All partitions."""
-        return self._read(
-            "partitions", PARTITIONS, lambda text: partitions_of(records(text), self.config)
-        )
+        return self._read("partitions", PARTITIONS, lambda text: partitions_of(records(text), self.config))
 
     @cached_property
     def reservations(self) -> dict[str, ReservationNow] | None:

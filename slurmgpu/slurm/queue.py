@@ -23,7 +23,9 @@ from slurmgpu.slurm.text import (
     whole,
 )
 
-__all__ = ["Asked", "QueuedJob", "parse_partition_queue", "parse_request", "partition_queue_command", "request_command"]
+__all__ = [
+    "Asked", "QueuedJob", "parse_partition_queue", "parse_request", "partition_queue_command", "request_command",
+]  # fmt: skip
 
 
 # In every release from 20.11 on. JobArrayID and JobID mark a row; nothing here is free text but the reason.

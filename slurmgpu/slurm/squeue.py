@@ -27,15 +27,9 @@ from slurmgpu.slurm.text import (
 )
 
 __all__ = [
-    "FIELDS",
-    "StepUse",
-    "live_use_command",
-    "parse_live_use",
-    "parse_queue",
-    "queue_command",
-    "read_live_use",
+    "FIELDS", "StepUse", "live_use_command", "parse_live_use", "parse_queue", "queue_command", "read_live_use",
     "read_queue",
-]
+]  # fmt: skip
 
 
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
