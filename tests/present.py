@@ -71,16 +71,16 @@ def _name(argv: Sequence[str]) -> str:
 
 def queue_row(number: int, **values: str) -> str:
     """A row of the queue, by the names of its fields in lower case."""
-    from slurmgpu.slurm.queue import FIELDS
+    from slurmgpu.slurm.queue import PARTITION_FIELDS
 
-    return _row(FIELDS, number, values)
+    return _row(PARTITION_FIELDS, number, values)
 
 
 def asked_row(number: int, **values: str) -> str:
     """A row of what a job asks for."""
-    from slurmgpu.slurm.queue import ASKED_FIELDS
+    from slurmgpu.slurm.queue import REQUEST_FIELDS
 
-    return _row(ASKED_FIELDS, number, values)
+    return _row(REQUEST_FIELDS, number, values)
 
 
 _DEFAULTS = {

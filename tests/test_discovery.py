@@ -17,7 +17,7 @@ from slurmgpu.models.cluster import Cluster, Discovered, LoginNode
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.describe import build
-from slurmgpu.slurm.show import ask
+from slurmgpu.slurm.show import read_cluster
 from tests.recorded import RELEASES, Replay, names, recorded, said
 from tests.slurm.declared import declared_profile, differences, discovered_profile
 
@@ -53,7 +53,7 @@ def slurm_of(release: str, variant: str = "cluster", **instead: Answer) -> Slurm
 
 
 def discovered(release: str, variant: str = "cluster", who: str = "root", **instead: Answer) -> Discovered:
-    told = ask(slurm_of(release, variant, **instead), who)
+    told = read_cluster(slurm_of(release, variant, **instead), who)
     return build(told, LoginNode(), date=DAY, groups=("root",))
 
 
@@ -67,7 +67,7 @@ def test_what_is_declared_is_discovered_field_by_field(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_eight_commands_are_asked_and_none_twice(release: str) -> None:
     slurm = slurm_of(release)
-    told = ask(slurm, "root")
+    told = read_cluster(slurm, "root")
     assert told.calls == len(set(slurm.asked)) == len(slurm.asked) == 8
 
 
@@ -102,7 +102,7 @@ def test_a_cluster_whose_accounting_has_no_command_here_is_described_without_it(
             raise SlurmUnreachable("sacctmgr is not on PATH: it is not installed on this machine.")
         return answers(argv)
 
-    told = ask(Slurm(run=only_scontrol, env={}), "root")
+    told = read_cluster(Slurm(run=only_scontrol, env={}), "root")
     cluster = build(told, LoginNode(), date=DAY).cluster
     assert {"gpu", "cpu"} <= set(cluster.partitions)
     assert cluster.hidden["qos"].startswith("sacctmgr is not on PATH")
@@ -110,7 +110,7 @@ def test_a_cluster_whose_accounting_has_no_command_here_is_described_without_it(
 
 
 def test_the_users_groups_are_noted_where_a_partition_is_for_some() -> None:
-    told = ask(slurm_of("24.11"), "root")
+    told = read_cluster(slurm_of("24.11"), "root")
     assert told.partitions is not None
     assert build(told, LoginNode(), date=DAY, groups=("lab",)).cluster.user_groups == ("lab",)
     for record in told.partitions:
@@ -153,7 +153,7 @@ def test_hidden_nodes_get_equal_shares_of_their_partition_and_these_are_guesses(
 @pytest.mark.parametrize("release", RELEASES)
 def test_without_slurmdbd_the_rest_goes_on_and_accounting_is_asked_once(release: str) -> None:
     slurm = slurm_of(release, qos=recorded("sacctmgr_no_slurmdbd_qos", release))
-    told = ask(slurm, "root")
+    told = read_cluster(slurm, "root")
     assert slurm.count("sacctmgr") == 1
     cluster = build(told, LoginNode(), date=DAY).cluster
     assert "`sacctmgr -nP show qos` said: " in cluster.hidden["qos"]
@@ -168,7 +168,7 @@ def test_a_cluster_without_accounting_is_not_asked_for_it() -> None:
         "accounting_storage/slurmdbd", "accounting_storage/none"
     )
     slurm = slurm_of("22.05", config=said(config))
-    told = ask(slurm, "root")
+    told = read_cluster(slurm, "root")
     assert slurm.count("sacctmgr") == 0
     assert told.hidden["qos"] == "this cluster keeps no accounting"
 
@@ -176,7 +176,7 @@ def test_a_cluster_without_accounting_is_not_asked_for_it() -> None:
 @pytest.mark.parametrize("most", [3, 5])
 def test_a_site_may_bound_the_commands(most: int) -> None:
     slurm = slurm_of("24.11")
-    told = ask(slurm, "root", most=most)
+    told = read_cluster(slurm, "root", most=most)
     assert slurm.count("scontrol") == 3
     assert told.calls == most
     assert "max_slurm_calls" in told.hidden["reservations"]
@@ -186,7 +186,7 @@ def test_a_site_may_bound_the_commands(most: int) -> None:
 def test_a_controller_that_does_not_answer_ends_it_after_one_command() -> None:
     slurm = slurm_of("22.05", config=said(stderr="scontrol: no answer in 30 s", rc=None))
     with pytest.raises(SlurmUnreachable):
-        ask(slurm, "root")
+        read_cluster(slurm, "root")
     assert len(slurm.asked) == 1
 
 

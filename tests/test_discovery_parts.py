@@ -13,7 +13,7 @@ from slurmgpu.lines.slurm import abbreviate, expand
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.describe_accounting import limits_of, preemptible_qos, qos_rule, tres
+from slurmgpu.slurm.describe import limits_of, preemptible_qos, qos_rule, tres
 from slurmgpu.slurm.describe_nodes import (
     Kind,
     gpu_types_of,

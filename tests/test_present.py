@@ -6,7 +6,7 @@ import pytest
 
 from slurmgpu.slurm.nodes_now import nodes_of
 from slurmgpu.slurm.now import parse_book
-from slurmgpu.slurm.queue import parse_asked, parse_queue
+from slurmgpu.slurm.queue import parse_partition_queue, parse_request
 from tests.present import Recorded, asked_row, jobs_of, queue_row
 from tests.recorded import RELEASES, recorded
 from tests.slurm.situations import SHAPE
@@ -154,14 +154,17 @@ def test_gpus_without_a_type_are_called_by_their_nodes_feature() -> None:
 
 def test_a_name_with_anything_in_it_makes_no_second_job() -> None:
     text = queue_row(7, reason="Priority\n999999\x1f999999\x1f") + queue_row(8)
-    assert [job.number for job in parse_queue(text)] == [7, 8]
-    (asked,) = parse_asked(asked_row(9, command="/a/b\nc", reason="None"))
+    assert [job.number for job in parse_partition_queue(text)] == [7, 8]
+    (asked,) = parse_request(asked_row(9, command="/a/b\nc", reason="None"))
     assert asked.number == 9
 
 
 @pytest.mark.parametrize("state", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 def test_a_job_that_is_to_run_again_waits_like_a_new_one(state: str) -> None:
-    (asked,), (queued,) = parse_asked(asked_row(9, state=state)), parse_queue(queue_row(9, state=state))
+    (asked,), (queued,) = (
+        parse_request(asked_row(9, state=state)),
+        parse_partition_queue(queue_row(9, state=state)),
+    )
     assert (asked.waits, queued.waits) == (True, True)
 
 

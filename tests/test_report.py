@@ -23,19 +23,18 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.editing import with_values
 from slurmgpu.files.yaml import read_yaml
 from slurmgpu.jobs.report.advising import HEAD_ROOM, Proposal, advise, memory_option, rounded_up
-from slurmgpu.jobs.report.figures import Figures, Peak, figures_of, together
+from slurmgpu.jobs.report.figures import Figures, Peak, Training, figures_of, read_training, together
 from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into
-from slurmgpu.jobs.report.lines import costs, state_of, summed
 from slurmgpu.jobs.report.page import page
-from slurmgpu.jobs.report.text import WIDTH, job_lines, job_table, summary_lines
-from slurmgpu.jobs.report.training import Training, read_training
+from slurmgpu.jobs.report.text import WIDTH, costs, job_lines, job_table, state_of, summary_lines, summed
 from slurmgpu.models.cluster import Cluster, Limits, NodeGroup, Partition
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, Run, SampleSummary, Submitted
 from slurmgpu.models.site import Carbon, Source
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm import History, Sampling, Slurm, current_user
 from slurmgpu.slurm.commands import Answer
-from slurmgpu.slurm.history import parse_histories, parse_sampling
+from slurmgpu.slurm.sacct import parse_histories
+from slurmgpu.slurm.show import parse_sampling
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 
@@ -97,7 +96,7 @@ def invoke(*arguments: str, slurm: Slurm) -> Result:
 
 
 def histories(*rows: Row) -> list[History]:
-    from slurmgpu.slurm.history import HISTORY
+    from slurmgpu.slurm.sacct import HISTORY
 
     return parse_histories(text_of(rows, HISTORY)).jobs
 

@@ -26,7 +26,7 @@ from slurmgpu.script.variables import SCRIPT_NAME
 from slurmgpu.shell.server import read_server
 from slurmgpu.shell.session import as_session, left_out, step_of
 from slurmgpu.slurm import hear, refusal
-from slurmgpu.slurm.salloc import command
+from slurmgpu.slurm.requests import allocation_command
 from tests import ready
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +63,7 @@ def script_of(plan: Plan, values: ShellValues | None = None) -> str:
 def test_slurm_is_asked_for_what_the_job_would_ask_for_without_what_speaks_of_a_batch_script() -> None:
     job = job_of(FULL)
     plan = make_plan(job, GENERIC, Surroundings(work_dir="/w"))
-    words = command(planned(FULL).options, [])
+    words = allocation_command(planned(FULL).options, [])
     asked = words[1 : words.index("srun")]
     assert asked == [str(one) for one in plan.options if one.name not in ("output", "requeue", "open-mode")]
     assert left_out(planned(FULL)) == ["--output=log.txt"]

@@ -9,7 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
-from slurmgpu.slurm import Slurm, sacct, sbatch, squeue
+from slurmgpu.slurm import Slurm, sacct, squeue
+from slurmgpu.slurm import requests as sbatch
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.text import meaning_of
 from tests.recorded import RELEASES, Replay, names, recorded, said
@@ -50,16 +51,18 @@ def test_a_queue_that_does_not_answer_is_never_a_refusal() -> None:
     for message in of("squeue"):
         slurm = Slurm(run=Replay(squeue=answer(message)))
         if message["kind"] == "answered":
-            assert squeue.read(slurm, "ada") == ([], []), message
+            assert squeue.read_queue(slurm, "ada") == ([], []), message
             continue
         with pytest.raises(errors[message["kind"]]):
-            squeue.read(slurm, "ada")
+            squeue.read_queue(slurm, "ada")
 
 
 def test_accounting_that_fails_is_never_an_empty_list() -> None:
     """An older sacct ends with 0 when its database hangs up."""
     for message in of("sacct"):
-        assert not sacct.read(Slurm(run=Replay(sacct=answer(message))), user="ada").available, message
+        assert not sacct.read_accounting(Slurm(run=Replay(sacct=answer(message))), user="ada").available, (
+            message
+        )
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -82,7 +85,7 @@ def test_an_error_that_nobody_has_seen_is_unclear_and_never_final() -> None:
     strange = said(stderr="squeue: error: Frobnication", rc=1)
     assert meaning_of(strange) == "unclear"
     with pytest.raises(SlurmUnreachable):
-        squeue.read(Slurm(run=Replay(squeue=strange)), "ada")
+        squeue.read_queue(Slurm(run=Replay(squeue=strange)), "ada")
 
 
 def test_silence_is_lost() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.slurm import Slurm, commands, control
+from slurmgpu.slurm import Slurm, commands
+from slurmgpu.slurm import requests as control
 from slurmgpu.slurm.commands import ask_cluster_name, call, cluster_name_here, reading_env, submission_env
 from tests.recorded import Replay, said
 

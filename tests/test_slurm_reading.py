@@ -27,13 +27,13 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 def queue(release: str, name: str = "squeue") -> dict[str, JobStatus]:
-    jobs, notes = squeue.parse(recorded(name, release).stdout)
+    jobs, notes = squeue.parse_queue(recorded(name, release).stdout)
     assert notes == []
     return {job.job_id: job for job in jobs}
 
 
 def accounted(release: str, name: str = "sacct") -> dict[str, JobStatus]:
-    return {job.job_id: job for job in sacct.parse(recorded(name, release).stdout).jobs}
+    return {job.job_id: job for job in sacct.parse_accounting(recorded(name, release).stdout).jobs}
 
 
 def row(fields: tuple[str, ...], defaults: dict[str, str], **values: str) -> str:
@@ -46,8 +46,8 @@ QUEUED = {"JobArrayID": "7", "JobID": "7", "State": "RUNNING", "NumNodes": "2", 
 
 
 def test_the_recordings_were_made_with_the_command_that_is_sent_today(release: str) -> None:
-    assert recorded("squeue", release).argv == tuple(squeue.command("root"))
-    assert recorded("sacct_none", release).argv == tuple(sacct.command(ids=[99999]))
+    assert recorded("squeue", release).argv == tuple(squeue.queue_command("root"))
+    assert recorded("sacct_none", release).argv == tuple(sacct.accounting_command(ids=[99999]))
 
 
 def test_every_job_of_the_recorded_queue_is_read(release: str) -> None:
@@ -123,7 +123,7 @@ def test_a_log_that_the_user_did_not_name_is_found_by_slurmds_name(shown: str, l
         StdOut=default,
         StdErr=default,
     )
-    (job,), _ = squeue.parse(text)
+    (job,), _ = squeue.parse_queue(text)
     assert (job.stdout, job.stderr) == (log, log)
 
 
@@ -138,57 +138,57 @@ def test_exit_codes_come_out_of_the_wait_status(release: str) -> None:
 @pytest.mark.parametrize("spelling", ["gpu:4", "gres:gpu:4", "gres/gpu:4", "gres/gpu=4"])
 def test_gpus_are_found_in_a_request_of_another_release(spelling: str) -> None:
     text = row(squeue.FIELDS, QUEUED, tres_alloc="cpu=2", tres_per_node=spelling)
-    assert squeue.parse(text)[0][0].gpus == 8
+    assert squeue.parse_queue(text)[0][0].gpus == 8
 
 
 def test_times_in_local_form_are_read_too() -> None:
     text = row(squeue.FIELDS, QUEUED, SubmitTime="2025-01-02T03:04:05")
-    assert squeue.parse(text)[0][0].submit == datetime(2025, 1, 2, 3, 4, 5).astimezone(timezone.utc)
+    assert squeue.parse_queue(text)[0][0].submit == datetime(2025, 1, 2, 3, 4, 5).astimezone(timezone.utc)
 
 
 def test_a_log_named_relative_to_the_work_folder_is_found_there() -> None:
     text = row(squeue.FIELDS, QUEUED, StdOut="slurm-%j.out", WorkDir="/project")
-    assert squeue.parse(text)[0][0].stdout == "/project/slurm-7.out"
-    assert squeue.parse(row(squeue.FIELDS, QUEUED, StdOut="slurm-%j.out"))[0][0].stdout is None
+    assert squeue.parse_queue(text)[0][0].stdout == "/project/slurm-7.out"
+    assert squeue.parse_queue(row(squeue.FIELDS, QUEUED, StdOut="slurm-%j.out"))[0][0].stdout is None
 
 
 def test_errors_go_where_the_output_goes_unless_the_job_says_otherwise() -> None:
-    one = squeue.parse(row(squeue.FIELDS, QUEUED, StdOut="/a", StdErr="(null)"))[0][0]
-    two = squeue.parse(row(squeue.FIELDS, QUEUED, StdOut="/a", StdErr="/b"))[0][0]
+    one = squeue.parse_queue(row(squeue.FIELDS, QUEUED, StdOut="/a", StdErr="(null)"))[0][0]
+    two = squeue.parse_queue(row(squeue.FIELDS, QUEUED, StdOut="/a", StdErr="/b"))[0][0]
     assert (one.stderr, two.stderr) == ("/a", "/b")
 
 
 def test_an_unlimited_job_says_so() -> None:
-    assert squeue.parse(row(squeue.FIELDS, QUEUED, TimeLimit="UNLIMITED"))[0][0].limit == "UNLIMITED"
+    assert squeue.parse_queue(row(squeue.FIELDS, QUEUED, TimeLimit="UNLIMITED"))[0][0].limit == "UNLIMITED"
 
 
 def test_a_row_that_cannot_be_read_becomes_a_note() -> None:
-    jobs, notes = squeue.parse(f"7{SEPARATOR}7{SEPARATOR}cut off\n" + row(squeue.FIELDS, QUEUED))
+    jobs, notes = squeue.parse_queue(f"7{SEPARATOR}7{SEPARATOR}cut off\n" + row(squeue.FIELDS, QUEUED))
     assert len(jobs) == len(notes) == 1
 
 
 def test_a_controller_that_does_not_answer_is_unreachable(release: str) -> None:
     with pytest.raises(SlurmUnreachable, match="Unable to contact slurm controller"):
-        squeue.read(Slurm(run=Replay(squeue=recorded("squeue_no_controller", release))), "ada")
+        squeue.read_queue(Slurm(run=Replay(squeue=recorded("squeue_no_controller", release))), "ada")
 
 
 def test_a_machine_without_a_cluster_is_told_so() -> None:
     # As 22.05 says it where its package is installed and nothing else.
     text = "squeue: fatal: Could not establish a configuration source"
     with pytest.raises(SlurmUnreachable, match="find no cluster") as caught:
-        squeue.read(Slurm(run=Replay(squeue=said(stderr=text, rc=1))), "ada")
+        squeue.read_queue(Slurm(run=Replay(squeue=said(stderr=text, rc=1))), "ada")
     assert caught.value.hint is not None
     assert "SLURM_CONF" in caught.value.hint
 
 
 def test_a_squeue_that_is_never_done_is_unreachable() -> None:
     with pytest.raises(SlurmUnreachable, match="no answer in 60 s"):
-        squeue.read(Slurm(run=Replay(squeue=said(stderr="squeue: no answer in 60 s", rc=None))), "ada")
+        squeue.read_queue(Slurm(run=Replay(squeue=said(stderr="squeue: no answer in 60 s", rc=None))), "ada")
 
 
 def test_squeues_refusal_comes_through_in_its_own_words(release: str) -> None:
     with pytest.raises(SlurmRefused, match="Invalid job format specification: Nosuch"):
-        squeue.read(Slurm(run=Replay(squeue=recorded("squeue_unknown_field", release))), "ada")
+        squeue.read_queue(Slurm(run=Replay(squeue=recorded("squeue_unknown_field", release))), "ada")
 
 
 def test_every_job_of_the_recorded_accounting_is_read(release: str) -> None:
@@ -220,7 +220,7 @@ def test_cancelled_by_someone_is_cancelled(release: str) -> None:
 
 
 def test_steps_are_told_from_jobs(release: str) -> None:
-    found = sacct.parse(recorded("sacct_steps", release).stdout)
+    found = sacct.parse_accounting(recorded("sacct_steps", release).stdout)
     assert [job.job_id for job in found.jobs] == ["9", "4_0", "4_1", "4_[2-5%2]"]
     assert [(s.job_id, s.step, s.tasks) for s in found.steps] == [
         ("9", "batch", 1),
@@ -232,7 +232,7 @@ def test_steps_are_told_from_jobs(release: str) -> None:
 
 @pytest.mark.parametrize("release", [release for release in RELEASES if release != "20.11"])
 def test_the_submit_line_is_read_though_it_holds_a_newline(release: str) -> None:
-    found = sacct.parse(recorded("sacct_submit_line", release).stdout, submit_line=True)
+    found = sacct.parse_accounting(recorded("sacct_submit_line", release).stdout, submit_line=True)
     assert found.notes == []
     assert [job.submit_line and job.submit_line.split()[-1] for job in found.jobs] == [
         "/scratch/ada/script.sh"
@@ -241,13 +241,13 @@ def test_the_submit_line_is_read_though_it_holds_a_newline(release: str) -> None
 
 def test_a_release_without_submit_lines_does_not_know_which_job_had_which() -> None:
     replay = Replay(sacct=recorded("sacct_submit_line", "20.11"))
-    found = sacct.read(Slurm(run=replay), ids=[1, 2, 3], submit_line=True)
+    found = sacct.read_accounting(Slurm(run=replay), ids=[1, 2, 3], submit_line=True)
     assert not found.available
     assert 'Invalid field requested: "SubmitLine"' in found.notes[0]
 
 
 def test_an_empty_answer_of_accounting_is_an_answer(release: str) -> None:
-    found = sacct.read(Slurm(run=Replay(sacct=recorded("sacct_none", release))), ids=[99999])
+    found = sacct.read_accounting(Slurm(run=Replay(sacct=recorded("sacct_none", release))), ids=[99999])
     assert found == sacct.Accounting()
 
 
@@ -260,14 +260,14 @@ def test_an_empty_answer_of_accounting_is_an_answer(release: str) -> None:
     ],
 )
 def test_missing_accounting_is_a_note_and_no_error(name: str, words: str, release: str) -> None:
-    found = sacct.read(Slurm(run=Replay(sacct=recorded(name, release))), ids=[1])
+    found = sacct.read_accounting(Slurm(run=Replay(sacct=recorded(name, release))), ids=[1])
     assert not found.available
     assert words in found.notes[0]
 
 
 def test_a_state_that_accounting_leaves_blank_is_unknown() -> None:
     text = row(sacct.FIELDS, {"JobID": "7", "JobIDRaw": "7"}, State="")
-    assert sacct.parse(text).jobs[0].state is JobState.UNKNOWN
+    assert sacct.parse_accounting(text).jobs[0].state is JobState.UNKNOWN
 
 
 def test_live_use_is_read_per_step(release: str) -> None:
@@ -289,21 +289,21 @@ def test_without_running_jobs_no_node_is_asked() -> None:
 
 @given(NOISE)
 def test_no_text_breaks_a_parser(text: str) -> None:
-    squeue.parse(text)
-    sacct.parse(text)
-    sacct.parse(text, submit_line=True)
+    squeue.parse_queue(text)
+    sacct.parse_accounting(text)
+    sacct.parse_accounting(text, submit_line=True)
     squeue.parse_live_use(text)
 
 
 @given(st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters="\x1f"))))
 def test_no_field_of_the_queue_breaks_its_row(fields: dict[str, str]) -> None:
     values = QUEUED | fields
-    jobs, _ = squeue.parse("".join(values.get(name, "") + SEPARATOR for name in squeue.FIELDS) + "\n")
+    jobs, _ = squeue.parse_queue("".join(values.get(name, "") + SEPARATOR for name in squeue.FIELDS) + "\n")
     assert [job.raw_id for job in jobs] == [7]
 
 
 @given(st.dictionaries(st.sampled_from(sacct.FIELDS[2:]), st.text(st.characters(exclude_characters="\x1f"))))
 def test_no_field_of_accounting_breaks_its_row(fields: dict[str, str]) -> None:
     values = {"JobID": "7_1", "JobIDRaw": "9"} | fields
-    found = sacct.parse("".join(values.get(name, "") + SEPARATOR for name in sacct.FIELDS) + "\n")
+    found = sacct.parse_accounting("".join(values.get(name, "") + SEPARATOR for name in sacct.FIELDS) + "\n")
     assert [job.raw_id for job in found.jobs] == [9]

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.slurm import Slurm, sbatch
-from slurmgpu.slurm.sbatch import advise
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm import requests as sbatch
+from slurmgpu.slurm.requests import advise
 from tests.recorded import RELEASES, Replay, names, recorded, said
 
 SINCE = datetime.now(timezone.utc) - timedelta(hours=1)

@@ -212,7 +212,7 @@ def report_lines(
     ``each``: a line for each job; ``by``: the filters, in words; ``bars``: draw shares with block characters.
     """
     from slurmgpu.jobs.report import text
-    from slurmgpu.jobs.report.lines import summed
+    from slurmgpu.jobs.report.text import summed
 
     for note in found.notes:
         say(f"note: {printable(note)}")

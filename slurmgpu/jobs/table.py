@@ -18,8 +18,8 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import JobId
 
 __all__ = [
-    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "aligned", "apart", "cell", "columns_of",
-    "facts_of", "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
+    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "aligned", "apart", "cell", "columns_of", "facts_of",
+    "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
 
 __all__ = [
-    "LAUNCH_FAILED", "LIMIT", "NEVER", "NEXT", "STOPPED", "WAITS_FOR", "WORDS", "About", "After", "JobView", "Line", "Waits",
-    "about", "canceller", "colour_of", "each_waits", "is_refused", "kind_of", "outcome_of", "progress_text",
+    "LAUNCH_FAILED", "LIMIT", "NEVER", "NEXT", "STOPPED", "WAITS_FOR", "WORDS", "About", "After", "JobView", "Line",
+    "Waits", "about", "canceller", "colour_of", "each_waits", "is_refused", "kind_of", "outcome_of", "progress_text",
     "read_dependency", "reason", "waits", "word_of", "words_of",
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slurmgpu.lines.slurm import expand
-from slurmgpu.slurm import commands, control, health, sacct, salloc, sbatch, show, squeue
+from slurmgpu.slurm import commands, requests, sacct, show, squeue
 from slurmgpu.slurm.commands import (
     Answer,
     Commands,
@@ -21,14 +21,34 @@ from slurmgpu.slurm.commands import (
     cluster_name_here,
     current_user,
     submission_env,
+)  # fmt: skip
+from slurmgpu.slurm.requests import (
+    NOT_OF_SALLOC,
+    Accepted,
+    Estimate,
+    Heard,
+    Outcome,
+    Rejected,
+    Said,
+    Unknown,
+    Unreachable,
+    Verb,
+    check_signal,
+    hear,
+    refusal,
+)  # fmt: skip
+from slurmgpu.slurm.sacct import (
+    TAKEN_OFF,
+    Accounting,
+    Histories,
+    History,
+    Start,
+    Step,
+    even,
+    highest_exit_code,
 )
-from slurmgpu.slurm.control import Said, Verb, check_signal
-from slurmgpu.slurm.health import Health
-from slurmgpu.slurm.history import Histories, History, Sampling, Start, read_histories, read_sampling
-from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
-from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
-from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
+from slurmgpu.slurm.show import Health, Sampling
 from slurmgpu.slurm.squeue import StepUse
 from slurmgpu.slurm.text import MORE_UNREAD, JobId, expand_pattern
 
@@ -50,20 +70,20 @@ __all__ = [
 class Slurm(Commands):
     """The Slurm that this process talks to. Each call is one command, unless its docstring says otherwise."""
 
-    submit = sbatch.submit
-    allocate = salloc.allocate
-    estimate = sbatch.estimate
-    find_by_script = sbatch.find_by_script
-    queue = squeue.read
-    accounting = sacct.read
-    history = read_histories
-    sampling = read_sampling
+    submit = requests.submit
+    allocate = requests.allocate
+    estimate = requests.estimate
+    find_by_script = requests.find_by_script
+    cancel = requests.cancel
+    control = requests.control
+    queue = squeue.read_queue
     live_use = squeue.read_live_use
-    cancel = control.cancel
-    control = control.control
+    accounting = sacct.read_accounting
+    history = sacct.read_histories
+    sampling = show.read_sampling
     idle_nodes = show.idle_nodes
     balance = show.read_balance
-    health = health.read
+    health = show.read_health
     talks_to_a_cluster = commands.talks_to_a_cluster
 
     def describe(
@@ -85,9 +105,9 @@ class Slurm(Commands):
             SlurmRefused: it tells neither its configuration nor its partitions.
         """
         from slurmgpu.slurm.describe import build
-        from slurmgpu.slurm.show import ask
+        from slurmgpu.slurm.show import read_cluster
 
-        told = ask(self, user, most=most)
+        told = read_cluster(self, user, most=most)
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)
 
     def present(self) -> Present:

@@ -23,19 +23,9 @@ from slurmgpu.slurm.shelf import Shelf, changes, note_change, only_reads
 from slurmgpu.slurm.text import Answer
 
 __all__ = [
-    "Answer",
-    "Commands",
-    "Runner",
-    "ask_cluster_name",
-    "call",
-    "cluster_name_here",
-    "current_user",
-    "reading_env",
-    "start",
-    "submission_env",
-    "talks_to_a_cluster",
-    "unreachable",
-]
+    "Answer", "Commands", "Runner", "ask_cluster_name", "call", "cluster_name_here", "current_user", "reading_env", "start",
+    "submission_env", "talks_to_a_cluster", "unreachable",
+]  # fmt: skip
 
 
 READ_TIMEOUT = 60.0

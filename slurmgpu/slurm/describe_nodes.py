@@ -12,25 +12,13 @@ from slurmgpu.lines.slurm import abbreviate, expand
 from slurmgpu.models.cluster import Billing, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.units import Memory
-from slurmgpu.slurm.describe_accounting import duration, sound, words
 from slurmgpu.slurm.show import Record
-from slurmgpu.slurm.text import known, whole
+from slurmgpu.slurm.text import duration, known, sound, whole, words
 
 __all__ = [
-    "GpuTypes",
-    "Groups",
-    "Kind",
-    "NodeGres",
-    "gpu_types_of",
-    "groups_of",
-    "kinds_of",
-    "memory_in_name",
-    "partition_of",
-    "preemptible_partitions",
-    "read_gres",
-    "state_words",
-    "well_known_memory",
-]
+    "GpuTypes", "Groups", "Kind", "NodeGres", "gpu_types_of", "groups_of", "kinds_of", "memory_in_name", "partition_of",
+    "preemptible_partitions", "read_gres", "state_words", "well_known_memory",
+]  # fmt: skip
 
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}

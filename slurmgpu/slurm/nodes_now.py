@@ -10,27 +10,17 @@ from typing import TYPE_CHECKING, Literal
 
 from slurmgpu.lines.slurm import expand
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.slurm.describe_accounting import words
 from slurmgpu.slurm.describe_nodes import Kind, gpu_types_of, kinds_of, partition_of, read_gres, state_words
 from slurmgpu.slurm.show import NODE_KEYS, Record
-from slurmgpu.slurm.text import known, moment, whole
+from slurmgpu.slurm.text import known, moment, whole, words
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Partition
 
 __all__ = [
-    "KEYS",
-    "UNNAMED",
-    "Away",
-    "License",
-    "NodeNow",
-    "PartitionNow",
-    "ReservationNow",
-    "licenses_of",
-    "nodes_of",
-    "partitions_of",
-    "reservations_of",
-]
+    "KEYS", "UNNAMED", "Away", "License", "NodeNow", "PartitionNow", "ReservationNow", "licenses_of", "nodes_of",
+    "partitions_of", "reservations_of",
+]  # fmt: skip
 
 
 Away = Literal["", "down", "drained", "reserved", "planned"]

@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.cluster import Association, QosRule
-from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import Answer, Commands, current_user, unreachable
-from slurmgpu.slurm.describe_accounting import associations_of, qos_rule, words
+from slurmgpu.slurm.describe import associations_of, qos_rule
 from slurmgpu.slurm.nodes_now import (
     KEYS,
     License,
@@ -27,9 +26,32 @@ from slurmgpu.slurm.nodes_now import (
     partitions_of,
     reservations_of,
 )
-from slurmgpu.slurm.queue import Asked, QueuedJob, asked_command, parse_asked, parse_queue, queue_command
-from slurmgpu.slurm.show import TIMEOUT, clean, said
-from slurmgpu.slurm.text import known, meaning_of, seconds
+from slurmgpu.slurm.queue import (
+    Asked,
+    QueuedJob,
+    parse_partition_queue,
+    parse_request,
+    partition_queue_command,
+    request_command,
+)
+from slurmgpu.slurm.show import (
+    CONFIG,
+    LICENSES,
+    NODES_IN_DETAIL,
+    PARTITIONS,
+    QOS_FIELDS,
+    RESERVATIONS,
+    TIMEOUT,
+    USER_FIELDS,
+    clean,
+    configuration,
+    one_line,
+    qos_command,
+    records,
+    rows,
+    user_command,
+)  # fmt: skip
+from slurmgpu.slurm.text import known, meaning_of, seconds, words
 
 __all__ = ["Book", "Holder", "Limit", "Present", "book_command", "parse_book"]
 
@@ -221,12 +243,12 @@ class Present:
     @cached_property
     def config(self) -> dict[str, str]:
         """slurm.conf as the controller has it; {} where it does not tell."""
-        answer = self._slurm.ask(show.CONFIG, timeout=TIMEOUT)
+        answer = self._slurm.ask(CONFIG, timeout=TIMEOUT)
         if meaning_of(answer) in {"no answer", "lost"}:
             raise unreachable(answer)
-        found = show.configuration(clean(answer.stdout))
+        found = configuration(clean(answer.stdout))
         if not found:
-            self.unknown["configuration"] = f"`scontrol show config` said: {said(answer)}"
+            self.unknown["configuration"] = f"`scontrol show config` said: {one_line(answer)}"
         return found
 
     @cached_property
@@ -249,40 +271,38 @@ class Present:
         """All nodes that the user may see, with what is given out of them."""
         return self._read(
             "nodes",
-            show.NODES_IN_DETAIL,
-            lambda text: nodes_of(show.records(text, KEYS), self.config),
+            NODES_IN_DETAIL,
+            lambda text: nodes_of(records(text, KEYS), self.config),
         )
 
     @cached_property
     def partitions(self) -> dict[str, PartitionNow] | None:
         """All partitions."""
-        return self._read(
-            "partitions", show.PARTITIONS, lambda text: partitions_of(show.records(text), self.config)
-        )
+        return self._read("partitions", PARTITIONS, lambda text: partitions_of(records(text), self.config))
 
     @cached_property
     def reservations(self) -> dict[str, ReservationNow] | None:
         """All reservations that the user may see."""
-        return self._read("reservations", show.RESERVATIONS, lambda text: reservations_of(show.records(text)))
+        return self._read("reservations", RESERVATIONS, lambda text: reservations_of(records(text)))
 
     @cached_property
     def licenses(self) -> dict[str, License] | None:
         """All licences."""
-        return self._read("licenses", show.LICENSES, lambda text: licenses_of(show.records(text)))
+        return self._read("licenses", LICENSES, lambda text: licenses_of(records(text)))
 
     def queue(self, partitions: Sequence[str]) -> list[QueuedJob] | None:
         """Everybody's unfinished jobs in some partitions, as far as the user may see them."""
-        return self._read("queue", queue_command(partitions), parse_queue)
+        return self._read("queue", partition_queue_command(partitions), parse_partition_queue)
 
     def asked(self, number: int) -> list[Asked]:
         """Return what a job asks for, by its plain number: a row for each task of an array that is by itself."""
         if self._has_exclusive:
-            command = asked_command(number, exclusive=True)
-            found = self._read("request", command, partial(parse_asked, exclusive=True), clean_it=False)
+            command = request_command(number, exclusive=True)
+            found = self._read("request", command, partial(parse_request, exclusive=True), clean_it=False)
             if found is not None:
                 return found
             self.unknown.pop("request", None)  # an older squeue, or one in between, that has no such field
-        return self._read("request", asked_command(number), parse_asked, clean_it=False) or []
+        return self._read("request", request_command(number), parse_request, clean_it=False) or []
 
     @property
     def _has_exclusive(self) -> bool:
@@ -312,14 +332,14 @@ class Present:
         """Return the user's accounts with their QOS and limits, from accounting, and the default account."""
         found = self._read(
             "associations",
-            show.user_command(user, self.cluster or ""),
-            lambda text: show.rows(text, show.USER_FIELDS),
+            user_command(user, self.cluster or ""),
+            lambda text: rows(text, USER_FIELDS),
         )
         return None if found is None else associations_of(found, ())
 
     def qos_rules(self) -> dict[str, QosRule] | None:
         """Return the limits of all QOS, from accounting."""
-        found = self._read("qos", show.qos_command(), lambda text: show.rows(text, show.QOS_FIELDS))
+        found = self._read("qos", qos_command(), lambda text: rows(text, QOS_FIELDS))
         return None if found is None else {one["name"]: qos_rule(one, preemptible=False) for one in found}
 
     def _read(
@@ -328,7 +348,7 @@ class Present:
         answer = self._ask(argv)
         if not answer.ok:
             command = " ".join(word for word in argv if len(word) < 60)
-            self.unknown[what] = f"`{command}` said: {said(answer)}"
+            self.unknown[what] = f"`{command}` said: {one_line(answer)}"
             return None
         return parse(clean(answer.stdout) if clean_it and argv[0] != "squeue" else answer.stdout)
 

@@ -23,11 +23,13 @@ from slurmgpu.slurm.text import (
     whole,
 )
 
-__all__ = ["Asked", "QueuedJob", "asked_command", "parse_asked", "parse_queue", "queue_command"]
+__all__ = [
+    "Asked", "QueuedJob", "parse_partition_queue", "parse_request", "partition_queue_command", "request_command",
+]  # fmt: skip
 
 
 # In every release from 20.11 on. JobArrayID and JobID mark a row; nothing here is free text but the reason.
-FIELDS = (
+PARTITION_FIELDS = (
     "JobArrayID", "JobID", "UserName", "Account", "QOS", "Partition", "State", "PriorityLong", "TimeLimit", "StartTime",
     "EndTime", "NumNodes", "NumCPUs", "NodeList", "tres-alloc", "tres-per-job", "tres-per-node", "Reason",
 )  # fmt: skip
@@ -36,9 +38,9 @@ STATES = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING"
 """Of the jobs that hold nodes, or wait for some."""
 
 
-def queue_command(partitions: Sequence[str]) -> list[str]:
+def partition_queue_command(partitions: Sequence[str]) -> list[str]:
     """Return the squeue command for everybody's unfinished jobs in some partitions."""
-    fields = ",".join(f"{name}:{SEPARATOR}" for name in FIELDS)
+    fields = ",".join(f"{name}:{SEPARATOR}" for name in PARTITION_FIELDS)
     where = f"--partition={','.join(partitions)}"
     return ["squeue", "--noheader", "--noconvert", "--all", where, f"--states={STATES}", "-O", fields]
 
@@ -163,26 +165,26 @@ def _tasks(text: str) -> int:
     return max(1, count)
 
 
-def parse_queue(text: str) -> list[QueuedJob]:
+def parse_partition_queue(text: str) -> list[QueuedJob]:
     """Read what `queue_command` prints; rows that are none are left out."""
-    good, _ = rows(text, len(FIELDS))
+    good, _ = rows(text, len(PARTITION_FIELDS))
     return [QueuedJob(row) for row in good]
 
 
-ASKED_FIELDS = (
+REQUEST_FIELDS = (
     "JobArrayID", "JobID", "Partition", "State", "Reason", "PriorityLong", "EligibleTime", "StartTime", "Deadline", "TimeLimit",
     "NumNodes", "NumCPUs", "NumTasks", "MinMemory", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
     "Feature", "ReqNodes", "ExcNodes", "SchedNodes", "Reservation", "Licenses", "OverSubscribe", "Dependency", "Command",
 )  # fmt: skip
 
 
-def asked_command(number: int, *, exclusive: bool = False) -> list[str]:
+def request_command(number: int, *, exclusive: bool = False) -> list[str]:
     """Return the squeue command for all that one job asks for; of one job alone the controller sends no other.
 
     `scontrol show job` has no more to say, and puts the job's name, which may hold anything, before it. ``exclusive``: in
     place of OverSubscribe, which tells who gets whole nodes up to 24.11, there is Exclusive, as 26.05 has it.
     """
-    names = ("Exclusive" if exclusive and name == "OverSubscribe" else name for name in ASKED_FIELDS)
+    names = ("Exclusive" if exclusive and name == "OverSubscribe" else name for name in REQUEST_FIELDS)
     fields = ",".join(f"{name}:{SEPARATOR}" for name in names)
     return ["squeue", "--noheader", "--noconvert", "--states=all", f"--jobs={number}", "-O", fields]
 
@@ -245,11 +247,11 @@ class Asked:
         return (gpus, cpus, memory) if tasks <= self.nodes else (gpus, max(1, self.cpus // tasks), 0)
 
 
-def parse_asked(text: str, *, exclusive: bool = False) -> list[Asked]:
+def parse_request(text: str, *, exclusive: bool = False) -> list[Asked]:
     """Read what `asked_command` prints: a row for each task of an array that is by itself."""
-    good, _ = rows(text, len(ASKED_FIELDS))
+    good, _ = rows(text, len(REQUEST_FIELDS))
     whole_nodes = {"NODE", "TOPO"} if exclusive else {"NO", "EXCLUSIVE"}
-    return [_asked(dict(zip(ASKED_FIELDS, row, strict=True)), whole_nodes) for row in good]
+    return [_asked(dict(zip(REQUEST_FIELDS, row, strict=True)), whole_nodes) for row in good]
 
 
 def _asked(row: dict[str, str], whole_nodes: Collection[str]) -> Asked:

@@ -1,11 +1,15 @@
-"""Accounting: one sacct call, read as separated text. It may lag, be empty, or not exist at a site."""
+"""Accounting: jobs, their steps and every start of a job, by one sacct call. It may lag, be empty, or not exist at a site.
+
+A requeued job keeps its id, and its earlier starts are rows of their own, which sacct shows with ``--duplicates`` only
+(sacct(1)); an id that is used again after some years is another job.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from sys import intern
 from typing import Literal, NamedTuple, TypeVar
@@ -28,11 +32,13 @@ from slurmgpu.slurm.text import (
 )
 
 __all__ = [
-    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "even",
-    "highest_exit_code", "in_tres", "parse", "read", "read_job", "read_step", "whose",
+    "FIELDS", "HISTORY", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "AccountingAnswer", "Histories", "History",
+    "Start", "Step", "absence", "accounting_command", "asking", "even", "highest_exit_code", "histories_command", "in_tres",
+    "parse_accounting", "parse_histories", "read_accounting", "read_histories", "read_job", "read_step", "whose",
 ]  # fmt: skip
 
-T = TypeVar("T", bound="Told")
+
+T = TypeVar("T", bound="AccountingAnswer")
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
@@ -81,7 +87,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class AccountingAnswer:
     """How far accounting has answered; `available` is False where there is none or it does not answer."""
 
     notes: list[str] = field(default_factory=list)
@@ -91,14 +97,14 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Accounting(Told):
+class Accounting(AccountingAnswer):
     """What accounting knows of jobs and their steps."""
 
     jobs: list[JobStatus] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
 
-def command(
+def accounting_command(
     *,
     user: str | None = None,
     ids: Sequence[int] = (),
@@ -139,7 +145,7 @@ def even(since: datetime) -> datetime:
     return since - timedelta(seconds=since.timestamp() % _EVEN)
 
 
-def read(
+def read_accounting(
     slurm: Commands,
     *,
     user: str | None = None,
@@ -149,9 +155,9 @@ def read(
     use: bool = False,
 ) -> Accounting:
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
-    argv = command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
+    argv = accounting_command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
-    return absence(answer, Accounting) or parse(answer.stdout, submit_line=submit_line, use=use)
+    return absence(answer, Accounting) or parse_accounting(answer.stdout, submit_line=submit_line, use=use)
 
 
 def absence(answer: Answer, kind: type[T]) -> T | None:
@@ -181,7 +187,7 @@ def _absence(answer: Answer) -> str:
     return f"accounting does not answer, so jobs that have ended may be missing. sacct said: {last}"
 
 
-def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
+def parse_accounting(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
     """Read what `command` prints; rows that are none become notes."""
     fields = _fields(submit_line, use)
     bad: list[str] = []
@@ -356,3 +362,170 @@ def read_step(record: dict[str, str]) -> Step:
         gpu_busiest=_gpu_busiest(record.get("TRESUsageInMax", "")),
         sampled_cpu_seconds=_cpu_time(in_tres(record.get("TRESUsageInTot", ""), "cpu")),
     )
+
+
+HISTORY = (*FIELDS, *USE, "ReqMem", "AveRSS", "MaxRSSNode", "ConsumedEnergyRaw", "TRESUsageInTot")
+"""In every release from 20.11 to 26.05."""
+# Slurm's words for "no value" in numbers (NO_VAL, INFINITE, and the same of 64 bits) come out of some releases as they are.
+_NO_ENERGY = 1 << 32
+_LARGEST_ENERGY = 1 << 60
+# Between the end of a start and its return to the queue; slurmctld may have been down in between.
+_GAP = timedelta(hours=1)
+_LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a job: its row, and those of its steps."""
+
+    job: JobStatus
+    steps: tuple[Step, ...] = ()
+    memory: int | None = None
+    """Memory given on all nodes together, bytes; of a job that waits, what it asks for."""
+    memory_for: Literal["node", "cpu"] | None = None
+    """What the memory was asked for, where the release says so (before 21.08)."""
+    cpu_seconds: float | None = None
+    """CPU time of all its steps; None where Slurm did not measure."""
+    energy: int | None = None
+    """Joules of its nodes; None where the site does not measure: Slurm then writes 0."""
+
+
+@dataclass(frozen=True)
+class History:
+    """A job with all its starts, the first one first."""
+
+    starts: tuple[Start, ...]
+
+    @property
+    def last(self) -> Start:
+        """The start that counts: it ended the job, or runs, or waits."""
+        return self.starts[-1]
+
+    @property
+    def job(self) -> JobStatus:
+        """The job as it is now."""
+        return self.starts[-1].job
+
+
+@dataclass(frozen=True)
+class Histories(AccountingAnswer):
+    """What accounting knows of jobs and all their starts."""
+
+    jobs: list[History] = field(default_factory=list)
+
+
+def histories_command(
+    *, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None
+) -> list[str]:
+    """Return the sacct command for all starts and steps of jobs by id, or of those of a user (None: all) since a moment."""
+    return [*asking(HISTORY), "--duplicates", *whose(user, ids, since)]
+
+
+def read_histories(
+    slurm: Commands,
+    *,
+    user: str | None = None,
+    ids: Sequence[int] = (),
+    since: datetime | None = None,
+    timeout: float = 300,
+) -> Histories:
+    """Ask accounting; a site without it, or one that does not answer, gives a note and no error.
+
+    A week of a large site is many rows, so it may take `timeout` seconds.
+    """
+    answer = slurm.ask(histories_command(user=user, ids=ids, since=since), timeout=timeout)
+    return absence(answer, Histories) or parse_histories(answer.stdout)
+
+
+def parse_histories(text: str) -> Histories:
+    """Read what `command` prints; rows that are none become notes."""
+    bad: list[str] = []
+    notes: list[str] = []
+    by_job: dict[tuple[str | None, str], list[Start]] = {}
+    for start in _starts(text, bad, notes):
+        by_job.setdefault((start.job.cluster, start.job.job_id), []).append(start)
+    notes += unread("sacct", bad)
+    jobs = [history for starts in by_job.values() for history in _histories(starts)]
+    return Histories(jobs, notes=notes)
+
+
+def _starts(text: str, bad: list[str], notes: list[str]) -> Iterator[Start]:
+    """Yield each start with the steps in the rows behind it."""
+    record: dict[str, str] | None = None
+    job_id: JobId | None = None
+    steps: list[Step] = []
+    for row in each_row(text, len(HISTORY), bad):
+        found = dict(zip(HISTORY, row, strict=True))
+        if "." in found["JobID"]:
+            if record is not None and found["JobID"].partition(".")[0] == record["JobID"]:
+                steps.append(read_step(found))
+            continue
+        if record is not None and job_id is not None:
+            yield _start(record, job_id, steps)
+        record, steps = found, []
+        job_id = JobId.parse(found["JobID"])
+        if job_id is None:
+            notes.append(f"sacct: a row with the id {found['JobID']!r} was left out: that is not a job id")
+    if record is not None and job_id is not None:
+        yield _start(record, job_id, steps)
+
+
+_PER = re.compile(r"[KMGTP]?([cn])\Z", re.ASCII)
+
+
+def _start(record: dict[str, str], job_id: JobId, steps: list[Step]) -> Start:
+    per = _PER.search(record["ReqMem"].strip())
+    energy = whole(record["ConsumedEnergyRaw"])
+    job = read_job(record, job_id)
+    if job.derived_exit_code:
+        job = job.model_copy(update={"derived_exit_code": highest_exit_code(job.derived_exit_code, steps)})
+    return Start(
+        _that_ran(job, record),
+        tuple(steps),
+        memory=size(in_tres(record["AllocTRES"], "mem")) or size(in_tres(record["ReqTRES"], "mem")) or None,
+        memory_for=None if per is None else "cpu" if per[1] == "c" else "node",
+        cpu_seconds=_cpu_seconds(steps),
+        energy=energy
+        if energy and energy < _LARGEST_ENERGY and energy >> 1 != (_NO_ENERGY >> 1) - 1
+        else None,
+    )
+
+
+def _that_ran(job: JobStatus, record: dict[str, str]) -> JobStatus:
+    """Return the row of a start that ended in a requeue: the job waits again, and this start held its nodes all the same."""
+    elapsed, start = whole(record["ElapsedRaw"]), moment(record["Start"])
+    if not job.state.is_waiting or job.end is None or start is None or not elapsed:
+        return job
+    return job.model_copy(update={"elapsed": elapsed, "start": start})
+
+
+def _cpu_seconds(steps: list[Step]) -> float | None:
+    """CPU time of the steps; of one that was killed Slurm has less than its samples say, or nothing."""
+    found = [max(known) for step in steps if (known := _times(step))]
+    return sum(found) if found else None
+
+
+def _times(step: Step) -> list[float]:
+    return [time for time in (step.cpu_seconds, step.sampled_cpu_seconds) if time is not None]
+
+
+def _histories(starts: list[Start]) -> Iterator[History]:
+    """Yield the jobs that one id stood for, each with its starts."""
+    if len(starts) > 1:
+        starts.sort(key=lambda one: one.job.submit or one.job.start or _LONG_AGO)
+    group = starts[:1]
+    for start in starts[1:]:
+        if not _goes_on(group[-1].job, start.job):
+            yield History(tuple(group))
+            group = []
+        group.append(start)
+    yield History(tuple(group))
+
+
+def _goes_on(before: JobStatus, after: JobStatus) -> bool:
+    """Return True if a row is the next start of the job: a requeue sets the time of submission anew, at the end before it."""
+    if before.user != after.user or before.state is JobState.COMPLETED:
+        return False
+    if before.end is None or after.submit is None:
+        return before.submit == after.submit
+    return before.submit == after.submit or abs(after.submit - before.end) <= _GAP

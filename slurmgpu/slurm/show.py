@@ -5,46 +5,25 @@ The commands and the keys read here are the same from 20.11 to 26.05, unless a c
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
-from slurmgpu.slurm.commands import Answer, Commands, unreachable
+from slurmgpu.slurm.commands import Answer, Commands, cluster_name_here, unreachable
 from slurmgpu.slurm.text import meaning_of, whole
 
 __all__ = [
-    "ACCOUNT_FIELDS",
-    "COMMAND",
-    "CONFIG",
-    "LICENSES",
-    "NODES",
-    "NODES_IN_DETAIL",
-    "NODE_KEYS",
-    "PARTITIONS",
-    "QOS_FIELDS",
-    "RESERVATIONS",
-    "TIMEOUT",
-    "USER_FIELDS",
-    "Balance",
-    "Record",
-    "Told",
-    "account_command",
-    "ask",
-    "balance_command",
-    "clean",
-    "configuration",
-    "idle_nodes",
-    "parse_balance",
-    "parse_free_nodes",
-    "qos_command",
-    "read_balance",
-    "records",
-    "rows",
-    "said",
-    "user_command",
-]
+    "ACCOUNT_FIELDS", "COMMANDS", "CONFIG", "IDLE_NODES", "LICENSES", "NODES", "NODES_IN_DETAIL", "NODE_KEYS", "PARTITIONS",
+    "QOS_FIELDS", "RESERVATIONS", "TIMEOUT", "USER_FIELDS", "Balance", "ClusterRecords", "Health", "Record", "Sampling",
+    "account_command", "balance_command", "clean", "configuration", "idle_nodes", "one_line", "parse_balance",
+    "parse_free_nodes", "parse_sampling", "qos_command", "read_balance", "read_cluster", "read_health", "read_sampling",
+    "records", "rows", "user_command",
+]  # fmt: skip
 
 
 CONFIG = ("scontrol", "show", "config")
@@ -90,13 +69,13 @@ def records(text: str, keys: Iterable[str] = ()) -> list[dict[str, str]]:
 
 
 # %R: the partition's bare name; %t: the state in short, with a mark (idle~: powered down, and could be had); %D: nodes.
-COMMAND = ["sinfo", "--noheader", "--format=%R|%t|%D"]
+IDLE_NODES = ["sinfo", "--noheader", "--format=%R|%t|%D"]
 _UNUSABLE = "*$!%"  # no answer, reserved for maintenance, powering down
 
 
 def idle_nodes(slurm: Commands) -> dict[str, int]:
     """Idle nodes of each partition; partitions that sinfo does not name are not in it. Empty when it fails."""
-    answer = slurm.ask(COMMAND)
+    answer = slurm.ask(IDLE_NODES)
     return parse_free_nodes(answer.stdout) if answer.ok else {}
 
 
@@ -157,7 +136,7 @@ def rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
     return found
 
 
-FIELDS = ("Account", "User", "GrpTRESMins", "GrpTRESRaw", "TRESRunMins")
+BALANCE_FIELDS = ("Account", "User", "GrpTRESMins", "GrpTRESRaw", "TRESRunMins")
 
 
 @dataclass(frozen=True)
@@ -173,7 +152,7 @@ class Balance:
 
 def balance_command(account: str) -> list[str]:
     """Return the sshare command for one account."""
-    return ["sshare", "-n", "-P", "-A", account, "-o", ",".join(FIELDS)]
+    return ["sshare", "-n", "-P", "-A", account, "-o", ",".join(BALANCE_FIELDS)]
 
 
 def read_balance(slurm: Commands, account: str) -> tuple[Balance | None, str]:
@@ -189,7 +168,7 @@ def parse_balance(text: str, account: str) -> Balance | None:
     """Read what `command` prints: the account's own row is the one without a user."""
     for line in text.split("\n"):
         parts = line.split("|")
-        if len(parts) != len(FIELDS) or parts[0].strip() != account or parts[1].strip():
+        if len(parts) != len(BALANCE_FIELDS) or parts[0].strip() != account or parts[1].strip():
             continue
         granted, used, running = (_minutes(part) for part in parts[2:])
         left = {name: total - used.get(name, 0) - running.get(name, 0) for name, total in granted.items()}
@@ -213,7 +192,7 @@ NODE_KEYS = (
 
 
 @dataclass
-class Told:
+class ClusterRecords:
     """What Slurm said; a list is None where it could not be had, and ``hidden`` says why."""
 
     config: Record = field(default_factory=dict)
@@ -229,7 +208,7 @@ class Told:
     seconds: float = 0.0
 
 
-def ask(slurm: Commands, user: str, *, most: int | None = None) -> Told:
+def read_cluster(slurm: Commands, user: str, *, most: int | None = None) -> ClusterRecords:
     """Ask the controller for the cluster and accounting for QOS and the user's accounts: 5 to 8 commands.
 
     What one of them does not say is unknown, and named in ``hidden``; with ``most`` so many commands are asked at
@@ -237,14 +216,14 @@ def ask(slurm: Commands, user: str, *, most: int | None = None) -> Told:
     when it tells neither its configuration nor its partitions.
     """
     before, began = len(slurm.asked), time.monotonic()
-    told = Told()
+    told = ClusterRecords()
     asking = _Asking(slurm, told, None if most is None else before + most)
     config = slurm.ask(CONFIG, timeout=TIMEOUT)
     if meaning_of(config) in {"no answer", "lost"}:
         raise unreachable(config)
     told.config = configuration(clean(config.stdout))
     if not told.config:
-        told.hidden["slurm"] = f"`scontrol show config` said: {said(config)}"
+        told.hidden["slurm"] = f"`scontrol show config` said: {one_line(config)}"
     told.partitions = asking.read("partitions", PARTITIONS, records)
     if not told.config and told.partitions is None:
         raise SlurmRefused(
@@ -259,7 +238,7 @@ def ask(slurm: Commands, user: str, *, most: int | None = None) -> Told:
     return told
 
 
-def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
+def _ask_accounting(asking: _Asking, told: ClusterRecords, user: str) -> None:
     kind = told.config.get("AccountingStorageType", "accounting_storage/slurmdbd")
     if not kind.endswith("/slurmdbd"):
         told.hidden["qos"] = told.hidden["associations"] = "this cluster keeps no accounting"
@@ -287,7 +266,7 @@ def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
 @dataclass
 class _Asking:
     slurm: Commands
-    told: Told
+    told: ClusterRecords
     most: int | None
     """How many commands may have been asked when another is."""
 
@@ -306,7 +285,7 @@ class _Asking:
         if answer.ok:
             return parse(clean(answer.stdout))
         command = " ".join(word for word in argv if not word.startswith("format="))
-        self.told.hidden[what] = f"`{command}` said: {said(answer)}"
+        self.told.hidden[what] = f"`{command}` said: {one_line(answer)}"
         return None
 
 
@@ -319,6 +298,134 @@ def clean(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
-def said(answer: Answer) -> str:
+def one_line(answer: Answer) -> str:
     """Return what a command said instead of an answer, in one line."""
     return " ".join(clean(answer.text).split())[:200] or f"nothing, with exit status {answer.rc}"
+
+
+# How Slurm samples tasks: slurm.conf(5), JobAcctGather....
+DEFAULT_SECONDS = 30
+"""JobAcctGatherFrequency where slurm.conf names none."""
+
+
+class Sampling(NamedTuple):
+    """What is known of Slurm's own sampling of tasks."""
+
+    told: bool = False
+    """Whether slurmctld has told its configuration; without, Slurm's default is assumed."""
+    seconds: int = DEFAULT_SECONDS
+    """Between two samples of a task; 0: none but at its end."""
+    gathers: bool = True
+    """Whether tasks are measured at all (JobAcctGatherType)."""
+    release: tuple[int, ...] = ()
+    """Slurm's version as numbers; empty: not told."""
+
+
+def read_sampling(slurm: Commands) -> Sampling:
+    """Ask slurmctld, by one command; what it does not tell is Slurm's default, and `told` says so."""
+    try:
+        answer = slurm.ask(CONFIG, timeout=15)
+    except SlurmUnreachable:
+        return Sampling()
+    return parse_sampling(answer.stdout) if answer.ok else Sampling()
+
+
+def parse_sampling(text: str) -> Sampling:
+    """Read what `scontrol show config` prints."""
+    config = configuration(text)
+    if not config:
+        return Sampling()
+    # `30`, `task=30`, `task=30,energy=10`.
+    entries: dict[str, str] = dict(
+        re.findall(r"(?:\A|,)(?:(\w+)=)?(\d{1,6})", config.get("JobAcctGatherFrequency", ""))
+    )
+    seconds = entries.get("task") or entries.get("") or str(DEFAULT_SECONDS)
+    kind = config.get("JobAcctGatherType", "")
+    release = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.get("SLURM_VERSION", ""), re.ASCII)
+    return Sampling(
+        told=True,
+        seconds=int(seconds),
+        gathers=not (kind == "(null)" or kind.endswith("/none")),
+        release=tuple(int(part) for part in release.groups()) if release else (),
+    )
+
+
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
+"""What slurmgpu calls."""
+# The first line of `scontrol show config`: slurmctld writes its own time there (proc_req.c, _fill_ctld_conf).
+_AS_OF = re.compile(r"^Configuration data as of (\d+)$", re.MULTILINE)
+
+
+class Health(NamedTuple):
+    """What Slurm's commands said; a value is None where it could not be had, and the ``why`` beside it says so."""
+
+    missing: tuple[str, ...]
+    """Those of ``COMMANDS`` that are not on PATH."""
+    seconds: float | None = None
+    """How long slurmctld took to tell its configuration."""
+    why: str = ""
+    act: str = ""
+    """What to do where slurmctld does not answer."""
+    cluster: str | None = None
+    release: str | None = None
+    offset: float | None = None
+    """slurmctld's clock minus this machine's, in seconds; known to half a second and half of ``seconds``."""
+    enforces: str = ""
+    """AccountingStorageEnforce."""
+    keeps_accounting: bool = False
+    accounting_why: str | None = None
+    """Why sacct does not answer; None: it does, or there is no accounting."""
+    accounts: tuple[str, ...] | None = None
+    """The accounts that the user may charge on this cluster."""
+    accounts_why: str = ""
+    partitions: frozenset[str] = frozenset()
+    """Those that sinfo names; none: it does not answer."""
+
+
+def read_health(slurm: Commands, user: str) -> Health:
+    """Ask Slurm, by 4 commands at most; where slurmctld does not answer nothing more is asked."""
+    path = (os.environ if slurm.env is None else slurm.env).get("PATH")
+    missing = tuple(name for name in COMMANDS if shutil.which(name, path=path) is None)
+    found = Health(missing, cluster=cluster_name_here(slurm.env))
+    before, began = time.time(), time.monotonic()
+    answer = _answer_to(slurm, CONFIG)
+    seconds = time.monotonic() - began
+    if not answer.ok:
+        return found._replace(why=_last_line(answer), act=unreachable(answer).hint or "")
+    config = configuration(answer.stdout)
+    as_of = _AS_OF.search(answer.stdout)
+    # It tells whole seconds: in the mean half a second has gone by since.
+    offset = int(as_of[1]) + 0.5 - (before + seconds / 2) if as_of else None
+    name = config.get("ClusterName", "").lower()
+    found = found._replace(
+        seconds=seconds,
+        cluster=name or found.cluster,
+        release=config.get("SLURM_VERSION"),
+        offset=offset,
+        enforces=config.get("AccountingStorageEnforce", ""),
+        keeps_accounting=config.get("AccountingStorageType", "").endswith("/slurmdbd"),
+        partitions=frozenset(idle_nodes(slurm)) if "sinfo" not in missing else frozenset(),
+    )
+    return _with_accounting(slurm, user, found) if found.keeps_accounting else found
+
+
+def _with_accounting(slurm: Commands, user: str, found: Health) -> Health:
+    listed = _answer_to(slurm, ["sacct", "-X", "-n", "-P", "-S", "now", "-o", "JobID"])
+    found = found._replace(accounting_why=None if listed.ok else _last_line(listed))
+    answer = _answer_to(slurm, user_command(user, found.cluster or ""))
+    if not answer.ok:
+        return found._replace(accounts_why=_last_line(answer))
+    listed_accounts = {row["account"] for row in rows(answer.stdout, USER_FIELDS)}
+    return found._replace(accounts=tuple(sorted(filter(None, listed_accounts))))
+
+
+def _answer_to(slurm: Commands, argv: list[str] | tuple[str, ...]) -> Answer:
+    try:
+        return slurm.ask(argv, timeout=TIMEOUT)
+    except SlurmUnreachable as error:
+        return Answer(tuple(argv), None, "", error.message)
+
+
+def _last_line(answer: Answer) -> str:
+    """Its last line, which names the outcome; those above tell how it came to it."""
+    return answer.text.rpartition("\n")[2].strip()[:200] or f"nothing (exit status {answer.rc})"

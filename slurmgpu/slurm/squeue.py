@@ -27,15 +27,9 @@ from slurmgpu.slurm.text import (
 )
 
 __all__ = [
-    "FIELDS",
-    "StepUse",
-    "command",
-    "live_use_command",
-    "parse",
-    "parse_live_use",
-    "read",
-    "read_live_use",
-]
+    "FIELDS", "StepUse", "live_use_command", "parse_live_use", "parse_queue", "queue_command", "read_live_use",
+    "read_queue",
+]  # fmt: skip
 
 
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
@@ -48,7 +42,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-def command(user: str | None) -> list[str]:
+def queue_command(user: str | None) -> list[str]:
     """Return the squeue command for one user's jobs (None: everybody's).
 
     Finished jobs are asked for, too: the controller remembers them for some minutes (MinJobAge), and what it
@@ -59,7 +53,7 @@ def command(user: str | None) -> list[str]:
     return ["squeue", "--noheader", "--noconvert", "--states=all", *whose, "-O", fields]
 
 
-def read(
+def read_queue(
     slurm: Commands, user: str | None, *, timeout: float = READ_TIMEOUT
 ) -> tuple[list[JobStatus], list[str]]:
     """Ask for the jobs of a user (None: everybody's); returns them with notes on rows that cannot be read.
@@ -67,16 +61,16 @@ def read(
     Raises SlurmUnreachable when there is no answer that could be read, SlurmRefused when squeue or the controller
     says no.
     """
-    answer = slurm.ask(command(user), timeout=timeout)
+    answer = slurm.ask(queue_command(user), timeout=timeout)
     meaning = meaning_of(answer)
     if meaning == "refused":
         raise SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
     if meaning != "answered":
         raise unreachable(answer)
-    return parse(answer.stdout)
+    return parse_queue(answer.stdout)
 
 
-def parse(text: str) -> tuple[list[JobStatus], list[str]]:
+def parse_queue(text: str) -> tuple[list[JobStatus], list[str]]:
     """Read what `command` prints; rows that are none become notes."""
     bad: list[str] = []
     odd: list[str] = []

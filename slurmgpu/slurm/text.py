@@ -15,9 +15,12 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Literal
 
+from slurmgpu.models.units import Duration
+
 __all__ = [
-    "MORE_UNREAD", "SEPARATOR", "Answer", "GpuCount", "JobId", "Meaning", "each_row", "expand_pattern", "first_host",
-    "gpus_of_job", "known", "meaning_of", "moment", "often", "read_gpus", "rows", "seconds", "size", "unread", "whole",
+    "MORE_UNREAD", "SEPARATOR", "Answer", "GpuCount", "JobId", "Meaning", "duration", "each_row", "expand_pattern",
+    "first_host", "gpus_of_job", "known", "meaning_of", "moment", "often", "read_gpus", "rows", "seconds", "size", "sound",
+    "unread", "whole", "words",
 ]  # fmt: skip
 
 
@@ -124,6 +127,14 @@ def seconds(text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
+def duration(text: str) -> Duration | None:
+    """Return a limit of time as Slurm prints it; None: it prints none."""
+    if text.upper() in {"UNLIMITED", "INFINITE"}:
+        return Duration(None)
+    found = seconds(text)
+    return Duration(found) if found else None
+
+
 def moment(text: str) -> datetime | None:
     """Read a point in time: seconds since 1970, or `2025-11-21T03:40:00` in this machine's time zone."""
     text = text.strip()
@@ -150,6 +161,19 @@ def size(text: str, unit: str = "") -> int | None:
         return None
     number = float(match[1]) * 1024 ** " KMGTP".index(match[2] or unit or " ")
     return round(number) if math.isfinite(number) else None
+
+
+_SOUND = re.compile(r"[^\s\"'#\\$`]+")
+
+
+def sound(name: str) -> bool:
+    """Return True if a name can be written into a profile, and into an option; administrators may give others."""
+    return _SOUND.fullmatch(name) is not None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas, each once."""
+    return tuple(dict.fromkeys(word for word in text.split(",") if sound(word)))
 
 
 @dataclass(frozen=True)

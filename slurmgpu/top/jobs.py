@@ -20,8 +20,7 @@ from slurmgpu.jobs.live import ACTIONS, Detail, error_text
 from slurmgpu.jobs.table import MOST, SORTS, How, key_of, lines, shown
 from slurmgpu.jobs.view import JobView, Line
 from slurmgpu.top.app import HelpScreen, Top, View
-from slurmgpu.top.gpus import GpusScreen
-from slurmgpu.top.logs import LogScreen
+from slurmgpu.top.screens import GpusScreen, LogScreen
 from slurmgpu.top.text import Rows, describe, rows_of
 
 __all__ = ["DetailScreen", "JobPane", "JobsScreen"]

@@ -17,7 +17,8 @@ from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import current_user, select
 from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm import Slurm, sbatch
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm import requests as sbatch
 from slurmgpu.slurm.commands import Answer, call
 from tests.recorded import said
 from tests.slurm.sandbox_user import wait_until

@@ -12,8 +12,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.jobs.causes import with_cause, with_whole_exit_code
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.report.advising import Advice, Part, Proposal, advise
-from slurmgpu.jobs.report.figures import Figures, figures_of, together
-from slurmgpu.jobs.report.training import read_training
+from slurmgpu.jobs.report.figures import Figures, figures_of, read_training, together
 from slurmgpu.jobs.select import Selection
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobState, JobStatus, Run

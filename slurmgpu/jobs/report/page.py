@@ -8,7 +8,7 @@ from pathlib import Path
 from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
 from slurmgpu.jobs.report.figures import Figures
 from slurmgpu.jobs.report.gathering import JobReport, Reports
-from slurmgpu.jobs.report.lines import GROUPS, Summary, costs, head, rows, sentences, state_of, summed
+from slurmgpu.jobs.report.text import GROUPS, Summary, costs, head, rows, sentences, state_of, summed
 from slurmgpu.models.site import Carbon
 from slurmgpu.plots import bar, document, plot, table, text
 from slurmgpu.runs.samples import read_series

@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from slurmgpu.amounts import duration
 from slurmgpu.jobs.report.advising import Part
-from slurmgpu.jobs.report.figures import LEAST_SAMPLES, Figures, Peak
+from slurmgpu.jobs.report.figures import LEAST_SAMPLES, Figures, Peak, read_rows
 from slurmgpu.jobs.report.gathering import JobReport
-from slurmgpu.jobs.report.training import read_rows
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run, SampleSummary

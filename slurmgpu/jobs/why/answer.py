@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
 
 __all__ = [
-    "MOST_JOBS", "Case", "Fact", "Findings", "Mend", "Shape", "Start", "Verdict", "Why", "as_asked", "document", "gpu_option",
-    "gpus", "listed", "remembered", "verdict_of", "why_lines",
+    "MOST_JOBS", "Case", "Fact", "Findings", "Mend", "Shape", "Start", "Verdict", "Why", "as_asked", "document",
+    "gpu_option", "gpus", "listed", "remembered", "verdict_of", "why_lines",
 ]  # fmt: skip
 
 Verdict = Literal["waits", "held", "never", "runs", "ended", "stopped", "unknown"]

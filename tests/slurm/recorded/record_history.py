@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from slurmgpu.slurm import history, show
+from slurmgpu.slurm import sacct as history
+from slurmgpu.slurm import show
 from tests.slurm.recorded.record import Recorder, settle
 from tests.slurm.releases import first_on_path, root_for
 from tests.slurm.throwaway import ThrowawaySlurm

@@ -14,7 +14,7 @@ from pathlib import Path
 from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import reading_env
 from slurmgpu.slurm.now import book_command
-from slurmgpu.slurm.queue import asked_command, queue_command
+from slurmgpu.slurm.queue import partition_queue_command, request_command
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH
 from tests.slurm.releases import first_on_path, root_for
@@ -24,7 +24,7 @@ from tests.slurm.situations import SHAPE, Situations, situations
 def commands(slurm: Situations) -> dict[str, list[str]]:
     """What is asked, by what it is about."""
     user = slurm.must("id", "-un")
-    several = [*asked_command(0)]
+    several = [*request_command(0)]
     several[several.index("--jobs=0")] = f"--jobs={','.join(map(str, slurm.jobs.values()))}"
     return {
         "config": [*show.CONFIG],
@@ -32,7 +32,7 @@ def commands(slurm: Situations) -> dict[str, list[str]]:
         "partitions": [*show.PARTITIONS],
         "reservations": [*show.RESERVATIONS],
         "licenses": [*show.LICENSES],
-        "queue": queue_command([one.name for one in SHAPE.partitions]),
+        "queue": partition_queue_command([one.name for one in SHAPE.partitions]),
         "asked": several,
         "book": ["scontrol", "-o", "show", "assoc_mgr", "flags=users,assoc,qos"],
         "book_of_one": book_command(user, "third", ("usergpu", "normal")),

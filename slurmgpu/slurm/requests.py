@@ -1,34 +1,30 @@
-"""Submitting: one sbatch call, what its answer means, and why Slurm refuses. Nothing is ever tried twice here."""
+"""Requests that change something: submitting by sbatch and salloc, and ending, holding, releasing and requeueing jobs.
+
+Nothing is ever tried twice here: an answer that says too little is unknown, and the queue afterwards says what happened.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
-from slurmgpu.slurm import sacct, squeue
-from slurmgpu.slurm.commands import Answer, Commands, submission_env, unreachable
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
+from slurmgpu.models.plan import Option
+from slurmgpu.slurm.commands import Answer, Commands, start, submission_env, unreachable
+from slurmgpu.slurm.sacct import Accounting, read_accounting
+from slurmgpu.slurm.squeue import read_queue
 from slurmgpu.slurm.text import meaning_of, moment
 
 __all__ = [
-    "Accepted",
-    "Advice",
-    "Estimate",
-    "Found",
-    "Outcome",
-    "Rejected",
-    "Unknown",
-    "Unreachable",
-    "advise",
-    "classify",
-    "estimate",
-    "find_by_script",
-    "parse_estimate",
-    "submit",
-]
+    "NOT_OF_SALLOC", "Accepted", "Advice", "Estimate", "Found", "Heard", "Outcome", "Rejected", "Said", "Unknown",
+    "Unreachable", "Verb", "advise", "allocate", "allocation_command", "cancel", "cancel_command", "check_signal",
+    "classify", "control", "control_command", "estimate", "find_by_script", "hear", "parse_estimate", "refusal", "submit",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -358,7 +354,7 @@ def find_by_script(
     jobs: dict[int, str | None] = {}
     certain, silent = True, False
     try:
-        queued, notes = squeue.read(slurm, user)
+        queued, notes = read_queue(slurm, user)
         for job in queued:
             if job.script == script and _number(job.job_id) not in earlier:
                 jobs[_number(job.job_id)] = job.cluster
@@ -367,9 +363,9 @@ def find_by_script(
         notes.append(error.message)
     if not jobs:
         try:
-            found = sacct.read(slurm, user=user, since=since, submit_line=True)
+            found = read_accounting(slurm, user=user, since=since, submit_line=True)
         except SlurmUnreachable as error:  # not installed here
-            found = sacct.Accounting(notes=[error.message], available=False)
+            found = Accounting(notes=[error.message], available=False)
         notes += found.notes
         certain = certain and found.available
         silent = silent or found.silent
@@ -381,3 +377,156 @@ def find_by_script(
 
 def _number(job_id: str) -> int:
     return int(re.split(r"[_+]", job_id)[0])
+
+
+NOT_OF_SALLOC = frozenset({
+    "array", "batch", "cluster-constraint", "container-id", "error", "export", "export-file", "get-user-env",
+    "ignore-pbs", "input", "kill-on-invalid-dep", "no-requeue", "open-mode", "output", "parsable", "propagate", "requeue",
+    "signal", "test-only", "wait", "wrap",
+})  # fmt: skip
+"""Options of sbatch that salloc does not take: they speak of a batch script (salloc(1))."""
+
+
+def allocation_command(options: Sequence[Option], step: Sequence[str]) -> list[str]:
+    """Return the words of salloc for a job's options; ``step`` is what its srun is told, the command at the end.
+
+    The step overlaps with all others (--overlap): whoever works in it starts further steps on the same CPUs and GPUs. It
+    is no part of an MPI program (--mpi=none), and its variables speak of the job (--preserve-env).
+    """
+    taken = [str(option) for option in options if option.name not in NOT_OF_SALLOC]
+    return ["salloc", *taken, "srun", "--overlap", "--preserve-env", "--mpi=none", *step]
+
+
+def allocate(
+    slurm: Commands,
+    options: Sequence[Option],
+    step: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    terminal: bool,
+) -> subprocess.Popen[bytes]:
+    """Ask for nodes and run a step there; what salloc and srun say on stderr comes through a pipe.
+
+    With ``terminal``, input and output are the caller's own. Without, both are pipes, and the terminal's signals reach
+    the caller alone. Raises SlurmUnreachable when salloc is not installed here.
+    """
+    pipe = None if terminal else subprocess.PIPE
+    argv = allocation_command(options, step)
+    slurm.asked.append(tuple(argv))
+    return start(
+        argv,
+        env=submission_env(env),
+        cwd=cwd,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.PIPE,
+        start_new_session=not terminal,
+        # SIGPIPE stays ignored: salloc is to give the nodes back although nobody hears it say so.
+        restore_signals=False,
+    )
+
+
+class Heard(NamedTuple):
+    """What one line of salloc's means."""
+
+    kind: Literal["waits", "given", "over", "else"]
+    job_id: int | None
+    text: str
+
+
+_LINES = (
+    ("waits", r"Pending job allocation (\d+)|job (\d+) queued and waiting"),
+    ("given", r"Granted job allocation (\d+)|job (\d+) has been allocated"),
+    ("over", r"Relinquishing job allocation (\d+)|Job allocation (\d+) has been revoked"),
+)
+
+
+def hear(line: str) -> Heard | None:
+    """Read a line of stderr; None for one that is not salloc's."""
+    if not line.startswith("salloc: "):
+        return None
+    text = line.removeprefix("salloc: ").strip()
+    for kind, pattern in _LINES:
+        found = re.search(pattern, text)
+        if found:
+            return Heard(kind, int(found[1] or found[2]), text)  # type: ignore[arg-type]
+    return Heard("else", None, text)
+
+
+def refusal(said: Sequence[str], rc: int) -> SlurmGpuError:
+    """Return the error for a salloc that ended without nodes, from its own words."""
+    text = "\n".join(said)
+    answer = Answer(("salloc",), rc, "", text)
+    if meaning_of(answer) in ("no answer", "lost"):
+        error = unreachable(answer)
+        return SlurmUnreachable(f"no nodes were given. {error.message}", hint=error.hint)
+    advice = advise(text)
+    meaning = f"\n({advice.meaning})" if advice else ""
+    return SlurmRefused(
+        f"Slurm refused the request: {text or f'salloc ended with {rc}'}{meaning}",
+        hint=advice.act if advice else None,
+    )
+
+
+_SIGNAL = re.compile(r"(?:SIG)?[A-Z][A-Z0-9]{1,9}|\d{1,2}", re.ASCII)
+
+
+def check_signal(signal: str | None) -> None:
+    """Raise InvalidInput for what cannot be a signal's name; None is not a signal."""
+    if signal is not None and not _SIGNAL.fullmatch(signal.upper()):
+        raise InvalidInput(
+            f"signal {signal!r} is not a signal's name: use a name such as TERM, USR1, USR2 or INT, or a number"
+        )
+
+
+def cancel_command(ids: Sequence[str], signal: str | None = None) -> list[str]:
+    """Return the scancel command; with a signal the jobs live on if they handle it."""
+    check_signal(signal)
+    if signal is None:
+        return ["scancel", *ids]
+    return ["scancel", f"--signal={signal.upper()}", *ids]
+
+
+class Said(NamedTuple):
+    """What scancel said, usually nothing."""
+
+    text: str
+    lost: bool
+    """Whether it could not tell what became of the request."""
+
+
+def cancel(slurm: Commands, ids: Sequence[str], signal: str | None = None) -> Said:
+    """Ask Slurm to end jobs, or to signal their steps.
+
+    Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
+    """
+    answer = slurm.ask(cancel_command(ids, signal))
+    meaning = meaning_of(answer)
+    if meaning == "no answer":
+        raise unreachable(answer)
+    return Said(answer.text, lost=meaning == "lost")
+
+
+Verb = Literal["hold", "release", "requeue"]
+
+
+def control_command(verb: Verb, ids: Sequence[str]) -> list[str]:
+    """Return the scontrol command; it takes several jobs as one word.
+
+    A job is held as its owner would (`uhold`): by an operator's `hold`, it could not be released by its owner (scontrol(1)).
+    """
+    return ["scontrol", "uhold" if verb == "hold" else verb, ",".join(ids)]
+
+
+def control(slurm: Commands, verb: Verb, ids: Sequence[str]) -> Said:
+    """Ask Slurm to hold, release or requeue jobs; it says nothing where it does so.
+
+    Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
+    """
+    answer = slurm.ask(control_command(verb, ids))
+    meaning = meaning_of(answer)
+    if meaning == "no answer":
+        raise unreachable(answer)
+    text = answer.text or (f"exit status {answer.rc}" if answer.rc else "")
+    return Said(text, lost=meaning == "lost")
