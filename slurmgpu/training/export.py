@@ -29,34 +29,34 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
     """Write a part of the generation in ``folder`` to a file, whole or not at all; tensors, values, bytes, and whether it is
     an average.
 
-    A file named ``.safetensors`` is of that format, and written tensor by tensor; any other is torch's. Sharded tensors are
-    put together.
+    A file named ``.safetensors`` is of that format; any other is torch's. Sharded tensors are put together.
 
     Raises:
-        TrainingError: there is no such part, or ``load_state_dict`` would not take it.
+        TrainingError: there is no such part, ``load_state_dict`` would not take it, or the package safetensors is missing.
     """
     import torch
 
     from .saving.pieces import Pieces
-    from .weights import safetensors
+    from .weights.folder import write_safetensors
 
-    found, pieces = _find(folder, part), Pieces(folder)
-    if target.suffix == ".safetensors":
-        state, fill = _by_name(found, folder, part), safetensors.writer(pieces.tensors(found))
-    else:
-        state = pieces.resolved(found)
-        fill = lambda file: torch.save(state, cast("IO[bytes]", file))  # noqa: E731
+    named = target.suffix == ".safetensors"
+    found = _find(folder, part)
+    state = Pieces(folder).resolved(_by_name(found, folder, part) if named else found)
     # A name that nobody can tell beforehand, and lay a link there: the folder may be one that others write into.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        facts = write_whole(temporary, fill)
+        if named:
+            write_safetensors(temporary, state)
+        else:
+            write_whole(temporary, lambda file: torch.save(state, cast("IO[bytes]", file)))
+        size = temporary.stat().st_size
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(target.parent)
     sizes = list(_sizes(state))
     return {
-        "tensors": len(sizes), "values": sum(sizes), "bytes": facts["bytes"], "averaged": averaged(folder, part),
+        "tensors": len(sizes), "values": sum(sizes), "bytes": size, "averaged": averaged(folder, part),
     }  # fmt: skip
 
 

@@ -12,16 +12,13 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from ..errors import TrainingError
 from ..names import with_versions
 from ..sharding.local import is_sharded
-
-if TYPE_CHECKING:
-    from ..weights.safetensors import Lazy
 
 __all__ = [
     "Owned",
@@ -253,18 +250,6 @@ class Pieces:
             piece = self._file(rank)[value[_MARK]]
             filled[_between(begin, end, region.offsets)] = piece[_between(begin, end, there.offsets)]
         return filled
-
-    def tensors(self, state: Mapping[Any, Any]) -> list[Lazy]:
-        """Return the tensors of a state by name, each put together when it is asked for."""
-        from ..weights.safetensors import Lazy
-
-        found = []
-        for name, value in state.items():
-            noted = is_note(value)
-            shape = tuple(value["shape"] if noted else value.shape)
-            dtype = getattr(torch, value["dtype"]) if noted else value.dtype
-            found.append(Lazy(str(name), dtype, shape, functools.partial(self.resolved, value)))
-        return found
 
     def memory(self, value: Any) -> object:
         """Something that two values have in common if they are the same memory, as tied weights are, and no others have."""

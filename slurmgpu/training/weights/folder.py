@@ -5,12 +5,12 @@ there already, such as the one that the training began with.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -18,12 +18,10 @@ from ..errors import TrainingError
 from ..files import sync_folder, write_whole
 from ..names import plain_names
 from ..saving.pieces import Pieces
-from . import safetensors
 from .loading import new_name
-from .reading import read_named
-from .safetensors import Lazy
+from .reading import read_named, safetensors_library
 
-__all__ = ["Written", "write_like"]
+__all__ = ["Written", "write_like", "write_safetensors"]
 
 _ONE = "model.safetensors"
 _INDEX = f"{_ONE}.index.json"
@@ -51,7 +49,7 @@ def write_like(
     written that stand there. What stands there alone is left out; what the state alone has is added under its own name.
 
     Args:
-        state: Tensors by name, or notes of sharded ones; ``pieces`` puts them together, one at a time.
+        state: Tensors by name, or notes of sharded ones; ``pieces`` puts them together, a file's at a time.
         rename: As in ``train.pretrained_rename``: beginnings of names in ``like``, and those that the state has instead.
 
     Raises:
@@ -59,78 +57,86 @@ def write_like(
         OSError: the folder cannot be written.
     """
     there, places = read_named(like)
-    own = {each.name: each for each in pieces.tensors(state)}
-    files: dict[str, list[Lazy]] = {_as_safetensors(file): [] for file in places.values()}
+    own = {str(name): value for name, value in state.items()}
+    # By file: the names there, those that the state has instead, and the dtype there.
+    files: dict[str, dict[str, tuple[str, Optional[torch.dtype]]]] = {
+        _as_safetensors(file): {} for file in places.values()
+    }
     taken, left_out = set(), []
     for name, plain in zip(there, plain_names(there, wrapped=True)):
-        found = own.get(new_name(str(plain), rename))
-        if found is None:
+        own_name = new_name(str(plain), rename)
+        if own_name not in own:
             left_out.append(str(name))
             continue
-        taken.add(found.name)
-        files[_as_safetensors(places[name])].append(_as_there(found, str(name), there[name]))
+        taken.add(own_name)
+        files[_as_safetensors(places[name])][str(name)] = own_name, getattr(there[name], "dtype", None)
     if not taken:
-        names = ", ".join(list(own)[:3]), ", ".join(list(map(str, there))[:3])
+        here, those = ", ".join(list(own)[:3]), ", ".join(list(map(str, there))[:3])
         raise TrainingError(
-            f"--like {like}: no weight of the checkpoint has a name that stands there: it has {names[0]} ..., and the folder "
-            f"{names[1]} ...; give the folder that train.pretrained named"
+            f"--like {like}: no weight of the checkpoint has a name that stands there: it has {here} ..., and the folder "
+            f"{those} ...; give the folder that train.pretrained named"
         )
-    tied = {pieces.memory(state[name]) for name in taken}
-    added = [name for name in own if name not in taken and pieces.memory(state[name]) not in tied]
+    tied = {pieces.memory(own[name]) for name in taken}
+    added = [name for name in own if name not in taken and pieces.memory(own[name]) not in tied]
     doubled = sorted(set(added) & set(map(str, there)))
     if doubled:
         raise TrainingError(f"--like {like}: two weights would be named {doubled[0]!r} there")
-    files[next(reversed(list(files)))] += [own[name] for name in added]
-    files = {file: each for file, each in files.items() if each}
+    files[next(reversed(list(files)))].update((name, (name, None)) for name in added)
+    files = {file: names for file, names in files.items() if names}
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     temporary.mkdir()
+    size = values = total = 0
     try:
-        size = _fill(temporary, like, files)
+        for file, names in files.items():
+            tensors = {}
+            for name, (own_name, dtype) in names.items():
+                value = pieces.resolved(own[own_name])
+                # In the dtype that it has there, if both are floating-point numbers.
+                floats = dtype is not None and dtype.is_floating_point and value.is_floating_point()
+                tensors[name] = value.to(dtype) if floats else value
+            write_safetensors(temporary / file, tensors)
+            size += (temporary / file).stat().st_size
+            values += sum(each.numel() for each in tensors.values())
+            total += sum(each.numel() * each.element_size() for each in tensors.values())
+        if list(files) != [_ONE]:
+            places = {name: file for file, names in files.items() for name in names}
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            text = json.dumps(index, indent=2).encode() + b"\n"
+            write_whole(temporary / _INDEX, lambda file: file.write(text))
+        for path in sorted(like.iterdir()):
+            if path.is_file() and not path.name.endswith(_WEIGHTS):
+                shutil.copyfile(path, temporary / path.name)
+        sync_folder(temporary)
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(target.parent)
-    written = [each for tensors in files.values() for each in tensors]
-    values = sum(torch.Size(each.shape).numel() for each in written)
-    return Written(len(written), values, size, len(files), added, left_out)
+    return Written(sum(map(len, files.values())), values, size, len(files), added, left_out)
+
+
+def write_safetensors(path: Path, tensors: Mapping[Any, torch.Tensor]) -> None:
+    """Write tensors by name into a new file, and sync it; tied ones, which the format does not have, once for each name.
+
+    Raises:
+        TrainingError: the package safetensors is not installed, or the format has no name for a dtype.
+    """
+    library = safetensors_library("writing a safetensors file")
+    held: dict[str, torch.Tensor] = {}
+    seen = set()
+    for name, value in tensors.items():
+        each = value.detach().cpu().contiguous()
+        place = each.untyped_storage().data_ptr()
+        held[str(name)] = each.clone() if place in seen else each
+        seen.add(place)
+    try:
+        library.save_file(held, str(path), metadata={"format": "pt"})
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise TrainingError(f"a safetensors file cannot hold this state: {error}") from error
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _as_safetensors(file: str) -> str:
     """Return the name of a file of weights, in this format."""
     stem = Path(file).stem.replace("pytorch_model", "model", 1)
     return f"{stem}.safetensors"
-
-
-def _as_there(own: Lazy, name: str, there: Any) -> Lazy:
-    """Return the tensor under the name that it has there; in the dtype as well, if both are floating-point numbers."""
-    dtype = own.dtype
-    if isinstance(there, torch.Tensor) and there.is_floating_point() and dtype.is_floating_point:
-        dtype = there.dtype
-    return Lazy(name, dtype, own.shape, partial(_converted, own, dtype))
-
-
-def _converted(own: Lazy, dtype: torch.dtype) -> torch.Tensor:
-    return own.get().to(dtype)
-
-
-def _fill(folder: Path, like: Path, files: Mapping[str, list[Lazy]]) -> int:
-    """Write the weights, an index of them where there are several files, and copies of the other files; the weights' bytes."""
-    size = sum(write_whole(folder / file, safetensors.writer(each))["bytes"] for file, each in files.items())
-    if list(files) != [_ONE]:
-        tensors = {each.name: (each, file) for file, held in files.items() for each in held}
-        total = sum(torch.Size(each.shape).numel() * _bytes_of(each.dtype) for each, _ in tensors.values())
-        index = {
-            "metadata": {"total_size": total},
-            "weight_map": {name: tensors[name][1] for name in sorted(tensors)},
-        }
-        text = json.dumps(index, indent=2).encode() + b"\n"
-        write_whole(folder / _INDEX, lambda file: file.write(text))
-    for path in sorted(like.iterdir()):
-        if path.is_file() and not path.name.endswith(_WEIGHTS):
-            shutil.copyfile(path, folder / path.name)
-    sync_folder(folder)
-    return size
-
-
-def _bytes_of(dtype: torch.dtype) -> int:
-    return torch.empty((), dtype=dtype).element_size()

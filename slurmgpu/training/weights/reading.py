@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +16,8 @@ from ..files import read_json
 from ..formats.checkpoint import MANIFEST, sha256
 from ..names import plain_names, with_versions
 from ..saving.pieces import Pieces, is_note, ranks_of
-from . import safetensors
 
-__all__ = ["read_named", "read_state"]
+__all__ = ["read_named", "read_state", "safetensors_library"]
 
 # Where a folder has its weights, the first that is there; model.pt is that of a checkpoint.
 _IN_FOLDERS = (
@@ -93,10 +94,11 @@ def _indexed(path: Path) -> tuple[dict[object, object], dict[object, str]]:
 def _one_file(path: Path) -> Mapping[object, object]:
     with path.open("rb") as file:
         start = file.read(9)
-    if safetensors.looks_like(start):
+    if start[8:9] == b"{":  # behind the length of its header
+        library = safetensors_library(f"reading {path.name}")
         try:
-            return cast("Mapping[object, object]", safetensors.read(path))
-        except ValueError as error:
+            return cast("Mapping[object, object]", library.load_file(str(path)))
+        except Exception as error:
             raise ValueError(f"{path.name} is not a whole safetensors file: {error}") from None
     _require_intact(path, path.name)
     try:
@@ -116,6 +118,21 @@ def _one_file(path: Path) -> Mapping[object, object]:
     for rank in ranks_of(state.values()):
         _require_intact(path, f"shard-{rank}.pt")
     return cast("Mapping[object, object]", Pieces(path.parent).resolved(state))
+
+
+def safetensors_library(what: str) -> Any:
+    """Return the module ``safetensors.torch``; ``what`` takes it, in the words for those who lack the package.
+
+    Raises:
+        TrainingError: it is not installed.
+    """
+    try:
+        return importlib.import_module("safetensors.torch")
+    except ImportError:
+        raise TrainingError(
+            f"{what} takes the package safetensors, which {sys.executable} does not have: pip install safetensors there, or "
+            "use a file of torch (.pt)"
+        ) from None
 
 
 def _require_intact(path: Path, name: str) -> None:
