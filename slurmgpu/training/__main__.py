@@ -126,9 +126,9 @@ def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     values = settings.load(settings_file)
     _require_torch()
     if environment.get("SLURMGPU_ESTIMATE"):
-        from .estimating.writing import write
+        from .estimating.arithmetic import write_estimate
 
-        write(values, [int(each) for each in environment["SLURMGPU_ESTIMATE"].split(",")], run_dir)
+        write_estimate(values, [int(each) for each in environment["SLURMGPU_ESTIMATE"].split(",")], run_dir)
         return
     from . import task
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 
-from .averaged import Average
 from .callbacks import Callbacks
 from .data import count_workers, train_batches
 from .errors import SettingsError
 from .evaluation import Evaluation, Results, trained_sums
 from .generators import put_back as put_generators_back
-from .generators import reach, states_of
+from .generators import reach, seed_all, states_of
 from .judging import Judge
 from .optimizers import (
+    Average,
     by_name,
     make_optimizer,
 )
@@ -31,7 +31,6 @@ from .order import Order, Share, mix, shares
 from .orders import make_order
 from .precision import Precision
 from .processes.ranks import cpu_model
-from .saving.randomness import seed_all
 from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
@@ -91,11 +90,11 @@ class Training:
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
         # Before the optimizer, which may want their parameters, and once more for what came with it.
-        task.beside(self.model, group.device)
+        task.aux_modules(self.model, group.device)
         self.optimizer = make_optimizer(task, self.model, cfg)
-        self.beside = task.beside(self.model, group.device)
-        self.unkept = task.unkept(self.model)
-        self.beside.refuse_trained(self.optimizer.param_groups, self.model, str(task.path))
+        self.aux_modules = task.aux_modules(self.model, group.device)
+        self.unsaved = task.unsaved_state(self.model)
+        self.aux_modules.refuse_trained(self.optimizer.param_groups, self.model, str(task.path))
         self.average = None if settings.ema is None else Average(self.model, settings.ema)
         self.total_steps = self.remaining_steps()
         self._cfg = cfg
@@ -233,7 +232,7 @@ class Training:
 
             return PipelineStep
         if self.session.environment.get("SLURMGPU_APART"):
-            from .benching.apart import ApartStep
+            from .benching.task import ApartStep
 
             return ApartStep
         return Step

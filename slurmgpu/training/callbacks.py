@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from .errors import TrainingError
-from .generators import put_back, states_of
+from .generators import capture_random_state, put_back, restore_random_state, states_of
 from .processes.group import Group
-from .saving import randomness
 from .settings import Config
 from .task import Task
 from .watching.console import Console
@@ -87,10 +86,10 @@ class Callbacks:
     def _apart(self, name: str, *arguments: object) -> None:
         told = self._task.callback(name)
         if told is not None:
-            before, generators = randomness.capture(self._group.device), self._task.generators()
+            before, generators = capture_random_state(self._group.device), self._task.generators()
             states = states_of(generators)
             told(*arguments)
-            randomness.restore(before, self._group.device)
+            restore_random_state(before, self._group.device)
             put_back(generators, states)
 
 

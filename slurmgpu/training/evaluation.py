@@ -1,7 +1,7 @@
-"""The test sets, exact over all ranks: every sample counts once, sums and counts are added up.
+"""Evaluation on the test sets, exact over all ranks: every sample counts once, sums and counts are added up.
 
-What is not a sum (an area under a curve, say) is computed by the task's ``finish`` on rank 0, from the outputs of all
-samples in the order of the set.
+What is not a sum (an area under a curve, say) is computed by the task's ``finish`` on rank 0, from the outputs of all samples in
+the order of the set.
 """
 
 from __future__ import annotations
@@ -9,30 +9,97 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union, cast
 
 import torch
 
-from .batches import to_device
+from .batches import own_copy, to_device
 from .data import count_workers, eval_batches, same_length
-from .errors import EvaluationFailed, Handed
+from .errors import EvaluationFailed, Handed, TrainingError
+from .generators import capture_random_state, restore_random_state, seed_all
 from .order import mix
-from .outputs import Outputs, Rows, in_order
 from .precision import Precision
 from .processes.group import Group
 from .processes.ranks import Ranks
-from .saving import randomness
 from .session import Session
 from .settings import Config, Settings
 from .sharding.local import local, settle
-from .task import Data, Scalar, Task
+from .task import Data, Scalar, Task, describe_value
 from .watching.watch import Watch
 
 if TYPE_CHECKING:
     from .sharding.pipeline import Staged
 
-__all__ = ["Evaluation", "Results", "trained_sums"]
+__all__ = ["Evaluation", "Outputs", "Results", "Rows", "in_order", "trained_sums"]
+
+
+Rows = dict[str, Union[torch.Tensor, list[Any]]]
+"""By name a tensor with a row for each sample, or a list with an entry for each."""
+
+
+class Outputs:
+    """Collects a rank's outputs on the CPU, batch by batch."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, list[Any]] = {}
+        self._fresh: Mapping[str, Any] = {}
+
+    def add(self, rows: Mapping[str, Any]) -> None:
+        """Take those of a batch; they leave the GPU when the next batch has been started, so that it has work."""
+        self._settle()
+        self._fresh = rows
+
+    def _settle(self) -> None:
+        for name, value in self._fresh.items():
+            if not isinstance(value, (torch.Tensor, list)):
+                value = torch.as_tensor(value)  # an array of numpy
+            self._batches.setdefault(name, []).append(own_copy(value))
+        self._fresh = {}
+
+    def whole(self) -> Rows:
+        """Return all rows, in the order they came; nothing is kept."""
+        self._settle()
+        return {name: _joined(name, self._batches.pop(name)) for name in list(self._batches)}
+
+
+def _joined(name: str, batches: list[Any]) -> Union[torch.Tensor, list[Any]]:
+    if all(isinstance(each, list) for each in batches):
+        return [row for batch in batches for row in batch]
+    try:
+        return torch.cat(batches)
+    except (RuntimeError, TypeError) as error:
+        raise _misfit(name, batches) from error
+
+
+def in_order(name: str, parts: Sequence[Any], samples: int) -> Union[torch.Tensor, list[Any]]:
+    """Return the rows of all ranks as the samples lie in the test set: the ranks take turns, sample by sample."""
+    there = parts[:samples]  # further ranks have no sample
+    first = there[0]
+    if isinstance(first, list) and all(isinstance(part, list) for part in there):
+        listed: list[Any] = [None] * samples
+        for rank, part in enumerate(there):
+            listed[rank :: len(parts)] = part
+        return listed
+    if not isinstance(first, torch.Tensor) or any(_kind(part) != _kind(first) for part in there):
+        raise _misfit(name, there)
+    whole = first.new_empty((samples, *first.shape[1:]))
+    for rank, part in enumerate(there):
+        whole[rank :: len(parts)] = part
+    return whole
+
+
+def _kind(part: object) -> Optional[tuple[object, ...]]:
+    return (part.dtype, part.shape[1:]) if isinstance(part, torch.Tensor) else None
+
+
+def _misfit(name: str, parts: Sequence[object]) -> TrainingError:
+    kinds = list(dict.fromkeys(map(describe_value, parts)))
+    return TrainingError(
+        f"the outputs {name!r} of evaluate do not fit together: {', '.join(kinds[:3])}; "
+        "give all batches tensors that differ in their first dimension alone, or a list with an entry for each sample"
+    )
+
 
 T = TypeVar("T")
 
@@ -152,7 +219,7 @@ class Evaluation:
         group.share_buffers(model)
         # What is saved is rank 0's, or of a sharded model each rank's.
         before = trained_sums(model) if group.ranks.first or self._sharded else []
-        random_state = randomness.capture(
+        random_state = capture_random_state(
             group.device
         )  # when and how one tests must not change what is learned
         model.eval()
@@ -166,7 +233,7 @@ class Evaluation:
             failure = error
         try:
             model.train()
-            randomness.restore(random_state, group.device)
+            restore_random_state(random_state, group.device)
             changed = failure is not None and _differ(before, trained_sums(model) if before else [])
         except Exception:
             if failure is None:
@@ -271,7 +338,7 @@ class Evaluation:
         gathered = [self._gather([part[n] for part in names], own) for n, own in enumerate(outputs)]
         found, failure, changed = Results({}, {}), None, False
         if self._group.ranks.first or (self._sharded and self._task.has("sample")):
-            before, random_state = trained_sums(model), randomness.capture(self._group.device)
+            before, random_state = trained_sums(model), capture_random_state(self._group.device)
             model.eval()
             try:
                 if self._sharded:
@@ -281,7 +348,7 @@ class Evaluation:
             except Exception as error:
                 failure = error
             model.train()
-            randomness.restore(random_state, self._group.device)
+            restore_random_state(random_state, self._group.device)
             changed = failure is not None and _differ(before, trained_sums(model))
         everyone = self._group.gather((found.values, failure is not None, changed))
         failed = [rank for rank, (_, has_failed, _) in enumerate(everyone) if has_failed]
@@ -305,7 +372,7 @@ class Evaluation:
         """
         if not self._task.has("sample"):
             return Results({}, {})
-        randomness.seed_all(mix(self._cfg.seed, 2) >> 1)
+        seed_all(mix(self._cfg.seed, 2) >> 1)
         with torch.no_grad(), self._precision.autocast():
             texts, numbers = self._task.sample(model, self._cfg)
         return Results(numbers, texts)

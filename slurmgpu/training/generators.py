@@ -1,10 +1,4 @@
-"""Random generators of a data set's own: found, and seeded for each sample, as the global ones are.
-
-A ``numpy.random.default_rng()`` that a data set or a transform keeps comes back from no checkpoint, least of all out of a
-worker process. So it is looked for where a sample comes from: in attributes, in what these hold, in the closures of
-functions, and in the globals that their code names. One that is made for each sample cannot be found: then the same sample
-is not the same at a second look, and that is said.
-"""
+"""Random states: seeded, captured, restored; and those of generators that the task and the model keep."""
 
 from __future__ import annotations
 
@@ -22,7 +16,58 @@ import torch
 
 from .order import mix
 
-__all__ = ["Seed", "digest", "find", "put_back", "raw_bytes", "reach", "states_of", "used_by"]
+__all__ = [
+    "Seed",
+    "capture_random_state",
+    "digest",
+    "find",
+    "put_back",
+    "raw_bytes",
+    "reach",
+    "restore_random_state",
+    "seed_all",
+    "states_of",
+    "used_by",
+]
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, torch (all devices) and numpy where it is loaded."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def capture_random_state(device: torch.device) -> dict[str, object]:
+    """Return the random state as plain values and tensors, so that ``weights_only`` can read it back."""
+    state: dict[str, object] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+        if torch.cuda.device_count() > 1:  # DataParallel's replicas draw from those of their own devices
+            state["all_cuda"] = torch.cuda.get_rng_state_all()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        state["numpy"] = (str(kind), [int(key) for key in keys], *(float(value) for value in rest))
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Put a captured random state back; parts that do not exist here are left out."""
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and len(state.get("all_cuda", ())) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["all_cuda"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        kind, keys, position, has_gauss, gauss = state["numpy"]
+        keys = numpy.array(keys, dtype=numpy.uint32)
+        numpy.random.set_state((kind, keys, int(position), int(has_gauss), gauss))
+
 
 Seed = Callable[[int], object]
 """Seeds one generator."""

@@ -14,10 +14,9 @@ import torch
 
 from .data import seed_sample
 from .errors import TrainingError
-from .generators import raw_bytes
+from .generators import capture_random_state, raw_bytes, restore_random_state
 from .order import Order, mix
 from .processes.group import Group
-from .saving import randomness
 from .settings import Config, Settings
 from .task import Data, Task
 
@@ -59,12 +58,12 @@ def _drawn(task: Task, dataset: Data, cfg: Config, epoch: int, group: Group) -> 
 
     It is asked for ahead of the epoch, and for each checkpoint: what it draws must not depend on when.
     """
-    before = randomness.capture(group.device)
+    before = capture_random_state(group.device)
     seed_sample(mix(cfg.seed, epoch) >> 32)
     try:
         return task.order(dataset, cfg, epoch)
     finally:
-        randomness.restore(before, group.device)
+        restore_random_state(before, group.device)
 
 
 class _Marked(Order):

@@ -21,7 +21,7 @@ from .optimizers import Driven
 from .processes.group import Group
 from .step import Step, clipped_norm, loss_name, norm_name, put_back
 from .task import Scalar
-from .watching.means import on_device
+from .watching.meter import on_device
 from .watching.phases import Each, Phases
 
 __all__ = ["OwnStep", "average"]

@@ -18,18 +18,17 @@ from .errors import NotFinite, SettingsError, TakenOver, TrainingError
 from .files import free_name, read_json, write_json
 from .formats.checkpoint import CHECKPOINTS, step_folder
 from .formats.run_files import STOP_FILE, Stop
+from .generators import capture_random_state, restore_random_state
 from .processes.group import Channel, Group
-from .saving import checkpoint, randomness
-from .saving.bound import Bound
-from .saving.budget import Budget
+from .saving import checkpoint
 from .saving.checkpoint import Generation
+from .saving.due import Bound, Budget
 from .saving.late import LATE, evaluated
 from .saving.lock import Hold, Lock
 from .saving.pieces import Pieces
 from .saving.replicas import Replicas
-from .saving.saver import Saved, Saver, Saving
+from .saving.saver import Cost, Saved, Saver, Saving, try_saving
 from .saving.snapshot import Snapshot
-from .saving.trial import Cost, try_saving
 from .watching.console import Console
 from .watching.signals import Signals
 from .watching.watch import NEVER, Duties, Watch, dump_stacks
@@ -301,7 +300,7 @@ class Session:
             parts = {}
         if self.sharded:
             parts[f"shard-{self.group.ranks.rank}.pt"] = snapshot.pieces
-        rank = {"random": randomness.capture(self.group.device), **own()}
+        rank = {"random": capture_random_state(self.group.device), **own()}
         name = f"rank-{self.group.ranks.rank}.pt"
         return {**parts, name: snapshot.take(rank, name)}
 
@@ -438,7 +437,7 @@ class Session:
         if self.found.manifest["world_size"] != self.group.ranks.world_size:
             return {}
         own = self.read(f"rank-{rank}.pt")
-        randomness.restore(own.pop("random"), self.group.device)
+        restore_random_state(own.pop("random"), self.group.device)
         return own
 
     def stopped(self, step: int) -> None:

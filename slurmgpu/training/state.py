@@ -12,7 +12,7 @@ from .evaluation import Results
 from .formats.checkpoint import AVERAGE, step_folder
 from .formats.settings import CHANGE_NO_BIT, CHANGE_ONLY_ROUNDING
 from .generators import put_back as put_generators_back
-from .generators import states_of
+from .generators import seed_all, states_of
 from .names import with_versions
 from .optimizers import (
     Schedule,
@@ -23,7 +23,6 @@ from .optimizers import (
     without_states,
 )
 from .order import mix
-from .saving import randomness
 from .saving.checkpoint import Generation, counts
 from .saving.late import LATE, with_late
 from .saving.pieces import Owned, fit_model, fit_optimizer, refuse_uneven
@@ -273,7 +272,7 @@ def restore_rank(training: Training) -> None:
             training.meter.open = training.group.any(training.meter.has_losses)
     else:
         rank = training.group.data.rank
-        randomness.seed_all(mix(training.settings.seed, 1 + rank, training.position.step) >> 1)
+        seed_all(mix(training.settings.seed, 1 + rank, training.position.step) >> 1)
 
 
 def _load_schedule(schedule: Schedule, saved: Mapping[str, Any]) -> None:

@@ -10,8 +10,7 @@ from typing import Any, Optional
 
 import torch
 
-from .averaged import Average
-from .optimizers import MAIN, Optimizer, Schedule, driven
+from .optimizers import MAIN, Average, Optimizer, Schedule, driven
 from .order import shares
 from .precision import Precision
 from .processes.group import shared_by
@@ -19,8 +18,7 @@ from .session import Session
 from .settings import Settings, micro_batch
 from .sharding.local import is_sharded, local, norm, scale_down
 from .task import Task
-from .watching.means import Means, on_device
-from .watching.meter import Meter
+from .watching.meter import Means, Meter, on_device
 from .watching.pace import Forward
 from .watching.phases import Each, Phases
 

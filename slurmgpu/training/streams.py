@@ -23,10 +23,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .data import UnlikeError, ahead, collated, keeping_random_state, seed_sample, start_loader
 from .errors import TrainingError
-from .generators import digest
+from .generators import capture_random_state, digest, restore_random_state
 from .order import mix, sample_seed
 from .processes.group import Group
-from .saving import randomness
 from .saving.snapshot import Trial
 from .task import Collate
 from .watching.console import Console, duration
@@ -382,8 +381,8 @@ class _Source:
     def _has_more(self) -> bool:
         """Return True if this pass has another sample, which is then the next one; random states are as before."""
         if not self._looked_at:
-            before = randomness.capture(torch.device("cpu"))
+            before = capture_random_state(torch.device("cpu"))
             seed_sample(sample_seed(self.own_seed, self._given))
             self._looked_at = list(itertools.islice(self._iterator, 1))
-            randomness.restore(before, torch.device("cpu"))
+            restore_random_state(before, torch.device("cpu"))
         return bool(self._looked_at)

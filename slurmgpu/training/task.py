@@ -22,12 +22,11 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import IterableDataset
 
-from .beside import Beside
+from .aux_modules import AuxModules, UnsavedState
 from .errors import TrainingError
 from .generators import reach
 from .methods import OPTIONAL, REQUIRED, misnamed
 from .settings import Config
-from .unkept import Unkept
 
 __all__ = ["Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
 
@@ -210,9 +209,9 @@ class Task:
         """Return the random generators that the task keeps, and those of ``others``; not the global ones."""
         return reach(*others, self._user)
 
-    def unkept(self, model: torch.nn.Module) -> Unkept:
+    def unsaved_state(self, model: torch.nn.Module) -> UnsavedState:
         """Return what the task and the model keep, and no checkpoint has."""
-        return Unkept(self._user, model)
+        return UnsavedState(self._user, model)
 
     def callback(self, name: str) -> Optional[Callable[..., object]]:
         """Return the method that is to be called at a named place, if there is one."""
@@ -224,9 +223,9 @@ class Task:
         used = {used for _, one in methods for used in one.__code__.co_names}
         return misnamed((name for name, _ in methods), used)
 
-    def beside(self, model: torch.nn.Module, device: torch.device) -> Beside:
+    def aux_modules(self, model: torch.nn.Module, device: torch.device) -> AuxModules:
         """Return the modules that loss and evaluate use beside the model, now on the device."""
-        return Beside(self._user, model, device)
+        return AuxModules(self._user, model, device)
 
     def prepare(self, cfg: Config) -> None:
         """Let the task make what the run needs once, such as a file of data."""

@@ -41,11 +41,9 @@ from .state import common_state, facts_of, own_state, restore, restore_rank
 from .step import put_back
 from .task import Task, load
 from .watching.advice import awkward_sizes, is_full, lone_samples, memory_advice, tensor_core_multiple
-from .watching.bar import Bar
-from .watching.console import Console, describe, describe_bytes, duration
-from .watching.lost import account
+from .watching.console import Bar, Console, describe, describe_bytes, duration
 from .watching.meter import Reading
-from .watching.metrics import Line, Metrics, Tracking, require
+from .watching.metrics import Line, Metrics, Tracking, account, require
 from .watching.phases import Phases, phases_for
 from .watching.signals import Signals
 
@@ -355,8 +353,7 @@ class Trainer:
         written, verified = self.settings.checksum_steps, self.settings.verify_steps
         if not (written or verified):
             return take
-        from .watching.checksums import Checksums, Sums
-        from .watching.verifying import Verifier
+        from .watching.verifying import Checksums, Sums, Verifier
 
         sums = Sums(training.model, by_name(training.optimizer).values(), lambda: self.meter.losses)
         file = None
@@ -470,7 +467,7 @@ class Trainer:
                 )
         if not position.evaluated:
             self._try_tests()
-        training.unkept.changed()  # what is compared with, from here on
+        training.unsaved.changed()  # what is compared with, from here on
         seconds = time.perf_counter() - began  # no step's
         self.meter.pause(seconds)
         self.watch.paused += seconds
@@ -561,15 +558,15 @@ class Trainer:
         # A task with a state of its own has put in what it needs.
         if self._noted or self.training.task.own is not None:
             return
-        unkept = self.training.unkept.changed()
-        if unkept:
+        unsaved = self.training.unsaved.changed()
+        if unsaved:
             self._noted = True
             self.console.say(
-                f"note: {', '.join(unkept[:4])}{' and others' if unkept[4:] else ''} changed while the training went on, and "
+                f"note: {', '.join(unsaved[:4])}{' and others' if unsaved[4:] else ''} changed while the training went on, and "
                 "no checkpoint has such attributes: a resume begins with their first values; if the training depends on "
                 "them, make them persistent buffers of the model, or give the task a state_dict() that returns them"
             )
-        changed = self.training.beside.changed()
+        changed = self.training.aux_modules.changed()
         if changed:
             self._noted = True
             self.console.say(

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.benching import task, trying
+from slurmgpu.training.benching import task
+from slurmgpu.training.benching import task as trying
 from slurmgpu.training.benching.__main__ import _networks
-from slurmgpu.training.benching.folders import own_folder
 from slurmgpu.training.benching.networks import NETWORKS
-from slurmgpu.training.benching.reduction import measured
-from slurmgpu.training.benching.starting import Place, start
+from slurmgpu.training.benching.node import measure_sums
+from slurmgpu.training.benching.starting import Place, own_folder, start
+from slurmgpu.training.benching.task import _Ended, _Lines, _watched, counted, summed
 from slurmgpu.training.benching.timing import Pace, timed
-from slurmgpu.training.benching.trying import _Ended, _Lines, _watched, counted, summed
 from slurmgpu.training.formats.metrics import MetricsRow, metrics_line
 
 from .conftest import ROOT
@@ -99,12 +99,12 @@ def test_the_time_of_a_step_and_the_samples_a_second_are_those_of_the_same_steps
 @pytest.mark.long
 def test_two_processes_sum_or_one_says_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    small, large = measured(Place(tmp_path, 2))
+    small, large = measure_sums(Place(tmp_path, 2))
     assert (small["bytes"], large["bytes"], small["backend"]) == (25 << 20, 256 << 20, "gloo")
     assert small["gb_per_s"]["most"] == pytest.approx(small["bytes"] / 1e9 / small["seconds"]["least"])
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     (tmp_path / "torch.py").write_text("raise ImportError('no torch today')")
-    (failed,) = measured(Place(tmp_path, 2))
+    (failed,) = measure_sums(Place(tmp_path, 2))
     assert failed["why"] == "ImportError: no torch today"
 
 
@@ -298,7 +298,7 @@ def test_what_a_killed_bench_left_is_removed_by_the_next_and_what_another_uses_i
 
 STARTS = """\
 import subprocess, sys, os, time
-subprocess.Popen([sys.executable, "-m", "slurmgpu.training.benching.bound", str(os.getpid()), "stays"])
+subprocess.Popen([sys.executable, "-m", "slurmgpu.training.benching.starting", str(os.getpid()), "stays"])
 time.sleep(600)
 """
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from slurmgpu.training import data
-from slurmgpu.training.beside import Beside
+from slurmgpu.training.aux_modules import AuxModules
 from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
@@ -92,7 +92,7 @@ def test_the_modules_that_a_loss_uses_are_brought_to_the_device() -> None:
             return self.teacher(batch)
 
     before, user = GLOBAL.weight, User()
-    Beside(user, nn.Linear(1, 1), META)
+    AuxModules(user, nn.Linear(1, 1), META)
     moved = [user.criterion.weight, user.teacher.weight, user.views[0].weight, GLOBAL.weight]
     GLOBAL.weight = before
     assert [one.device for one in moved if one is not None] == [META] * 4  # type: ignore[union-attr]
@@ -103,7 +103,7 @@ def test_a_loss_that_is_itself_a_module_is_brought_to_the_device() -> None:
     class User:
         loss = nn.NLLLoss(weight=torch.ones(2))
 
-    Beside(User(), nn.Linear(1, 1), META)
+    AuxModules(User(), nn.Linear(1, 1), META)
     assert User.loss.weight.device == META
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from slurmgpu.training import Run, files
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.saving.bound import Bound
+from slurmgpu.training.saving.due import Bound
 from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 from tests import ready

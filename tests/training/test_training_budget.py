@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.training.saving import budget
-from slurmgpu.training.saving.budget import Budget
+from slurmgpu.training.saving import due as budget
+from slurmgpu.training.saving.due import Budget
 
 from .conftest import RunFolder
 
@@ -90,7 +90,7 @@ def test_a_training_leaves_out_what_costs_too_much_and_nothing_else(
     expected: list[str],
 ) -> None:
     monkeypatch.setattr("slurmgpu.training.session.Budget", Dear)
-    monkeypatch.setattr("slurmgpu.training.saving.bound.Bound.lead", lambda *_: 4)
+    monkeypatch.setattr("slurmgpu.training.saving.due.Bound.lead", lambda *_: 4)
     run.write(epochs=4, batch_size=20, keep=9, **settings)
     run.here()
     assert run.checkpoints() == expected

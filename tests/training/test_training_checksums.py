@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.watching.checksums import Sums, checksum
+from slurmgpu.training.watching.verifying import Sums, checksum
 
 from .conftest import RunFolder, new_run, same
 

@@ -12,8 +12,7 @@ import pytest
 
 from slurmgpu.training.evaluation import Evaluation
 from slurmgpu.training.watching import console
-from slurmgpu.training.watching.bar import Bar, clock
-from slurmgpu.training.watching.console import Console
+from slurmgpu.training.watching.console import Bar, Console, clock
 
 from .conftest import RunFolder
 

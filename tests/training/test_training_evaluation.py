@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.outputs import Outputs, in_order
+from slurmgpu.training.evaluation import Outputs, in_order
 
 from .conftest import RunFolder, new_run, same
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from slurmgpu.training.build import Training
 from slurmgpu.training.evaluation import Evaluation
+from slurmgpu.training.generators import capture_random_state, restore_random_state
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.saving import randomness
 from slurmgpu.training.session import Session
 from slurmgpu.training.settings import Config, Settings
 from slurmgpu.training.setup import make_model, spread
@@ -123,13 +123,13 @@ def test_with_several_gpus_the_random_states_of_all_come_back(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device.index])
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: list(states))
-    captured = randomness.capture(GPU.device)
+    captured = capture_random_state(GPU.device)
     restored: dict[Any, Any] = {}
     monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda all: restored.update(enumerate(all)))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda one, device: restored.update({device.index: one}))
-    randomness.restore(captured, GPU.device)
+    restore_random_state(captured, GPU.device)
     assert restored == {0: states[0], 1: states[1]}
     restored.clear()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    randomness.restore(captured, GPU.device)
+    restore_random_state(captured, GPU.device)
     assert restored == {0: states[0]}, "with another number of GPUs only its own"

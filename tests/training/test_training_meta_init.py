@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from slurmgpu.training.beside import Beside
+from slurmgpu.training.aux_modules import AuxModules
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export
 from slurmgpu.training.fitting.trial import pretend
@@ -404,4 +404,4 @@ def test_what_the_task_makes_for_itself_with_the_model_is_refused_by_name() -> N
     with torch.device("meta"):
         model = task.model()
     with pytest.raises(TrainingError, match=r"model\(cfg\) makes teacher beside the model.*__init__"):
-        Beside(task, model, torch.device("cpu"))
+        AuxModules(task, model, torch.device("cpu"))

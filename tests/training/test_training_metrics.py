@@ -20,8 +20,7 @@ from slurmgpu.training.formats.metrics import MetricsRow, metrics_line
 from slurmgpu.training.trainer import Trainer
 from slurmgpu.training.watching import gauges, meter
 from slurmgpu.training.watching.gauges import PEAKS, Utilisation, peak_flops, peak_memory
-from slurmgpu.training.watching.lost import account
-from slurmgpu.training.watching.metrics import Metrics
+from slurmgpu.training.watching.metrics import Metrics, account
 
 from .conftest import ROOT, RunFolder
 

@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from slurmgpu.training.data import train_batches
+from slurmgpu.training.generators import seed_all
 from slurmgpu.training.order import Order, shares
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.saving.randomness import seed_all
 
 try:
     import numpy

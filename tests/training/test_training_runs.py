@@ -14,10 +14,9 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from slurmgpu.training import files, precision
+from slurmgpu.training import evaluation, files, precision
 from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.saving import randomness
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching import signals, watch
 
@@ -601,7 +600,7 @@ def test_what_breaks_after_a_mistake_in_evaluate_does_not_hide_it(
         with pytest.raises(ValueError, match=MISTAKE):
             run.here()
     assert "warning: CUDA error" in capsys.readouterr().out
-    monkeypatch.setattr(randomness, "restore", broken)
+    monkeypatch.setattr(evaluation, "restore_random_state", broken)
     with pytest.raises(ValueError, match=MISTAKE) as caught:
         run.here()
     assert caught.value.__context__ is None

@@ -35,13 +35,11 @@ except ModuleNotFoundError as missing:
 
 from ..formats.run_files import BENCH_SCHEMA
 from ..precision import can_bf16
-from . import machine, node, reduction
-from .bound import end_with_parent
-from .networks import NETWORKS
-from .starting import Place
-from .stepping import step_times
+from . import node
+from .networks import NETWORKS, step_times
+from .starting import Place, end_with_parent
 from .task import tries
-from .timing import Pace
+from .timing import Pace, cpus, doubled, machine_facts
 
 __all__ = ["main"]
 
@@ -65,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
             file.flush()
 
         told = {"gpu_types": asked["gpu_types"]} if "gpu_types" in asked else {}
-        write({"kind": "machine", **machine.facts(), **told})
+        write({"kind": "machine", **machine_facts(), **told})
         for row in _MEASURES[asked["kind"]](asked):
             write({"kind": asked["kind"], **row})
         write({"kind": "end"})
@@ -81,14 +79,14 @@ def _ended(number: int, _frame: object) -> None:
 
 def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     pace = Pace(seconds=asked["seconds"])
-    threads_of_each = asked["threads"] or machine.doubled(machine.cpus())
+    threads_of_each = asked["threads"] or doubled(cpus())
     gpus = range(torch.cuda.device_count()) if asked["gpus"] is None else asked["gpus"]
     if not gpus and (left := [one for one in asked["precisions"] if one != "fp32"]):
         print(f"note: {', '.join(left)}: on the CPU, networks are measured in fp32 alone", file=sys.stderr)
     for name in asked["networks"] or NETWORKS:
         for threads in threads_of_each:
-            if threads > machine.cpus():
-                why = f"only {machine.cpus()} CPU{'' if machine.cpus() == 1 else 's'}"
+            if threads > cpus():
+                why = f"only {cpus()} CPU{'' if cpus() == 1 else 's'}"
                 yield {
                     "network": name,
                     "device": "cpu",
@@ -129,7 +127,7 @@ def _say(what: str) -> None:
 
 
 def _node(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    torch.set_num_threads(machine.cpus())
+    torch.set_num_threads(cpus())
     gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
     for device in gpus or [torch.device("cpu")]:
         if device.type == "cuda":
@@ -138,13 +136,13 @@ def _node(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from node.products(device)
         yield from node.copies(device, [each for each in gpus if each != device])
     nodes: int = asked.get("nodes") or 1
-    each = len(gpus) or min(2, machine.cpus())
+    each = len(gpus) or min(2, cpus())
     places = [Place(Path.cwd(), each)] if each > 1 else []
     if nodes > 1:
         places += [Place(Path.cwd(), each * nodes, nodes, suffix=asked.get("suffix") or "")]
     for place in places:
         _say(f"sums over {place.processes} processes{'' if place.nodes == 1 else f' on {nodes} nodes'}")
-        yield from reduction.measured(place)
+        yield from node.measure_sums(place)
     for folder in asked["folders"]:
         _say(folder)
         yield node.folder(folder)

@@ -1,22 +1,75 @@
-"""Starts processes that meet as those of ``srun`` do; in a job of several nodes it is ``srun`` that starts them."""
+"""Processes that a bench starts: they meet as those of ``srun`` do, end with it, and leave no folder behind.
+
+``python -m slurmgpu_training.benching.starting PARENT MODULE`` runs a module as long as the process PARENT lives: a bench that is
+killed can end nobody, and what it tries would train without end. Linux ends it (prctl(2), PR_SET_PDEATHSIG).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import os
 import re
+import runpy
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from .folders import own_folder
-from .machine import given_by_slurm
+from .timing import given_by_slurm
 
-__all__ = ["Place", "end", "run_folder", "start"]
+__all__ = ["Place", "end", "end_with_parent", "own_folder", "run_folder", "start"]
+
+
+_PREFIX = "slurmgpu-bench-"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def own_folder(where: Optional[str] = None) -> Iterator[str]:
+    """A new folder below ``where`` (None: that of temporary files), first of all without what killed benches have left there.
+
+    OSError where none can be made.
+    """
+    _sweep(Path(where or tempfile.gettempdir()))
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=where) as folder,
+        Path(folder, _LOCK).open("wb") as lock,
+    ):
+        # It goes with the process, however that ends; the number of a process means nothing in another container.
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+
+
+def _sweep(where: Path) -> None:
+    with contextlib.suppress(OSError):
+        for folder in where.glob(f"{_PREFIX}*"):
+            if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                _remove_left(folder)
+
+
+def _remove_left(folder: Path) -> None:
+    with contextlib.suppress(OSError), Path(folder, _LOCK).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(number: int) -> None:
+    """Get this signal when the parent ends; nothing but on Linux."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
 
 _PATIENCE_WITH_SRUN = 60.0
 _LONGEST_FOLDER = 70
@@ -85,7 +138,7 @@ def start(
     known.update(_meeting("127.0.0.1"), SLURM_NTASKS=str(place.processes))
     return [
         subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.bound", str(os.getpid()), module],
+            [sys.executable, "-m", f"{__package__}.starting", str(os.getpid()), module],
             env={**known, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
             cwd=place.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,  # so that its loader's workers end with it
@@ -139,3 +192,12 @@ def end(started: list[subprocess.Popen[bytes]], place: Place) -> None:
                 os.killpg(each.pid, signal.SIGKILL)
     for each in started:
         each.wait()
+
+
+if __name__ == "__main__":
+    _, parent, module = sys.argv
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != int(parent):
+        sys.exit("whoever started this has ended already")
+    sys.argv = [module]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -15,15 +15,22 @@ What is counted, with P for parameters, G for gradients, S for the optimizer's s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Optional
 
+import torch
+
+from ..files import write_json
+from ..formats.run_files import ESTIMATE_FILE
 from ..settings import Settings
 from ..sharding.pipeline import turns
-from .tracing import Facts, Peak
+from ..task import load
+from .tracing import Facts, Peak, trace
 
-__all__ = ["Row", "at", "made", "rows", "samples_at_a_time"]
+__all__ = ["Row", "at", "made", "rows", "samples_at_a_time", "write_estimate"]
 
 _FP32 = 4
+_SHOWN_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Row(NamedTuple):
@@ -208,3 +215,29 @@ def _stage(
         kept + (0 if line is None else max(0, round(held * line.fixed))),
         None if line is None else round(held * line.each),
     )  # fmt: skip
+
+
+def write_estimate(settings: Settings, gpus: Sequence[int], folder: Path) -> None:
+    """Work out what the training takes on so many GPUs, and write it to ``estimate.json`` in the folder; sizes in bytes.
+
+    Raises:
+        TrainingError: the task does not do what it must.
+    """
+    task = load(settings.task)
+    facts = trace(task, settings, gpus)
+    found = rows(facts, settings, gpus, on_gpu=settings.device != "cpu", own_step=task.has("step"))
+    write_json(
+        folder / ESTIMATE_FILE,
+        {
+            "schema": "slurmgpu.estimate/1",
+            "task": settings.task,
+            "precision": settings.precision,
+            "torch": torch.__version__,
+            "parameters": facts.elements,
+            "micro_batch_to_be_found": settings.micro_batch == "auto",
+            "activations": {str(size): at(facts.peaks, size) for size in _SHOWN_SIZES},
+            "made": made(facts, settings),
+            "note": facts.note,
+            "rows": [each._asdict() for each in found],
+        },
+    )

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from ..errors import TrainingError
+from ..generators import seed_all
 from ..order import mix
 from ..processes.group import Group
-from ..saving.randomness import seed_all
 from ..settings import Settings
 from ..task import Task
 from .local import local

@@ -1,4 +1,4 @@
-"""What rank 0 says: lines that stay, and how far it is: a bar on a terminal, a plain line a minute in a log."""
+"""The words of a training on the console: a bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -8,12 +8,58 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
-from .bar import Bar
+__all__ = ["Bar", "Console", "clock", "describe", "describe_bytes", "duration"]
 
-__all__ = ["Console", "describe", "describe_bytes", "duration"]
+
+_LEAST, _MOST = 5, 40  # columns of the bar itself
+_BLOCKS, _ASCII = " ▏▎▍▌▋▊▉█", " #"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How far a training is: ``head`` goes before the bar, ``facts`` behind it, the most important one first."""
+
+    step: int
+    steps: int
+    elapsed: float
+    """Seconds since this start has begun to train."""
+    left: Optional[float] = None
+    """Seconds to the end; None: not known yet."""
+    head: str = ""
+    facts: Sequence[str] = ()
+
+    def line(self, width: int, unicode: bool = True) -> str:
+        """Return the line in at most so many columns: where they are few, first facts go, from the last one, then the bar."""
+        share = self.step / self.steps if self.steps else 1.0
+        before, count = f"{self.head}{int(100 * share):3d}%", f"{self.step}/{self.steps}"
+        left = "?" if self.left is None else clock(self.left)
+        for known in range(len(self.facts), -1, -1):
+            behind = f"{count} [{', '.join([f'{clock(self.elapsed)}<{left}', *self.facts[:known]])}]"
+            room = min(_MOST, width - len(f"{before}|| {behind}"))
+            if room >= _LEAST:
+                return f"{before}|{_blocks(share, room, unicode)}| {behind}"
+        for text in (f"{before} {behind}", f"{before} {count}"):
+            if len(text) <= width:
+                return text
+        return count[:width]
+
+
+def _blocks(share: float, room: int, unicode: bool) -> str:
+    signs = _BLOCKS if unicode else _ASCII
+    whole, part = divmod(int(share * room * (len(signs) - 1)), len(signs) - 1)
+    return (signs[-1] * whole + (signs[part] if part else "")).ljust(room)
+
+
+def clock(seconds: float) -> str:
+    """Return a time as a clock shows it: ``0:07``, ``12:34``, ``1:02:03``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
 
 _LOG_INTERVAL = 60.0  # seconds between two lines of progress in a log at least
 _PATIENCE = 0.1  # seconds
