@@ -71,14 +71,14 @@ def _name(argv: Sequence[str]) -> str:
 
 def queue_row(number: int, **values: str) -> str:
     """A row of the queue, by the names of its fields in lower case."""
-    from slurmgpu.slurm.queue import PARTITION_FIELDS
+    from slurmgpu.slurm.squeue import PARTITION_FIELDS
 
     return _row(PARTITION_FIELDS, number, values)
 
 
 def asked_row(number: int, **values: str) -> str:
     """A row of what a job asks for."""
-    from slurmgpu.slurm.queue import REQUEST_FIELDS
+    from slurmgpu.slurm.squeue import REQUEST_FIELDS
 
     return _row(REQUEST_FIELDS, number, values)
 

@@ -6,7 +6,7 @@ import pytest
 
 from slurmgpu.slurm.nodes_now import nodes_of
 from slurmgpu.slurm.now import parse_book
-from slurmgpu.slurm.queue import parse_partition_queue, parse_request
+from slurmgpu.slurm.squeue import PARTITION_FIELDS, REQUEST_FIELDS, parse_jobs
 from tests.present import Recorded, asked_row, jobs_of, queue_row
 from tests.recorded import RELEASES, recorded
 from tests.slurm.situations import SHAPE
@@ -38,13 +38,13 @@ def test_the_queue_has_every_job_with_what_it_asks_for(release: str) -> None:
     queue = {job.number: job for job in Recorded(release).slurm().present().queue(["gpu"]) or ()}
     full, waiting = queue[jobs["RUNNING full"]], queue[jobs["Resources"]]
     assert (full.waits, full.hosts, full.cpus, full.memory) == (False, ["full1", "full2"], 2, 2048)
-    assert (full.gpus.count, full.gpus.types) == (8, {"a100": 8})
+    assert (full.gpus, full.gpu_types) == (8, ("a100",))
     assert full.end is not None
     assert full.start is not None
     assert (full.end - full.start).total_seconds() == full.limit == 90 * 60
-    assert (waiting.waits, waiting.partitions, waiting.reason) == (True, ["gpu"], "Resources")
+    assert (waiting.waits, waiting.partitions, waiting.reason) == (True, ("gpu",), "Resources")
     array = next(job for job in queue.values() if job.shown.startswith(f"{jobs['JobArrayTaskLimit']}_["))
-    assert array.tasks == 5
+    assert array.array_tasks == 5
     assert queue[jobs["JobHeldUser"]].priority == 0
 
 
@@ -52,17 +52,17 @@ def test_the_queue_has_every_job_with_what_it_asks_for(release: str) -> None:
 def test_what_a_job_asks_for_is_read_in_every_release(release: str) -> None:
     jobs = jobs_of(release)
     present = Recorded(release).slurm().present()
-    (asked,) = present.asked(jobs["Resources"])
+    (asked,) = present.request_of(jobs["Resources"])
     assert (asked.gpus, asked.gpu_types, asked.nodes, asked.limit) == (2, ("a100",), 1, 1800)
     assert asked.per_node == (2, 1, 1024)
     assert (asked.partitions, asked.waits, asked.features) == (("gpu",), True, None)
-    assert present.asked(jobs["Licenses"])[0].licenses in ("matlab:1", "matlab")
-    assert present.asked(jobs["Reservation"])[0].reservation == "course"
-    assert present.asked(jobs["BadConstraints"])[0].features == "genoa"
-    assert present.asked(jobs["ReqNodeNotAvail"])[0].wanted_nodes == ("spare1",)
-    begin = present.asked(jobs["BeginTime"])[0]
+    assert present.request_of(jobs["Licenses"])[0].licenses in ("matlab:1", "matlab")
+    assert present.request_of(jobs["Reservation"])[0].reservation == "course"
+    assert present.request_of(jobs["BadConstraints"])[0].features == "genoa"
+    assert present.request_of(jobs["ReqNodeNotAvail"])[0].wanted_nodes == ("spare1",)
+    begin = present.request_of(jobs["BeginTime"])[0]
     assert begin.eligible is not None
-    assert str(jobs["RUNNING full"]) in (present.asked(jobs["Dependency"])[0].dependency or "")
+    assert str(jobs["RUNNING full"]) in (present.request_of(jobs["Dependency"])[0].dependency or "")
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -154,16 +154,16 @@ def test_gpus_without_a_type_are_called_by_their_nodes_feature() -> None:
 
 def test_a_name_with_anything_in_it_makes_no_second_job() -> None:
     text = queue_row(7, reason="Priority\n999999\x1f999999\x1f") + queue_row(8)
-    assert [job.number for job in parse_partition_queue(text)] == [7, 8]
-    (asked,) = parse_request(asked_row(9, command="/a/b\nc", reason="None"))
+    assert [job.number for job in parse_jobs(text, PARTITION_FIELDS)] == [7, 8]
+    (asked,) = parse_jobs(asked_row(9, command="/a/b\nc", reason="None"), REQUEST_FIELDS)
     assert asked.number == 9
 
 
 @pytest.mark.parametrize("state", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 def test_a_job_that_is_to_run_again_waits_like_a_new_one(state: str) -> None:
     (asked,), (queued,) = (
-        parse_request(asked_row(9, state=state)),
-        parse_partition_queue(queue_row(9, state=state)),
+        parse_jobs(asked_row(9, state=state), REQUEST_FIELDS),
+        parse_jobs(queue_row(9, state=state), PARTITION_FIELDS),
     )
     assert (asked.waits, queued.waits) == (True, True)
 

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def recorded_why(release: str, word: str, number: int, cache: Path) -> Why:
     slurm = Recorded(release).slurm()
     present = slurm.present()
-    (asked, *_) = present.asked(number)
+    (asked, *_) = present.request_of(number)
     row = next(one for one in present.queue(["gpu"]) or () if one.number == number)
     status = job(
         number, job_id=row.shown, reason=asked.reason, account=row.account, qos=row.qos, partition=row.partitions[0],

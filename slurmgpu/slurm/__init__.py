@@ -49,17 +49,16 @@ from slurmgpu.slurm.sacct import (
 )
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
 from slurmgpu.slurm.show import Health, Sampling
-from slurmgpu.slurm.squeue import StepUse
+from slurmgpu.slurm.squeue import QueuedJob, StepUse
 from slurmgpu.slurm.text import MORE_UNREAD, JobId, expand_pattern
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Discovered, LoginNode
     from slurmgpu.slurm.nodes_now import NodeNow, PartitionNow
     from slurmgpu.slurm.now import Book, Holder, Limit, Present
-    from slurmgpu.slurm.queue import Asked, QueuedJob
 
 __all__ = [
-    "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate",
+    "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Book", "Estimate",
     "Health", "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
     "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse", "Unknown",
     "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "even", "expand", "expand_pattern",

@@ -29,9 +29,9 @@ from slurmgpu.slurm.describe_nodes import (
     preemptible_partitions,
 )
 from slurmgpu.slurm.show import ClusterRecords, Record
-from slurmgpu.slurm.text import duration, known, moment, size, sound, whole, words
+from slurmgpu.slurm.text import duration, known, mib, moment, sound, whole, words
 
-__all__ = ["associations_of", "build", "limits_of", "preemptible_qos", "qos_rule"]
+__all__ = ["associations_of", "build", "limits_of", "preemptible_qos", "qos_rule", "tres"]
 
 
 Lift = Literal["max_time", "max_nodes", "min_nodes"]
@@ -47,11 +47,7 @@ def tres(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in words(text):
         name, _, value = entry.rpartition("=")
-        if name == "mem":
-            amount = size(value, "M")
-            number = None if amount is None else -(-amount // 1024**2)
-        else:
-            number = whole(value)
+        number = mib(value) if name == "mem" else whole(value)
         if name and number is not None:
             found[name] = number
     return found

@@ -26,14 +26,6 @@ from slurmgpu.slurm.nodes_now import (
     partitions_of,
     reservations_of,
 )
-from slurmgpu.slurm.queue import (
-    Asked,
-    QueuedJob,
-    parse_partition_queue,
-    parse_request,
-    partition_queue_command,
-    request_command,
-)
 from slurmgpu.slurm.show import (
     CONFIG,
     LICENSES,
@@ -50,6 +42,14 @@ from slurmgpu.slurm.show import (
     records,
     rows,
     user_command,
+)  # fmt: skip
+from slurmgpu.slurm.squeue import (
+    PARTITION_FIELDS,
+    QueuedJob,
+    parse_jobs,
+    partition_queue_command,
+    request_command,
+    request_fields,
 )  # fmt: skip
 from slurmgpu.slurm.text import known, meaning_of, seconds, words
 
@@ -292,17 +292,19 @@ class Present:
 
     def queue(self, partitions: Sequence[str]) -> list[QueuedJob] | None:
         """Everybody's unfinished jobs in some partitions, as far as the user may see them."""
-        return self._read("queue", partition_queue_command(partitions), parse_partition_queue)
+        command = partition_queue_command(partitions)
+        return self._read("queue", command, lambda text: parse_jobs(text, PARTITION_FIELDS))
 
-    def asked(self, number: int) -> list[Asked]:
+    def request_of(self, number: int) -> list[QueuedJob]:
         """Return what a job asks for, by its plain number: a row for each task of an array that is by itself."""
-        if self._has_exclusive:
-            command = request_command(number, exclusive=True)
-            found = self._read("request", command, partial(parse_request, exclusive=True), clean_it=False)
+        # An older squeue, or one in between, has no field Exclusive: then it is asked without.
+        for exclusive in (True, False) if self._has_exclusive else (False,):
+            fields = request_fields(exclusive=exclusive)
+            self.unknown.pop("request", None)
+            found = self._read("request", request_command(number, fields), partial(parse_jobs, fields=fields))
             if found is not None:
                 return found
-            self.unknown.pop("request", None)  # an older squeue, or one in between, that has no such field
-        return self._read("request", request_command(number), parse_request, clean_it=False) or []
+        return []
 
     @property
     def _has_exclusive(self) -> bool:
@@ -342,15 +344,13 @@ class Present:
         found = self._read("qos", qos_command(), lambda text: rows(text, QOS_FIELDS))
         return None if found is None else {one["name"]: qos_rule(one, preemptible=False) for one in found}
 
-    def _read(
-        self, what: str, argv: Sequence[str], parse: Callable[[str], T], *, clean_it: bool = True
-    ) -> T | None:
+    def _read(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> T | None:
         answer = self._ask(argv)
         if not answer.ok:
             command = " ".join(word for word in argv if len(word) < 60)
             self.unknown[what] = f"`{command}` said: {one_line(answer)}"
             return None
-        return parse(clean(answer.stdout) if clean_it and argv[0] != "squeue" else answer.stdout)
+        return parse(answer.stdout if argv[0] == "squeue" else clean(answer.stdout))
 
     def _ask(self, argv: Sequence[str]) -> Answer:
         try:

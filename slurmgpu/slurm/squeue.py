@@ -1,36 +1,43 @@
-"""The queue by one squeue call, and what running jobs use by sstat, which asks the nodes and is called only on request."""
+"""The queue by squeue, each row read by the names of its fields; and what running jobs use by sstat, only on request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from datetime import datetime
+from functools import cached_property, lru_cache
 from sys import intern
 
 from slurmgpu.errors import SlurmRefused
+from slurmgpu.lines.slurm import expand
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.commands import READ_TIMEOUT, Commands, unreachable
 from slurmgpu.slurm.text import (
     SEPARATOR,
+    GpuCount,
     JobId,
     each_row,
     expand_pattern,
     gpus_of_job,
     known,
     meaning_of,
+    mib,
     moment,
     often,
+    read_gpus,
+    rows,
     seconds,
     size,
     unread,
     whole,
-)
+)  # fmt: skip
 
 __all__ = [
-    "FIELDS", "StepUse", "live_use_command", "parse_live_use", "parse_queue", "queue_command", "read_live_use",
-    "read_queue",
+    "FIELDS", "PARTITION_FIELDS", "REQUEST_FIELDS", "QueuedJob", "StepUse", "live_use_command", "parse_jobs", "parse_live_use",
+    "parse_queue", "partition_queue_command", "queue_command", "read_live_use", "read_queue", "request_command",
+    "request_fields",
 ]  # fmt: skip
-
 
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
 # The first two are what a row is recognised by.
@@ -40,6 +47,27 @@ FIELDS = (
     "NodeList", "tres-alloc", "tres-per-job", "tres-per-node", "RestartCnt", "exit_code", "Name",
     "WorkDir", "StdOut", "StdErr", "Command", "Dependency",
 )  # fmt: skip
+PARTITION_FIELDS = (
+    "JobArrayID", "JobID", "UserName", "Account", "QOS", "Partition", "State", "PriorityLong", "TimeLimit", "StartTime",
+    "EndTime", "NumNodes", "NumCPUs", "NodeList", "tres-alloc", "tres-per-job", "tres-per-node", "Reason",
+)  # fmt: skip
+"""Of everybody's jobs in a partition, as few as it takes; nothing here is free text but the reason."""
+REQUEST_FIELDS = (
+    "JobArrayID", "JobID", "Partition", "State", "Reason", "PriorityLong", "EligibleTime", "StartTime", "Deadline", "TimeLimit",
+    "NumNodes", "NumCPUs", "NumTasks", "MinMemory", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
+    "Feature", "ReqNodes", "ExcNodes", "SchedNodes", "Reservation", "Licenses", "OverSubscribe", "Dependency", "Command",
+)  # fmt: skip
+"""All that one job asks for; `scontrol show job` has no more to say, and puts the job's name, which may hold anything, first."""
+
+
+def request_fields(*, exclusive: bool) -> tuple[str, ...]:
+    """Return the fields of a request; who gets whole nodes is told by OverSubscribe up to 24.11, by Exclusive in 26.05."""
+    return tuple("Exclusive" if exclusive and name == "OverSubscribe" else name for name in REQUEST_FIELDS)
+
+
+def _command(fields: Sequence[str], *which: str) -> list[str]:
+    names = ",".join(f"{name}:{SEPARATOR}" for name in fields)
+    return ["squeue", "--noheader", "--noconvert", *which, "-O", names]
 
 
 def queue_command(user: str | None) -> list[str]:
@@ -48,9 +76,18 @@ def queue_command(user: str | None) -> list[str]:
     Finished jobs are asked for, too: the controller remembers them for some minutes (MinJobAge), and what it
     says is never behind, as accounting can be.
     """
-    fields = ",".join(f"{name}:{SEPARATOR}" for name in FIELDS)
-    whose = [] if user is None else [f"--user={user}"]
-    return ["squeue", "--noheader", "--noconvert", "--states=all", *whose, "-O", fields]
+    return _command(FIELDS, "--states=all", *([] if user is None else [f"--user={user}"]))
+
+
+def partition_queue_command(partitions: Sequence[str]) -> list[str]:
+    """Return the squeue command for everybody's jobs in some partitions that hold nodes, or wait for some."""
+    states = "--states=PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING"
+    return _command(PARTITION_FIELDS, "--all", f"--partition={','.join(partitions)}", states)
+
+
+def request_command(number: int, fields: Sequence[str] = REQUEST_FIELDS) -> list[str]:
+    """Return the squeue command for all that one job asks for; of one job alone the controller sends no other."""
+    return _command(fields, "--states=all", f"--jobs={number}")
 
 
 def read_queue(
@@ -177,6 +214,225 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
             "source": "squeue",
         }
     )
+
+
+class QueuedJob:
+    """A row of the queue; what is not wanted is not read, since there may be ten thousands.
+
+    A field that was not asked for is unknown. Memory is in MiB, over all nodes; times are aware.
+    """
+
+    def __init__(self, at: Mapping[str, int], row: list[str]) -> None:
+        self._at, self._row = at, row
+        self.shown = row[0].strip()
+        self.number = whole(row[1]) or 0
+
+    def changed(self, **values: object) -> QueuedJob:
+        """Return the job with other values of what it asks for."""
+        other = QueuedJob(self._at, self._row)
+        other.__dict__ |= values
+        return other
+
+    def _text(self, name: str) -> str:
+        at = self._at.get(name)
+        return "" if at is None else self._row[at]
+
+    def _known(self, name: str) -> str | None:
+        return known(self._text(name))
+
+    @property
+    def user(self) -> str | None:
+        """Whose it is."""
+        return self._known("UserName")
+
+    @property
+    def account(self) -> str | None:
+        """What it is charged to."""
+        return self._known("Account")
+
+    @property
+    def qos(self) -> str | None:
+        """Its QOS."""
+        return self._known("QOS")
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Those that it may start in; one, once it runs."""
+        named = self._known("Partition")
+        return tuple(named.split(",")) if named else ()
+
+    @property
+    def waits(self) -> bool:
+        """True if it has no nodes yet."""
+        return JobState.parse(self._text("State")).is_waiting
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, as Slurm has it."""
+        return self._text("Reason").strip()
+
+    @property
+    def priority(self) -> int | None:
+        """0: it is held, and not considered; None: Slurm does not tell."""
+        return whole(self._text("PriorityLong"))
+
+    @property
+    def array_tasks(self) -> int:
+        """How many jobs the row stands for: tasks of an array that wait together."""
+        match = re.search(r"_\[([^\]]*)\]", self.shown)
+        count = 0
+        for part in match[1].partition("%")[0].split(",") if match else ():
+            span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip(), re.ASCII)
+            if span:
+                low, high, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1) or 1
+                count += max(0, high - low) // step + 1
+        return max(1, count)
+
+    @property
+    def eligible(self) -> datetime | None:
+        """From when on Slurm considers it (--begin, a dependency)."""
+        return moment(self._text("EligibleTime"))
+
+    @property
+    def start(self) -> datetime | None:
+        """When it started; while it waits, Slurm's estimate."""
+        return moment(self._text("StartTime"))
+
+    @property
+    def end(self) -> datetime | None:
+        """When its time limit ends it; None: never, or not known."""
+        return moment(self._text("EndTime"))
+
+    @cached_property
+    def limit(self) -> int | None:
+        """Its time limit in seconds; None: it has none."""
+        return seconds(self._text("TimeLimit"))
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many nodes it has or asks for."""
+        return whole(self._text("NumNodes")) or 1
+
+    @cached_property
+    def cpus(self) -> int:
+        """How many CPUs it has or asks for."""
+        return whole(self._text("NumCPUs")) or 1
+
+    @property
+    def tasks(self) -> int | None:
+        """How many processes it asks for."""
+        return whole(self._text("NumTasks"))
+
+    @property
+    def hosts(self) -> list[str]:
+        """The nodes that it has."""
+        return expand(self._known("NodeList") or "")
+
+    @cached_property
+    def memory(self) -> int | None:
+        """None where Slurm does not tell."""
+        match = re.search(r"(?:^|,)mem=([^,]+)", self._text("tres-alloc"))
+        return mib(match[1]) if match else None
+
+    @property
+    def _gpu_count(self) -> GpuCount | None:
+        names = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task")
+        return _gpus(*map(self._text, names), nodes=self.nodes)
+
+    @cached_property
+    def gpus(self) -> int | None:
+        """Its GPUs; None where Slurm does not tell."""
+        found = self._gpu_count
+        return found.count if found else None
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The types of these, as far as they are named."""
+        found = self._gpu_count
+        return tuple(found.types) if found else ()
+
+    @cached_property
+    def gpus_per_node(self) -> int | None:
+        """None: it leaves the spreading to Slurm."""
+        found = read_gpus(self._text("tres-per-node"))
+        return found.count if found else None
+
+    @property
+    def features(self) -> str | None:
+        """The features that its nodes must have."""
+        return self._known("Feature")
+
+    @cached_property
+    def wanted_nodes(self) -> tuple[str, ...]:
+        """The nodes that it names."""
+        return tuple(expand(self._known("ReqNodes") or ""))
+
+    @cached_property
+    def excluded_nodes(self) -> tuple[str, ...]:
+        """The nodes that it must not have."""
+        return tuple(expand(self._known("ExcNodes") or ""))
+
+    @property
+    def reservation(self) -> str | None:
+        """The reservation that it runs in."""
+        return self._known("Reservation")
+
+    @property
+    def licenses(self) -> str | None:
+        """Its licences."""
+        return self._known("Licenses")
+
+    @property
+    def exclusive(self) -> bool:
+        """True if it gets whole nodes."""
+        whole_nodes = self._text("Exclusive").strip().upper() in {"NODE", "TOPO"}
+        return whole_nodes or self._text("OverSubscribe").strip().upper() in {"NO", "EXCLUSIVE"}
+
+    @property
+    def dependency(self) -> str | None:
+        """The jobs that it waits for."""
+        return self._known("Dependency")
+
+    @property
+    def script(self) -> str | None:
+        """Its script."""
+        return self._known("Command")
+
+    @property
+    def per_node(self) -> tuple[int, int, int]:
+        """GPUs, CPUs and MiB that each of its nodes needs at least, where they are spread evenly."""
+        gpus = self.gpus_per_node if self.gpus_per_node is not None else -(-(self.gpus or 0) // self.nodes)
+        return gpus, -(-self.cpus // self.nodes), -(-(self.memory or 0) // self.nodes)
+
+    @property
+    def least(self) -> tuple[int, int, int]:
+        """GPUs, CPUs and MiB without which a node is of no use to it, however Slurm spreads it.
+
+        GPUs that are asked for in all (--gpus), and tasks without a number for each node, may go to more nodes than the
+        fewest that are asked for.
+        """
+        gpus, cpus, memory = self.per_node
+        tasks = self.tasks or 1
+        if self.gpus and self.gpus_per_node is None:
+            return 1, 1, 0
+        return (gpus, cpus, memory) if tasks <= self.nodes else (gpus, max(1, self.cpus // tasks), 0)
+
+
+@lru_cache(maxsize=4096)
+def _gpus(allocated: str, per_job: str, per_node: str, per_task: str, *, nodes: int) -> GpuCount | None:
+    """Count the GPUs, with the types of the request where accounting counts them without; many jobs ask for the same."""
+    found = gpus_of_job(allocated, per_job, per_node, nodes)
+    if found is None or found.types or not found.count:
+        return found
+    named = (one.types for text in (per_job, per_node, per_task) if (one := read_gpus(text)) and one.types)
+    types = next(named, {})
+    return GpuCount(found.count, {next(iter(types)): found.count}) if len(types) == 1 else found
+
+
+def parse_jobs(text: str, fields: Sequence[str]) -> list[QueuedJob]:
+    """Read what squeue prints of these fields: a row for each task of an array that is by itself; others are left out."""
+    at = {name: index for index, name in enumerate(fields)}
+    return [QueuedJob(at, row) for row in rows(text, len(fields))[0]]
 
 
 LIVE_USE_FIELDS = ("JobID", "NTasks", "AveCPU", "MaxRSS")

@@ -19,7 +19,7 @@ from slurmgpu.models.units import Duration
 
 __all__ = [
     "MORE_UNREAD", "SEPARATOR", "Answer", "GpuCount", "JobId", "Meaning", "duration", "each_row", "expand_pattern",
-    "first_host", "gpus_of_job", "known", "meaning_of", "moment", "often", "read_gpus", "rows", "seconds", "size", "sound",
+    "first_host", "gpus_of_job", "known", "meaning_of", "mib", "moment", "often", "read_gpus", "rows", "seconds", "size", "sound",
     "unread", "whole", "words",
 ]  # fmt: skip
 
@@ -161,6 +161,12 @@ def size(text: str, unit: str = "") -> int | None:
         return None
     number = float(match[1]) * 1024 ** " KMGTP".index(match[2] or unit or " ")
     return round(number) if math.isfinite(number) else None
+
+
+def mib(text: str) -> int | None:
+    """Read a size as TRES have it, `16G` or a number of MiB, in whole MiB."""
+    found = size(text, "M")
+    return None if found is None else -(-found // 1024**2)
 
 
 _SOUND = re.compile(r"[^\s\"'#\\$`]+")

@@ -23,7 +23,7 @@ from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
+    from slurmgpu.slurm import PartitionNow, Present, QueuedJob
 
 __all__ = [
     "MOST_JOBS", "Case", "Fact", "Findings", "Mend", "Shape", "Start", "Verdict", "Why", "as_asked", "document",
@@ -133,7 +133,7 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def as_asked(asked: Asked, job: JobStatus, *, without: Collection[str] = ()) -> list[str]:
+def as_asked(asked: QueuedJob, job: JobStatus, *, without: Collection[str] = ()) -> list[str]:
     """sbatch's options for what the job asks for, but those that a shape gives itself."""
     tasks = asked.tasks or 1
     given = {
@@ -150,7 +150,7 @@ def as_asked(asked: Asked, job: JobStatus, *, without: Collection[str] = ()) -> 
     return [*words, "--exclusive"] if asked.exclusive else words
 
 
-def gpu_option(asked: Asked, count: int | None) -> str | None:
+def gpu_option(asked: QueuedJob, count: int | None) -> str | None:
     """Return a number of the job's GPUs as sbatch's options take it: `a100:4`."""
     if not count:
         return None
@@ -166,7 +166,7 @@ class Case:
     """A job that waits, what it asks for, and where to look for more."""
 
     job: JobStatus
-    asked: Asked
+    asked: QueuedJob
     present: Present
     word: str
     now: datetime

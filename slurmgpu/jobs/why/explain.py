@@ -15,7 +15,7 @@ from slurmgpu.models.run import JobStatus
 from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm import Asked, Present
+    from slurmgpu.slurm import Present, QueuedJob
 
 __all__ = ["SUBJECTS", "explain"]
 
@@ -241,7 +241,7 @@ def explain(job: JobStatus, present: Present, now: datetime, environ: Mapping[st
         return Why(job, "ended", reason(job) or plainly.get(job.state.value, job.state.value))
     if job.source == "none" or not job.state.is_waiting:
         return _at_work(job, now)
-    rows = present.asked(job.raw_id) if job.raw_id is not None else []
+    rows = present.request_of(job.raw_id) if job.raw_id is not None else []
     found = [one for one in rows if one.shown == job.job_id] or [one for one in rows if one.waits] or rows
     asked = found[0] if found else None
     if asked is not None and asked.reason:
@@ -310,7 +310,7 @@ def _at_work(job: JobStatus, now: datetime) -> Why:
     return Why(job, "runs", doing, facts)
 
 
-def _request_fact(asked: Asked) -> Fact:
+def _request_fact(asked: QueuedJob) -> Fact:
     each_gpus, each_cpus, each_memory = asked.per_node
     several = asked.nodes > 1
     what = gpus(asked.gpus, asked.gpu_types) if asked.gpus else count(asked.cpus, "CPU")

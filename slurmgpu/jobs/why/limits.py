@@ -18,7 +18,7 @@ from slurmgpu.printable import printable
 
 if TYPE_CHECKING:
     from slurmgpu.models.run import JobStatus
-    from slurmgpu.slurm import Asked, Book, Holder, QueuedJob
+    from slurmgpu.slurm import Book, Holder, QueuedJob
 
 __all__ = ["account", "barred", "limit", "qos"]
 
@@ -148,7 +148,7 @@ def _first_to_end(case: Case, holder: Holder) -> Findings:
 
 
 def _limits_meant(
-    word: str, job: JobStatus, asked: Asked, book: Book, partition_qos: str | None
+    word: str, job: JobStatus, asked: QueuedJob, book: Book, partition_qos: str | None
 ) -> list[_Held]:
     """Return the limits that a reason can mean, the one that is used up first.
 
@@ -171,7 +171,7 @@ def _limits_meant(
 
 
 def _holding(
-    limit: re.Match[str] | str, job: JobStatus, asked: Asked, book: Book, partition_qos: str | None
+    limit: re.Match[str] | str, job: JobStatus, asked: QueuedJob, book: Book, partition_qos: str | None
 ) -> Iterator[_Held]:
     """Yield the limits of this name that leave no room for the job."""
     match = LIMIT.fullmatch(limit) if isinstance(limit, str) else limit
@@ -269,7 +269,7 @@ def _meant(match: re.Match[str], key: str) -> str | None:
     return {"cpu": "cpus", "mem": "memory", "node": "nodes"}.get(tres, tres) if tres == wanted else None
 
 
-def _asked_of(resource: str, asked: Asked, *, per_node: bool) -> int | None:
+def _asked_of(resource: str, asked: QueuedJob, *, per_node: bool) -> int | None:
     """Return what the job would add, on a node or in all; None where that is not known."""
     gpus, cpus, memory = asked.per_node if per_node else (asked.gpus, asked.cpus, asked.memory)
     if resource == "gres/gpu":

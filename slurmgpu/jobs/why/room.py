@@ -19,7 +19,7 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm import Asked, NodeNow, PartitionNow, Present, QueuedJob
+    from slurmgpu.slurm import NodeNow, PartitionNow, Present, QueuedJob
 
 __all__ = [
     "MOST_ASKED", "Ahead", "Release", "Room", "ahead_of", "elsewhere", "queue_fact", "room_facts", "room_for", "shapes_of",
@@ -51,7 +51,7 @@ class Ahead:
 
 
 def ahead_of(
-    asked: Asked, user: str | None, queue: Sequence[QueuedJob], partitions: Mapping[str, PartitionNow]
+    asked: QueuedJob, user: str | None, queue: Sequence[QueuedJob], partitions: Mapping[str, PartitionNow]
 ) -> Ahead:
     """Count them by the controller's order: PriorityTier, priority, then the older id (sort_job_queue2 of job_scheduler.c)."""
     own = frozenset(asked.partitions)
@@ -67,22 +67,23 @@ def ahead_of(
             continue
         theirs = job.partitions
         here = not own.isdisjoint(theirs)
-        waiting += job.tasks if here else 0
-        top = max(tiers.get(name, 0) for name in theirs)
-        if job.number == asked.number or not job.priority:
+        waiting += job.array_tasks if here else 0
+        priority = job.priority or 0
+        top = max((tiers.get(name, 0) for name in theirs), default=0)
+        if job.number == asked.number or not priority:
             continue
         if whole and job.shown.startswith(whole):
             continue  # another component of the same job: they start together
-        if (top, job.priority, -job.number) <= place or (not here and top <= tier):
+        if (top, priority, -job.number) <= place or (not here and top <= tier):
             continue
         if about(word_of(job.reason)) in _OUT:
-            out += job.tasks
+            out += job.array_tasks
             continue
-        jobs += job.tasks
-        by_tier += 0 if here else job.tasks
-        mine += job.tasks if job.user == user else 0
+        jobs += job.array_tasks
+        by_tier += 0 if here else job.array_tasks
+        mine += job.array_tasks if job.user == user else 0
         asks = job.gpus
-        gpus = None if asks is None or gpus is None else gpus + asks.count * job.tasks
+        gpus = None if asks is None or gpus is None else gpus + asks * job.array_tasks
     return Ahead(jobs, gpus, mine, by_tier, out, waiting)
 
 
@@ -146,7 +147,7 @@ class _Left:
 
 
 def room_for(
-    asked: Asked,
+    asked: QueuedJob,
     nodes: Iterable[NodeNow],
     hosts: frozenset[str],
     running: Sequence[QueuedJob],
@@ -194,14 +195,14 @@ def _types(node: NodeNow, types: Sequence[str]) -> list[str]:
     return [name for name in node.gpus if not types or name in types]
 
 
-def _able(asked: Asked, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[str, int]]:
+def _able(asked: QueuedJob, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[str, int]]:
     """Return the nodes that could run a share of the job if they were empty, and how many could not, and why."""
     why = [_unable(asked, node) for node in nodes]
     able = [node for node, one in zip(nodes, why, strict=True) if not one]
     return able, dict(Counter(filter(None, why)))
 
 
-def _unable(asked: Asked, node: NodeNow) -> str:
+def _unable(asked: QueuedJob, node: NodeNow) -> str:
     gpus, cpus, memory = asked.least
     if node.name in asked.excluded_nodes:
         return "excluded by the job"
@@ -221,7 +222,7 @@ def _unable(asked: Asked, node: NodeNow) -> str:
     return ""
 
 
-def _fits(asked: Asked, left: dict[str, _Left]) -> bool:
+def _fits(asked: QueuedJob, left: dict[str, _Left]) -> bool:
     if asked.gpus_per_node is None and asked.gpus:
         # Slurm spreads them as it likes, over as many nodes as it asks for at least.
         held = sorted((one.gpus for one in left.values() if one.fits((0, *asked.per_node[1:]))), reverse=True)
@@ -233,7 +234,7 @@ MOST_RELEASES = 3
 
 
 def _releases(
-    asked: Asked, left: dict[str, _Left], running: Sequence[QueuedJob]
+    asked: QueuedJob, left: dict[str, _Left], running: Sequence[QueuedJob]
 ) -> tuple[tuple[Release, ...], datetime | None]:
     """Return the first jobs to end that leave what is asked for; and when there is room for all of it."""
     found: list[Release] = []
@@ -245,12 +246,12 @@ def _releases(
         here, nodes = [left[name] for name in hosts if name in left], len(hosts)
         if not here:
             continue
-        types, gpus = asked.gpu_types, job.gpus
-        counts = not types or not gpus or not gpus.types or any(name in gpus.types for name in types)
-        share = (gpus.count if gpus and counts else 0) / nodes
+        types, theirs = asked.gpu_types, job.gpu_types
+        counts = not types or not theirs or any(name in theirs for name in types)
+        share = (job.gpus or 0 if counts else 0) / nodes
         for one in here:
             one.gpus += round(share)
-            one.cpus += round((job.cpus or 0) / nodes)
+            one.cpus += round(job.cpus / nodes)
             one.memory = None if one.memory is None else one.memory + round((job.memory or 0) / nodes)
             one.jobs = None if one.jobs is None else max(0, one.jobs - 1)
         if len(found) < MOST_RELEASES and (share or not asked.gpus):
@@ -260,7 +261,7 @@ def _releases(
     return tuple(found), None
 
 
-def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[PartitionNow]:
+def elsewhere(job: JobStatus, asked: QueuedJob, present: Present) -> Iterator[PartitionNow]:
     """Yield other open partitions with nodes for the job, that allow its time limit and take its account and QOS."""
     nodes = {one.name: one for one in present.nodes or ()}
     for one in (present.partitions or {}).values():
@@ -280,7 +281,7 @@ def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[Partit
             yield one
 
 
-def queue_fact(found: Ahead, asked: Asked) -> Fact:
+def queue_fact(found: Ahead, asked: QueuedJob) -> Fact:
     """Return how many jobs are ahead, and of which kind."""
     where, number = listed(asked.partitions) or "the queue", found.jobs
     text = f"no job is ahead of it in {where}"
@@ -306,7 +307,7 @@ _ROOM_NOW = {
 _AWAY = {"planned": "kept for the next job", "drained": "drained", "down": "down", "reserved": "reserved"}
 
 
-def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fact]:
+def room_facts(asked: QueuedJob, room: Room, case: Case, about: str) -> Iterator[Fact]:
     """Yield what is free for the job, and when there is more."""
     able = len(room.able)
     if (able < asked.nodes or room.total < (asked.gpus or 0)) and case.partitions and not room.unseen:
@@ -378,7 +379,7 @@ def shapes_of(slurm: Slurm, job: JobStatus, present: Present, folder: Path, now:
 
     Raises SlurmUnreachable where it does not answer.
     """
-    asked = next(iter(present.asked(job.raw_id)), None) if job.raw_id is not None else None
+    asked = next(iter(present.request_of(job.raw_id)), None) if job.raw_id is not None else None
     if asked is None:
         return []
     found: list[Shape] = []
@@ -402,7 +403,7 @@ def shapes_of(slurm: Slurm, job: JobStatus, present: Present, folder: Path, now:
     return found
 
 
-def _fits_now(asked: Asked, case: Case) -> bool:
+def _fits_now(asked: QueuedJob, case: Case) -> bool:
     """Return True if what is free now suffices: `--test-only` does not look there, and backfilling does."""
     nodes, queue = case.present.nodes, case.queue
     if queue is None or nodes is None or case.present.hides("jobs"):
@@ -421,25 +422,25 @@ def _first_start(case: Case) -> datetime | None:
     return None if len(starts) < len(ahead) else min(starts, default=case.now + _FAR)
 
 
-def _reshaped(asked: Asked, options: tuple[str, ...]) -> Asked | None:
+def _reshaped(asked: QueuedJob, options: tuple[str, ...]) -> QueuedJob | None:
     """Return what the job asks for in another shape; None in another partition."""
     given = dict(one.removeprefix("--").split("=", 1) for one in options)
     if "partition" in given:
         return None
     gpus, cpus, memory = asked.per_node
     if "time" in given and asked.limit:
-        return replace(asked, limit=asked.limit // 2 // 60 * 60)
+        return asked.changed(limit=asked.limit // 2 // 60 * 60)
     if "nodes" in given:
         nodes = int(given["nodes"])
         shares = [None if one is None else one * nodes // asked.nodes for one in (asked.gpus, asked.memory)]
-        return replace(asked, nodes=nodes, gpus=shares[0], memory=shares[1], cpus=cpus * nodes)
+        return asked.changed(nodes=nodes, gpus=shares[0], memory=shares[1], cpus=cpus * nodes)
     if "gpus-per-node" in given:
         half = None if asked.memory is None else max(1, memory // 2)
-        return replace(asked, gpus=gpus // 2, gpus_per_node=gpus // 2, cpus=max(1, cpus // 2), memory=half)
+        return asked.changed(gpus=gpus // 2, gpus_per_node=gpus // 2, cpus=max(1, cpus // 2), memory=half)
     return asked
 
 
-def _shapes(job: JobStatus, asked: Asked, present: Present) -> Iterator[tuple[str, ...]]:
+def _shapes(job: JobStatus, asked: QueuedJob, present: Present) -> Iterator[tuple[str, ...]]:
     """Yield the options that differ, the most likely to help first."""
     yield ()
     if asked.limit and asked.limit // 2 >= _SHORTEST:

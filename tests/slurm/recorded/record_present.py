@@ -14,7 +14,7 @@ from pathlib import Path
 from slurmgpu.slurm import show
 from slurmgpu.slurm.commands import reading_env
 from slurmgpu.slurm.now import book_command
-from slurmgpu.slurm.queue import partition_queue_command, request_command
+from slurmgpu.slurm.squeue import partition_queue_command, request_command
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH
 from tests.slurm.releases import first_on_path, root_for
