@@ -81,7 +81,7 @@ _WIDTH, _HEIGHT = 640, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 34
 _POINTS = 300
 COLOURS = 8
-"""How many the page's style has."""
+"""Number of colours in the page's style."""
 
 Line = Sequence[tuple[float, float]]
 

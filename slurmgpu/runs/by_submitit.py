@@ -58,7 +58,7 @@ class Packed:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What has to lie in the run directory when the job starts."""
+        """Return the files that have to lie in the run directory when the job starts."""
         return {f"{SUBMITIT_FOLDER}/{_PAYLOAD}": self.payload}
 
 

@@ -71,7 +71,7 @@ class _Settings(_Read):
 
 
 class Manifest(_Read):
-    """What ``manifest.json`` says; a loop of the user's own leaves out what only a task knows."""
+    """Content of ``manifest.json``; a loop of the user's own leaves out what only a task knows."""
 
     schema_: Literal["slurmgpu.checkpoint/1", "slurmgpu.checkpoint/2"] = Field(alias="schema")
     sha256: str | None = None

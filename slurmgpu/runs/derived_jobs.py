@@ -1,4 +1,4 @@
-"""What a probe, a bench and a replay submit in place of a user's job: quiet, short, and started once."""
+"""Jobs that a probe, a bench and a replay submit in place of a user's: quiet, short, and started once."""
 
 from __future__ import annotations
 

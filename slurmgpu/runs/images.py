@@ -103,10 +103,10 @@ def _alone(lock: Path, told: Callable[[str], None], what: str) -> Iterator[None]
 
 
 class Making(NamedTuple):
-    """How the job's image becomes a file, on this machine or in a job."""
+    """The way in which the job's image becomes a file, on this machine or in a job."""
 
     field: str
-    """What of the container asks for it: ``image`` (an address) or ``build`` (a definition file)."""
+    """Field of the container that asks for it: ``image`` (an address) or ``build`` (a definition file)."""
     source: str
     """The address, or the definition file's path."""
     file: Path
@@ -116,11 +116,11 @@ class Making(NamedTuple):
     folder: Path | None
     """Where it runs: paths in a definition file are against the work folder."""
     job: list[str]
-    """What comes before that command to run it in a job: ``srun`` with the job's own account and partition."""
+    """Words before that command to run it in a job: ``srun`` with the job's own account and partition."""
 
     @property
     def verb(self) -> str:
-        """What is done, in one word."""
+        """Return the action in one word."""
         return "pull" if self.field == "image" else "build"
 
     @property
@@ -135,7 +135,7 @@ class Making(NamedTuple):
 
     @property
     def told_before(self) -> str:
-        """What ``submit`` would do, for the commands that only show."""
+        """Return a sentence on what ``submit`` would do, for commands that only show."""
         command = shlex.join(self.words(self.file)) if self.here else self.in_a_job
         where = "" if self.here else f" ({self.words(self.file)[0]} is not on this machine)"
         return f"the image is not there yet: `slurmgpu submit` {self.verb}s it first{where}: {command}"

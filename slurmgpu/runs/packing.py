@@ -38,7 +38,7 @@ _FORMAT = "1"  # another one makes another archive of the same files
 _AT_ONCE = 16  # a call to a parallel file system takes milliseconds, which mostly pass in waiting
 _BLOCK = 4096
 _LONG = rb"#!/bin/sh\n'''exec' [\"']?(?P<path>/[^\n]+?)[\"']? \"\$0\" \"\$@\"\n' '''\n"
-"""What pip writes where a path is too long for a first line, or has blanks."""
+"""First lines that pip writes where a path is too long, or has blanks."""
 _FOUND = b"""#!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/%s" "$0" "$@"
 ' '''
@@ -57,7 +57,7 @@ class Place(NamedTuple):
     version: str
     """Python's version of a virtual environment, such as 3.12; empty for others."""
     system_packages: bool = False
-    """Whether the interpreter's own packages are seen in the environment."""
+    """True if the interpreter's own packages are seen in the environment."""
 
 
 class Entry(NamedTuple):
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     path: str
     """Its path on this machine."""
     link: str | None
-    """What it is a link to; None for a file."""
+    """Target of a link; None for a file."""
     size: int
     mtime_ns: int
     mode: int
@@ -91,7 +91,7 @@ class Contents(NamedTuple):
 
     @property
     def mib(self) -> int:
-        """What it takes on a disk."""
+        """Return its size on a disk, in bytes."""
         blocks = sum(-(-entry.size // _BLOCK) or 1 for entry in self.entries)
         return blocks * _BLOCK // 2**20 + 1
 
@@ -263,12 +263,12 @@ class Packing(NamedTuple):
 
     @property
     def size(self) -> str:
-        """How much there is of it, in words."""
+        """Return its size in words."""
         return f"{len(self.contents.entries):,} files, {self.contents.mib:,} MiB"
 
     @property
     def told_before(self) -> str:
-        """What ``submit`` would do, for the commands that only show."""
+        """Return a sentence on what ``submit`` would do, for commands that only show."""
         place = self.contents.place
         return f"the environment is not packed yet: `slurmgpu submit` packs {place.prefix} ({self.size}) to {self.archive} first"
 

@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
     plan: Plan
     around: Surroundings
     unchosen: str | None = None
-    """That nobody chose a cluster, and what follows from it."""
+    """A remark where nobody chose a cluster."""
     template: str | None = None
     """The folder or file of templates that the command line names."""
     batch: tuple[str, str] | None = None
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     packing: Packing | None = None
     """The environment that is to be on the nodes' own disks."""
     refused: bool = False
-    """Whether its script has an error for which ``submit`` refuses the job."""
+    """True if its script has an error for which ``submit`` refuses the job."""
 
     def render(self, script_name: str | None = None) -> str:
         """Return the script's text."""

@@ -26,7 +26,7 @@ _SETTINGS = 1 << 20
 
 
 class Judged(NamedTuple):
-    """What was judged, the verdict, and what could not be read."""
+    """A judged profile: its run, the verdict, and what could not be read."""
 
     path: Path
     verdict: Mapping[str, Any]

@@ -38,7 +38,7 @@ _WHERE = {
     "weights": "its weights after the step: averaging gradients, or the update",
     "optimizer": "its optimizer's state after the step",
 }
-"""What has a checksum, in the order in which a step computes it."""
+"""Things that have a checksum, in the order in which a step computes it."""
 _NOT_SUMMED = (
     "the checksums are equal in all steps: it is in what they are not of, such as an average of weights or a random state, or "
     "it came when the checkpoint was written"
@@ -70,7 +70,7 @@ class Interval(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What a run has written by step: means over all ranks, and each rank's checksums."""
+    """Records of a run by step: means over all ranks, and each rank's checksums."""
 
     lines: Mapping[int, Mapping[str, Any]]
     sums: Mapping[int, Mapping[int, Mapping[str, Any]]]
@@ -83,7 +83,7 @@ class Difference(NamedTuple):
     earliest: int
     latest: int
     what: str
-    """What differs first there."""
+    """The first difference there."""
     ranks: list[int] | None
     """None: it cannot be told, and ``why`` says why."""
     why: str | None = None

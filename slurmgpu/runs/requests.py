@@ -1,4 +1,4 @@
-"""What a request is made of: options over a job file, a batch script, or nothing; loaded as a job."""
+"""Requests as they are given: options over a job file, a batch script, or nothing; loaded as a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job really used, from the samples that its nodes wrote into the run directory: in all, and over time.
+"""A job's real use, from the samples that its nodes wrote into the run directory: in all, and over time.
 
 A sample's figures are totals since the sampler began (docs/sampling.md), so that the first and the last line of a file say
 all: however long the job was, and whatever was thinned out between them, two small reads do.
@@ -158,7 +158,7 @@ Line = list[tuple[float, float]]
 
 @dataclass
 class Series:
-    """What was sampled, by what it is of: `node1:0` of a GPU, `node1` of a node."""
+    """Samples by their subject: `node1:0` of a GPU, `node1` of a node."""
 
     gpu_busy: dict[str, Line] = field(default_factory=dict)
     """Share of the time, 0 to 1."""

@@ -45,7 +45,7 @@ _LOOKS = (0.5, 1.5, 3.0, 5.0)
 
 @dataclass(frozen=True)
 class Submission:
-    """What is submitted, and from where."""
+    """A submission: plan, script, folder and files."""
 
     plan: Plan
     script: str
@@ -54,7 +54,7 @@ class Submission:
     cwd: Path
     hold: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What else the job needs in its run directory, by path: it is there before the job is."""
+    """Other files that the job needs in its run directory, by path; they are there before the job is."""
     job_file: str | None = None
     """The job file that it was made of, as the record keeps it."""
     probe: bool = False

@@ -1,4 +1,4 @@
-"""What a task keeps outside its model: modules that its loss uses, and state that no checkpoint has."""
+"""Things that a task keeps outside its model: modules that its loss uses, and state that no checkpoint has."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class UnsavedState:
         self._before: Optional[dict[str, object]] = None
 
     def changed(self) -> list[str]:
-        """What is not as it was at the first call, which is to be after a step: many are set by the first batch for good."""
+        """Return the names of what has changed since the first call, which comes after a step: the first batch sets many for good."""
         now = dict(self._all())
         if self._before is None:
             self._before = now

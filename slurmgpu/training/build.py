@@ -56,7 +56,7 @@ _FIRST_SAMPLES = 8  # of each rank, in the metrics of a start
 
 @dataclass
 class Position:
-    """How far a training is: optimizer steps, samples of all ranks, epochs that are closed, and the step last evaluated.
+    """Progress of a training: optimizer steps, samples of all ranks, epochs that are closed, and the step last evaluated.
 
     An epoch is closed with the evaluation at its end, if one is due there.
     """
@@ -276,7 +276,7 @@ class Training:
         return shares(start, end, batch, self.micro, rank=ranks.rank, world_size=ranks.world_size)
 
     def _place(self) -> dict[str, object]:
-        """Who this rank is, and the first samples that it takes from here, at most those of a micro-batch."""
+        """Return this rank's place and the first samples that it takes from here, at most those of a micro-batch."""
         low, high, counts = next(self._shares(), (0, 0, False))
         known = self.order if counts else None
         pieces = known.pieces(low, min(high, low + _FIRST_SAMPLES)) if known else []

@@ -1,4 +1,4 @@
-"""What a task wants to be told: a few named places at which its own methods are called."""
+"""Callbacks: a few named places at which a task's own methods are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a training: one clear error, or a signal."""
+"""Ends of a training: one clear error, or a signal."""
 
 from __future__ import annotations
 

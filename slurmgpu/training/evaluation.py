@@ -107,7 +107,7 @@ _PATIENCE = 60.0  # seconds in which the other ranks end their batch
 
 
 class Results(NamedTuple):
-    """What an evaluation has found, the same on every rank; texts are rank 0's alone."""
+    """Results of an evaluation, the same on every rank; texts are rank 0's alone."""
 
     values: dict[str, float]
     texts: dict[str, str]
@@ -129,7 +129,7 @@ class _Set(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What one rank has found: sums and counts by name, the outputs of each set by name, and how it ended."""
+    """Findings of one rank: sums and counts by name, the outputs of each set by name, and how it ended."""
 
     sums: dict[str, tuple[float, float]]
     outputs: list[list[str]]

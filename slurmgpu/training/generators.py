@@ -129,7 +129,7 @@ def _seeder(value: object, numpy: Any) -> Any:
 
 
 def used_by(method: object) -> list[object]:
-    """What a task's method may draw from: the attributes of the task that its code names, or that of methods named there."""
+    """Return the task's attributes that a method may draw from: those that its code names, or that of methods named there."""
     owner = getattr(method, "__self__", None)
     if owner is None or isinstance(owner, type):
         return [method]

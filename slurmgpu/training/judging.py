@@ -1,4 +1,4 @@
-"""What evaluations say of a training: which step is the best one so far, and whether it still gets better.
+"""The judgement of evaluations: the best step so far, and whether the training still gets better.
 
 Both are the same on every rank, because the values are, and are saved with each checkpoint: a resumed training judges as
 one that was never stopped.

@@ -44,11 +44,11 @@ The samples are on their way to a worker as a list, which is cheaper to send.
 """
 
 Share = tuple[int, int, bool]
-"""What one rank takes at a time: positions from, up to, and whether they count or are a stand-in."""
+"""The share of one rank at a time: positions from, up to, and whether they count or are a stand-in."""
 
 
 class Order:
-    """Which sample is at which position; ``samples`` is the length of an epoch.
+    """The sample at each position; ``samples`` is the length of an epoch.
 
     Here each epoch is a shuffle of all samples; other orders are in ``orders.py``.
     """

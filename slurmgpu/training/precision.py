@@ -18,7 +18,7 @@ _AMPERE = (8, 0)  # the first compute capability with bf16 in hardware
 
 
 class Precision:
-    """How the forward pass is computed on a device, and the gradient scaler where one is needed (fp16)."""
+    """The precision of the forward pass on a device, and the gradient scaler where one is needed (fp16)."""
 
     def __init__(self, name: str, device: torch.device, init_scale: float) -> None:
         self._device = device
@@ -49,7 +49,7 @@ class Precision:
 
     @property
     def note(self) -> Optional[str]:
-        """What a trial in this precision on the CPU shows, and what it does not; None where nothing is to be said."""
+        """Return a remark on what a trial in this precision on the CPU shows, and what not; None where there is none."""
         if self._dtype is not torch.float16 or self._device.type != "cpu":
             return None
         return (

@@ -1,4 +1,4 @@
-"""What a run needs around its loop: the lock, the way back, saving, stopping, and the marker for the batch script."""
+"""A run around its loop: the lock, the way back, saving, stopping, and the marker for the batch script."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["Limits", "Session"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a session waits, in seconds.
+    """Time limits of a session, in seconds.
 
     Args:
         timeout: For other ranks, at most.
@@ -92,7 +92,7 @@ class Session:
         self._signals: Optional[Signals] = None
         self._on_saved: Callable[[Saved], None] = lambda _saved: None
         self.sharded = False
-        """Whether what all have in common holds tensors of which each rank has a piece."""
+        """True if what all have in common holds tensors of which each rank has a piece."""
 
     def _find(
         self, anew: Optional[str], saving: Saving, token: str, run: str
@@ -311,7 +311,7 @@ class Session:
         self.budget.spend(seconds, saves)
 
     def affords(self, step: int) -> bool:
-        """Whether a checkpoint that no bound asks for is written now; rank 0 decides, and says so of the first left out."""
+        """Return True if a checkpoint that no bound asks for is written now; rank 0 decides, and tells of the first one left out."""
         kept = self.bound.keep_every and step % self.bound.keep_every == 0
         if kept or self.budget.share is None:
             return True

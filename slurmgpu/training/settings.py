@@ -17,7 +17,7 @@ from .formats.settings import NOT_INTERLEAVED, REMOVED, TRAIN_SCHEMA, TrainField
 __all__ = ["Config", "Settings", "complete", "divided", "load", "micro_batch", "parse"]
 
 _AS_NOW = {"tensor_parallel": 1, "stages_each": 1, "gradient_as_bucket_view": True}
-"""What earlier versions wrote into each train.json, and what is done without it."""
+"""Defaults of removed settings, which earlier versions wrote into each train.json."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def micro_batch(settings: Settings, world_size: int) -> int:
 
 
 class Config:
-    """What a task gets as ``cfg``: each setting and each key of ``config``, as a read-only attribute."""
+    """The ``cfg`` of a task: each setting and each key of ``config``, as a read-only attribute."""
 
     def __init__(self, settings: Settings) -> None:
         self.__dict__.update(vars(settings), epochs=settings.most_epochs, **settings.config)

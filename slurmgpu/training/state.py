@@ -1,4 +1,4 @@
-"""What of a training goes into a checkpoint, and how it comes back: everything put back, and what has changed since is said."""
+"""The state of a training: into a checkpoint and back; what has changed in between is said."""
 
 from __future__ import annotations
 

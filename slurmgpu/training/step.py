@@ -45,7 +45,7 @@ def means(settings: Settings, names: Sequence[str], own_step: bool) -> Means:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a step trains, and what it trains it with; ``wrapped`` is the model spread over the ranks."""
+    """The parts of a step: what it trains, and with what; ``wrapped`` is the model spread over the ranks."""
 
     wrapped: torch.nn.Module
     optimizer: Optimizer

@@ -39,7 +39,7 @@ _COMPARED = 4  # samples by which two readers are taken for the same
 
 
 class _Note(NamedTuple):
-    """What comes with a batch: whose it is, its samples, the state behind it, and checksums.
+    """A note with a batch: its worker, its samples, the state after it, and checksums.
 
     ``next`` is of the sample behind that state, ``mark`` of the reader's first samples; ``strays``: its state has led it
     elsewhere.
@@ -185,7 +185,7 @@ def _strays(dataset: object) -> str:
 
 
 class _Reader(IterableDataset[Any]):
-    """What torch's loader iterates over in each worker: batches with their notes, and None where another one is first."""
+    """The dataset that torch's loader iterates over in each worker: batches with notes, and None where another one is first."""
 
     def __init__(
         self,

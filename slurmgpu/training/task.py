@@ -294,7 +294,7 @@ class Task:
         return collate
 
     def weights(self, dataset: Data, cfg: Config) -> torch.Tensor:
-        """How likely each sample of the training is drawn, beside the others."""
+        """Return the relative sampling weights of the training's samples."""
         weights = self._per_sample("weights", dataset, cfg)
         if weights.dim() != 1 or len(weights) != len(dataset) or not _weighs(weights):
             expected = f"{len(dataset)} numbers of at least 0, one a sample, and one of them above 0"

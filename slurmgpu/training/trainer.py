@@ -382,7 +382,7 @@ class Trainer:
     # Evaluation and the ends of epochs
 
     def _evaluation_is_due(self, done: bool) -> bool:
-        """Whether to evaluate at this position, and it has not been done yet."""
+        """Return True if an evaluation is due at this position, and has not been done yet."""
         position, settings = self.position, self.settings
         if not self.training.evaluation or (position.tested == position.step and position.step):
             return False
@@ -423,7 +423,7 @@ class Trainer:
         return True
 
     def _close_epochs(self) -> None:
-        """What follows the evaluation at the end of each epoch."""
+        """Do what follows the evaluation at the end of each epoch."""
         for epoch in range(self.position.evaluated + 1, self.training.epoch + 1):
             if self.training.epoch_schedule is not None:
                 self.training.epoch_schedule.end_epoch()
@@ -808,7 +808,7 @@ class Trainer:
         return steps * step_seconds + evaluations * self._evaluation_seconds
 
     def _in_background(self) -> None:
-        """What the watch's thread does a few times a second."""
+        """Do what the watch's thread does a few times a second."""
         self.metrics.flush_held()
         self.meter.look()
         self.training.gauges.look()

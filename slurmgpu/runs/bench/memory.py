@@ -1,4 +1,4 @@
-"""What benches found of a training: kept in the user's state, and reported to whoever plans it next."""
+"""Results of benches of a training: kept in the user's state, and reported to whoever plans it next."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
     "ResNet-56": (2.560, 0.101),
     "LSTM": (3.260, 0.324),
 }
-"""What the paper gives for Torch: the best of its server's CPU threads, and one GTX 1080."""
+"""Figures of the paper for Torch: the best of its server's CPU threads, and one GTX 1080."""
 _TITLES = {"networks": "Seven networks", "node": "Node", "task": "A training"}
 _FOLDER_FIGURES = (
     ("large file written", "write_mb_per_s", "MB/s"),

@@ -1,4 +1,4 @@
-"""What a bench has measured: the rows of one machine, and the jobs of a bench on several places."""
+"""Results of a bench: the rows of one machine, and the jobs of a bench on several places."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Table(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What one process measured on one machine."""
+    """Measurements of one process on one machine."""
 
     machine: Row
     rows: list[Row]
     whole: bool
-    """Whether it came to its end."""
+    """True if it came to its end."""
 
     def of(self, what: str) -> list[Row]:
         """Return the rows of one part."""
@@ -120,19 +120,19 @@ class BenchJob(NamedTuple):
     """One job of a bench."""
 
     on: str
-    """What it was to measure, in words: ``a100:2, 1 node``."""
+    """The place that it was to measure, in words: ``a100:2, 1 node``."""
     run_dir: str
 
 
 class Part(NamedTuple):
-    """What one job has measured."""
+    """Measurements of one job."""
 
     job: BenchJob
     results: Results
     state: str
-    """What became of the job, in words."""
+    """The job's end, in words."""
     ended: bool
-    """Whether nothing more will come."""
+    """True if nothing more will come."""
 
 
 def jobs_text(kind: str, jobs: Sequence[BenchJob]) -> str:

@@ -1,4 +1,4 @@
-"""What follows from a training's tries: what it gains from more of everything, and which smaller GPU would do."""
+"""The verdict on a training's tries: what it gains from more of everything, and which smaller GPU would do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EFFICIENT = 0.7
 """Of the processes that are paid for, what has to come of them."""
 _DISTURBED = "something else slowed down one of the two tries"
 _PUBLISHED: Mapping[tuple[str, int], float] = {("dp", 4): 0.7, ("ddp", 4): 0.3}
-"""What a textbook gives for 4 GPUs and a batch of 1,024: the time over that of one GPU. It is known here without the network
+"""A textbook's figure for 4 GPUs and a batch of 1,024: the time over that of one GPU. It is known here without the network
 and the GPUs that it was measured with."""
 _PUBLISHED_NOTE = (
     "published: a textbook's round figures for 4 GPUs and a batch of 1,024, network and GPUs not known"
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
     doubt: str | None
     """Why its memory is a guess; None: it is stated."""
     bf16: bool | None
-    """Whether it computes in bf16; None: not known."""
+    """True if it computes in bf16; None: not known."""
 
 
 def kinds_of(cluster: Cluster) -> list[Kind]:
@@ -184,7 +184,7 @@ class Proposal(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is said, and what follows for the job file."""
+    """The verdict in words, and its changes to the job file."""
 
     sentences: list[str]
     proposals: list[Proposal]

@@ -1,1 +1,1 @@
-"""What ``slurmgpu bench`` measures with torch, in processes of their own; the rest is ``slurmgpu/benching``."""
+"""Measurements of ``slurmgpu bench`` that need torch, in processes of their own; the rest is ``slurmgpu/benching``."""

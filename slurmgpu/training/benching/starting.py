@@ -86,9 +86,9 @@ class Place(NamedTuple):
     threads: int = 1
     """CPU threads of each process."""
     suffix: str = ""
-    """What the cluster appends to the name of a node for its fast network."""
+    """Suffix of a node's name for the cluster's fast network."""
     seconds: float = 8.0
-    """How long it is measured, after the steps that do not count."""
+    """Seconds of measuring, after the steps that do not count."""
     patience: float = 300.0
     """Seconds until the next step has to be done."""
     gpus: Optional[int] = None

@@ -60,7 +60,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 class Pace(NamedTuple):
-    """How often something is measured: at least so many times, then until the time is up or it was ``most`` times."""
+    """Number of rounds of a measurement: at least so many times, then until the time is up or it was ``most`` times."""
 
     warm_up: int = 3
     least: int = 5
@@ -69,7 +69,7 @@ class Pace(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """What came of several measurements, in their unit."""
+    """Summary of several measurements, in their unit."""
 
     median: float
     least: float

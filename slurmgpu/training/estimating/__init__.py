@@ -1,1 +1,1 @@
-"""How much memory a training takes on each rank, worked out before it runs."""
+"""Memory of a training on each rank, worked out before it runs."""

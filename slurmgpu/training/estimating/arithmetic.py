@@ -48,17 +48,17 @@ class Row(NamedTuple):
     averages: int
     buffers: int
     gathered: int
-    """What fsdp2 gathers, and gradients that are not shared out yet."""
+    """Parameters that fsdp2 gathers, and gradients that are not shared out yet."""
     activations: Optional[int]
-    """What a micro-batch takes, its batch as well; None: not known."""
+    """Activations of a micro-batch, and its batch; None: not known."""
     total: int
     """On the device, at the peak; without activations, where these are not known."""
     host: int
     """In the node's memory beside it (cpu_offload)."""
     fixed: int
-    """What of the total no micro-batch changes."""
+    """Part of the total that no micro-batch changes."""
     per_sample: Optional[int]
-    """What each sample adds."""
+    """Bytes that each sample adds."""
 
 
 class _Line(NamedTuple):

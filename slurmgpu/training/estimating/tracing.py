@@ -1,4 +1,4 @@
-"""What the tensors of one micro-batch take at their peak, without the memory for them.
+"""Peak memory of the tensors of one micro-batch, found without that memory.
 
 The task's own model, loss and backward pass run on torch's fake tensors, which have a shape and a type and no values, so a
 login node is enough. Each storage counts from the operation that makes it to the moment when nobody, autograd included,
@@ -54,14 +54,14 @@ class Facts(NamedTuple):
 
     parameters: int
     elements: int
-    """How many there are."""
+    """Number of values."""
     buffers: int
     gradients: int
     optimizer: int
     optimizer_peak: int
     """Beside these, at the peak of the optimizer's step on the CPU; on a GPU a fused one takes nothing."""
     averages: int
-    """What ``ema`` keeps."""
+    """Bytes that ``ema`` keeps."""
     blocks: tuple[int, ...]
     """Parameters of each block that fsdp2 gathers by itself."""
     peaks: tuple[Peak, ...]
@@ -69,7 +69,7 @@ class Facts(NamedTuple):
     peaks_cast: tuple[Peak, ...]
     """The same of a model whose parameters are in the type it computes in, as fsdp2 gathers them."""
     note: Optional[str]
-    """What is to be said of how this was found."""
+    """A remark on how this was found."""
     stages: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """By processes of a pipeline, the parameters that each has; of numbers that the task cuts its model into."""
 

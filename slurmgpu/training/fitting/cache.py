@@ -1,4 +1,4 @@
-"""What was tried before, for this task on this kind of device: a file for each in the user's cache folder."""
+"""Earlier results for this task on this kind of device: a file for each in the user's cache folder."""
 
 from __future__ import annotations
 

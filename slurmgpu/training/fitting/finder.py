@@ -32,7 +32,7 @@ _LAST = 4  # lines of what it said
 
 
 class Answer(NamedTuple):
-    """What a rank has found: samples at a time in a step and in an evaluation, and what is told of it.
+    """Findings of a rank: samples at a time in a step and in an evaluation, and the words for them.
 
     ``peak``: bytes at it; ``failed``: why there is no answer.
     """

@@ -1,4 +1,4 @@
-"""How much memory a process may take, and how much it has taken: torch's on a GPU, the resident set on the CPU.
+"""Memory that a process may take, and has taken: torch's on a GPU, the resident set on the CPU.
 
 On a GPU torch's allocator is given the budget as its limit. On the CPU nothing is tried that a control group would end with a
 kill, which Slurm counts as a failed job: the limits of the process (``RLIMIT_DATA``) end it with an error before.
@@ -140,7 +140,7 @@ def memory_of(device: torch.device, budget: Budget) -> Memory:
 
 
 class _OfGpu:
-    """What torch's allocator has reserved; beyond the budget it says that memory is full."""
+    """Memory that torch's allocator has reserved; beyond the budget it says that memory is full."""
 
     def __init__(self, device: torch.device, budget: Budget) -> None:
         self._device, self.bytes = device, budget.bytes

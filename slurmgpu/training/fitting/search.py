@@ -1,4 +1,4 @@
-"""Which size is tried next: up along the line of what was measured, then between what fitted and what did not.
+"""The next size to try: up along the line of what was measured, then between what fitted and what did not.
 
 Only sizes that save a micro-batch are tried: with 64 samples a step 64, 32, 22, 16, ..., because 63 at a time would take as
 many as 32.
@@ -17,7 +17,7 @@ _FIRST = 2
 _JUMP = 16
 """A try takes so many times the samples of the last one at most, because a line through two small sizes is rough."""
 _NEAR = 16
-"""What fits is known well enough when so much of it (a sixteenth) more does not fit."""
+"""Precision of the result: a size is known well enough when a sixteenth more does not fit."""
 
 
 class Tried(NamedTuple):

@@ -1,1 +1,1 @@
-"""What the training entrypoint and the rest of slurmgpu must agree on: the standard library alone, for it travels into jobs."""
+"""Formats on which the training entrypoint and the rest of slurmgpu agree; the standard library alone, since they travel."""

@@ -41,7 +41,7 @@ _UNSEALED_SCHEMA = "slurmgpu.checkpoint/1"
 """Of earlier versions: without a checksum of the manifest."""
 _SEAL = ',\n "sha256": '
 _NUMBERS = {"step": 0, "samples": 0, "world_size": 1}
-"""What each manifest has, with the least value."""
+"""Numbers that each manifest has, with their least values."""
 
 
 def step_folder(folder: Path, step: int) -> Path:

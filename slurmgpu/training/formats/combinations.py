@@ -1,4 +1,4 @@
-"""Which settings go with which others, and how a batch is shared out over processes."""
+"""Settings that go together, and the shares of a batch over processes."""
 
 from __future__ import annotations
 

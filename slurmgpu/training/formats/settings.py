@@ -43,13 +43,13 @@ ABSENT = {
     "only; for long sequences there are activation_checkpointing, micro_batch and strategy: pipeline",
     **{name: f"it {why}" for name, why in REMOVED.items()},
 }
-"""What one may look for and what is not there, each with the reason and what to do."""
+"""Settings that one may look for and that do not exist, each with the reason and what to do."""
 NOT_INTERLEAVED = f"interleaved has been removed; write 1f1b or gpipe, or {_INSTEAD}"
 """Of the setting ``pipeline_schedule``."""
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words and as a test."""
+    """A rule for a value, in words and as a test."""
 
     valid: str
     holds: Callable[[Any], bool]
@@ -120,7 +120,7 @@ def _setting(default: Any, doc: str, **facts: Any) -> Any:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class BestFields:
-    """Which evaluation is the best one."""
+    """Choice of the best evaluation."""
 
     metric: str = _setting(
         ...,
@@ -146,7 +146,7 @@ class EarlyStopFields(BestFields):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TrainFields:
-    """How the training entrypoint trains a task."""
+    """Settings of the training entrypoint."""
 
     task: str = _setting(
         ...,

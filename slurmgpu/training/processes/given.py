@@ -172,7 +172,7 @@ def _built_for() -> str:
 
 
 class _Driver(NamedTuple):
-    """What this node knows of its GPUs' driver."""
+    """Facts of this node about its GPUs' driver."""
 
     nvidia: Optional[str]
     """NVIDIA's version, from its kernel module."""

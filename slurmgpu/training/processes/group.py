@@ -48,7 +48,7 @@ class Group:
         self.pieces = ranks.world_size
         """Over how many processes a model is sharded; a trial of one process alone pretends to have others."""
         self.apart = False
-        """Whether each process has a stage of the model, and no buffer is for those with other stages."""
+        """True if each process has a stage of the model, and no buffer is for those with other stages."""
         self.stages = ranks.world_size
         """Processes of a pipeline; there are several copies of it where there are more."""
         self._copies: Optional[Any] = None

@@ -1,4 +1,4 @@
-"""Who this process is among the others: one reading of what torchrun and srun say."""
+"""The rank of this process: one reading of what torchrun and srun say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ranks:
     launcher: str = "none"
     host: str = ""
     own_gpu: bool = False
-    """Whether Slurm gave this process one GPU of its own, and hides those of the others (srun --gpus-per-task=1)."""
+    """True if Slurm gave this process one GPU of its own, and hides those of the others (srun --gpus-per-task=1)."""
 
     @property
     def first(self) -> bool:

@@ -105,7 +105,7 @@ class Budget:
         self._began = self._clock()
 
     def expect(self, seconds: float) -> None:
-        """What a save is thought to cost as long as there was none."""
+        """Set the seconds that a save is thought to cost as long as there was none."""
         self._expected = seconds
 
     def spend(self, seconds: float, saves: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""What the last evaluation of a training changes, where a checkpoint of its last step is there already.
+"""Changes by the last evaluation of a training, where a checkpoint of its last step is there already.
 
 A signal may stop a training after its last step and before its last evaluation. The next start makes up for the
 evaluation, which may lower a rate (``ReduceLROnPlateau``) or change what the task keeps. Weights, and what an optimizer

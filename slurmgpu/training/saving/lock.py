@@ -33,7 +33,7 @@ _SILENT = 4 * BEAT  # an owner that is silent for so long is dead
 
 
 class Hold:
-    """What any rank can know of the lock: whether the run that got it, as ``token``, still has it."""
+    """The view of any rank on the lock: whether the run that got it, as ``token``, still has it."""
 
     def __init__(self, folder: Path, token: str) -> None:
         self._path = folder / "lock"
@@ -62,7 +62,7 @@ class Hold:
         return read_json(self._path / _OWNER)
 
     def _owner_there(self) -> _Record:
-        """Who has the lock; FileNotFoundError: not written yet, or by a process that died in between."""
+        """Return who has the lock; FileNotFoundError: not written yet, or by a process that died in between."""
         path = self._path / _OWNER
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
             owner = json.loads(path.read_bytes())

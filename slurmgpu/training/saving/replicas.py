@@ -44,7 +44,7 @@ _OLD = 7 * 86400.0  # seconds after which nobody comes back for what a killed ru
 
 
 class _Key(NamedTuple):
-    """What a file holds: a rank's share of a step."""
+    """Content of a file: a rank's share of a step."""
 
     step: int
     world_size: int
@@ -52,7 +52,7 @@ class _Key(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """What a file says of itself: its parts, and on rank 0 what the manifest says beside them."""
+    """Header of a file: its parts, and on rank 0 the rest of the manifest."""
 
     parts: dict[str, Facts]
     facts: dict[str, Any]

@@ -56,7 +56,7 @@ class Saving:
 
 @dataclass
 class Saved:
-    """How a save ended: ``error`` is None if it counts; ``seconds`` from copying to commit.
+    """The end of a save: ``error`` is None if it counts; ``seconds`` from copying to commit.
 
     ``lead``: rank 0's word on how many steps early the next one begins (see ``bound``). ``taken``: another run has the
     checkpoints now, and no further save can succeed. ``finite``: False if the loss or a parameter is not.
@@ -73,7 +73,7 @@ class Saved:
 
 @dataclass
 class _Part:
-    """What one rank has written of a save, or why it could not."""
+    """One rank's part of a save, or why it could not be written."""
 
     step: int
     parts: dict[str, Facts] = field(default_factory=dict)
@@ -249,7 +249,7 @@ def _reason(error: Exception) -> str:
 
 
 class Cost(NamedTuple):
-    """What a checkpoint costs: its size on all ranks, the seconds to write it, and those in which no step can run."""
+    """Cost of a checkpoint: its size on all ranks, the seconds to write it, and those in which no step can run."""
 
     size: int
     seconds: float
@@ -257,7 +257,7 @@ class Cost(NamedTuple):
 
 
 class _Tried(NamedTuple):
-    """How it went on one rank; ``trouble``: with the disk, which may pass."""
+    """A trial on one rank; ``trouble``: with the disk, which may pass."""
 
     size: int = 0
     seconds: float = 0.0

@@ -27,7 +27,7 @@ class Snapshot:
         self.pieces: dict[str, torch.Tensor] = {}
         """This rank's pieces of sharded tensors, by where these stand."""
         self.only_pieces = False
-        """Whether to copy these alone: what else all have in common, rank 0 copies."""
+        """True to copy these alone: rank 0 copies the rest that all have in common."""
         self._copies: dict[object, torch.Tensor] = {}
         self._devices: set[torch.device] = set()
         self._events: dict[torch.device, torch.cuda.Event] = {}

@@ -78,7 +78,7 @@ class Staged(nn.Module):
         self.owners = owners
         rank = group.ranks.rank
         self.number, self.count = rank % group.stages, group.stages
-        """Which process of its pipeline this is, of how many."""
+        """Place of this process in its pipeline, and their number."""
         self.first, self.last = not self.number, self.number == self.count - 1
         self._device = group.device
         self._before, self._after = rank - 1, rank + 1

@@ -1,4 +1,4 @@
-"""What all networks that classify images have in common: their data, loss, measures and optimizer."""
+"""The common parts of networks that classify images: their data, loss, measures and optimizer."""
 
 from __future__ import annotations
 

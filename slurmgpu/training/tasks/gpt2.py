@@ -17,7 +17,7 @@ __all__ = ["SIZES", "Gpt2", "Task"]
 
 
 class Size(NamedTuple):
-    """How large a network is."""
+    """Size of a network."""
 
     layers: int
     heads: int
@@ -103,7 +103,7 @@ def _placed(tokens: torch.Tensor, words: nn.Embedding, places: nn.Embedding) -> 
 
 
 class First(nn.Module):
-    """What comes before the blocks, as the beginning of a pipeline's first stage."""
+    """The part before the blocks, as the beginning of a pipeline's first stage."""
 
     def __init__(self, model: Gpt2) -> None:
         super().__init__()

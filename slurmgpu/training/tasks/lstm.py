@@ -15,7 +15,7 @@ __all__ = ["SIZES", "Lstm", "Task"]
 
 
 class Size(NamedTuple):
-    """How large a network is, and the first values and the dropout that go with it."""
+    """Size of a network, and the first values and the dropout that go with it."""
 
     width: int
     spread: float

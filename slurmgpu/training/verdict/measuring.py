@@ -26,7 +26,7 @@ PARTS = (
     "evaluating",
     "saving",
 )
-"""What a step's time is split into."""
+"""Parts into which a step's time is split."""
 
 _RECORDING = 5e-6  # seconds that recording adds to an operator, at most
 _AT_LEAST = 2  # evaluations or saves among the timed steps; a single one may come once an epoch

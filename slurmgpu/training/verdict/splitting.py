@@ -1,4 +1,4 @@
-"""What a recorded step's time went into: on the CPU what its thread was at, on a GPU what the device was at.
+"""A recorded step's time, split: on the CPU by what its thread did, on a GPU by what the device did.
 
 A GPU that is idle is told by what the thread that feeds it was at meanwhile.
 """
@@ -159,7 +159,7 @@ def _count(track: Track, window: list[Span]) -> int:
 
 
 def on_tensor_cores(kernel: str) -> Optional[bool]:
-    """Whether a matrix product or a convolution used Tensor Cores, by its kernel's name; None: the name does not tell."""
+    """Return True if a matrix product or a convolution used Tensor Cores, by its kernel's name; None: the name does not tell."""
     if _NO_TENSOR.search(kernel):
         return False
     return True if _TENSOR.search(kernel) else None

@@ -26,7 +26,7 @@ __all__ = [
 
 Span = tuple[float, float]
 PHASES = ("data", "forward", "backward", "optimizer", "evaluating", "saving")
-"""What the loop is at, as a profile marks it: an annotation ``slurmgpu.data``, and so on."""
+"""A phase of the loop as a profile marks it: an annotation ``slurmgpu.data``, and so on."""
 
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _OURS = "slurmgpu."
@@ -169,7 +169,7 @@ class Timeline:
     """Bytes of each of the copies; 0 where the trace does not say."""
     waits: Track = field(default_factory=Track)
     types: dict[str, int] = field(default_factory=dict)
-    """How many matrix products and convolutions were given which type of numbers."""
+    """Number of matrix products and convolutions by their type of numbers."""
 
     @property
     def window(self) -> Span:

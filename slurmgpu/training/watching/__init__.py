@@ -1,1 +1,1 @@
-"""What a run measures and says, and when it is to stop: metrics, notes, profiles, signals, the clock, a hang."""
+"""The measurements and words of a run, and when it is to stop: metrics, notes, profiles, signals, the clock, a hang."""

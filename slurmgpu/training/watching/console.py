@@ -21,7 +21,7 @@ _BLOCKS, _ASCII = " ▏▎▍▌▋▊▉█", " #"
 
 @dataclass(frozen=True)
 class Bar:
-    """How far a training is: ``head`` goes before the bar, ``facts`` behind it, the most important one first."""
+    """Progress of a training: ``head`` goes before the bar, ``facts`` behind it, the most important one first."""
 
     step: int
     steps: int
@@ -103,7 +103,7 @@ class Console:
             _write(sys.stdout, text + "\n")
 
     def draws(self, step: int) -> bool:
-        """Whether the bar of a step would be drawn: it is another one, and nobody is in the middle of a line, as a debugger."""
+        """Return True if the bar of a step would be drawn: it is a new one, and no line is unfinished, as a debugger's."""
         return self._screen is not None and step != self._drawn and not self._open
 
     def draw(self, bar: Bar) -> None:

@@ -1,4 +1,4 @@
-"""What a line of metrics says beside loss and times: memory, how busy the GPU is (NVML), FLOP/s, MFU."""
+"""Figures of a line of metrics besides loss and times: memory, how busy the GPU is (NVML), FLOP/s, MFU."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Gauges:
         return self._flops is not None or self._utilisation.missing is None
 
     def look(self) -> None:
-        """What a background thread does now and then."""
+        """Do what a background thread does now and then."""
         if not self.paused:
             self._utilisation.look()
 

@@ -135,7 +135,7 @@ _FAMILIES = ("loss.", "learning_rate.", "gradient_norm.")
 
 
 class Reading:
-    """What a line of metrics says, on its way from the device; ``values`` waits for it.
+    """A line of metrics on its way from the device; ``values`` waits for it.
 
     Nothing is worked out before it is asked for: on the CPU that is when the line is written, and not on a step's path.
     """
@@ -198,7 +198,7 @@ class Reading:
 
 
 class _Interval(NamedTuple):
-    """What a line tells of the time since the one before."""
+    """The time since the line before, as a line tells it."""
 
     facts: Mapping[str, float]
     seconds: float

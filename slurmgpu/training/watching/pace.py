@@ -1,4 +1,4 @@
-"""Which rank the others wait for: each measures what it does alone, and their watch threads compare.
+"""The rank for which the others wait: each measures what it does alone, and their watch threads compare.
 
 A step ends on all ranks together, so its time does not tell. What a rank does before it meets the others in the
 backward pass does: waiting for its batches, and the forward pass.

@@ -1,4 +1,4 @@
-"""What a training is at: waiting for data, in a pass, saving. Told to a profile, and to nsys by NVTX ranges.
+"""The phases of a training: waiting for data, in a pass, saving. Told to a profile, and to nsys by NVTX ranges.
 
 Only where one of these is asked for; then the callables of a step are wrapped, for as long as it needs them.
 """

@@ -1,4 +1,4 @@
-"""What TERM, USR1, USR2 and INT do to a rank."""
+"""Signals of a rank: TERM, USR1, USR2 and INT."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ NEVER = sys.maxsize
 
 
 class Duties(NamedTuple):
-    """What a watch acts by, once everything is built."""
+    """The duties of a watch, once everything is built."""
 
     deadline: Callable[[], float]
     """When the time is up, in seconds since 1970."""
     on_hang: Callable[[float], NoReturn]
     """Ends this rank, which has given no sign of life for so many seconds."""
     at_each_look: Callable[[], None] = lambda: None
-    """What else is done a few times a second."""
+    """Called a few times a second."""
 
 
 class Watch:
@@ -125,7 +125,7 @@ class Watch:
                 self._failure = error
 
     def _in_passing(self, act: Callable[[], None]) -> None:
-        """What else is done at each look; that it fails must not end the watch."""
+        """Do what else is due at each look; a failure must not end the watch."""
         try:
             act()
         except Exception as error:

@@ -30,7 +30,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".o
 
 
 class Written(NamedTuple):
-    """What was written: tensors, their values and bytes, files; names that only one of the two has."""
+    """Summary of a written folder: tensors, their values and bytes, files; names that only one of the two has."""
 
     tensors: int
     values: int

@@ -25,7 +25,7 @@ _SHOWN = 8  # names of each kind: the whole fits on a screen
 
 @dataclass
 class Fit:
-    """Which weights were taken, and which were not: lines of names, with shapes where these differ."""
+    """Weights that were taken, and those that were not: lines of names, with shapes where these differ."""
 
     taken: int
     missing: list[str] = field(default_factory=list)
