@@ -144,7 +144,7 @@ class UnsavedState:
         self._before: Optional[dict[str, object]] = None
 
     def changed(self) -> list[str]:
-        """Return the names of what has changed since the first call, which comes after a step: the first batch sets many for good."""
+        """Return the names of what has changed since the first call, after a step: the first batch sets many for good."""
         now = dict(self._all())
         if self._before is None:
             self._before = now

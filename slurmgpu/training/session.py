@@ -311,7 +311,7 @@ class Session:
         self.budget.spend(seconds, saves)
 
     def affords(self, step: int) -> bool:
-        """Return True if a checkpoint that no bound asks for is written now; rank 0 decides, and tells of the first one left out."""
+        """Return True if a checkpoint that no bound asks for is written now; rank 0 decides, and tells of the first left out."""
         kept = self.bound.keep_every and step % self.bound.keep_every == 0
         if kept or self.budget.share is None:
             return True
