@@ -21,7 +21,7 @@ from slurmgpu.slurm.commands import (
     cluster_name_here,
     current_user,
     submission_env,
-)  # fmt: skip
+)
 from slurmgpu.slurm.requests import (
     NOT_OF_SALLOC,
     Accepted,
@@ -36,7 +36,7 @@ from slurmgpu.slurm.requests import (
     check_signal,
     hear,
     refusal,
-)  # fmt: skip
+)
 from slurmgpu.slurm.sacct import (
     TAKEN_OFF,
     Accounting,

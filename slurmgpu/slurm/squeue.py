@@ -31,7 +31,7 @@ from slurmgpu.slurm.text import (
     size,
     unread,
     whole,
-)  # fmt: skip
+)
 
 __all__ = [
     "FIELDS", "PARTITION_FIELDS", "REQUEST_FIELDS", "QueuedJob", "StepUse", "live_use_command", "parse_jobs",
