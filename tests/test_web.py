@@ -38,13 +38,13 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.jobs.live import Source
+from slurmgpu.jobs.log_files import next_piece
 from slurmgpu.jobs.look import StatusReport
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.text import Answer
 from slurmgpu.web.form import FIELDS, choices, in_words_of_the_form, read_form, to_form
 from slurmgpu.web.generator import Generator, Submitted, save_job
 from slurmgpu.web.guard import LARGEST, Guard
-from slurmgpu.web.looking import next_piece
 from slurmgpu.web.planned import planned
 from slurmgpu.web.runs import Runs
 from slurmgpu.web.server import (

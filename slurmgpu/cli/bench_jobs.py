@@ -15,6 +15,7 @@ from slurmgpu.amounts import count
 from slurmgpu.cli.job_file_changes import apply_verdict, file_to_change
 from slurmgpu.cli.options import shared
 from slurmgpu.cli.terminal import note
+from slurmgpu.columns import aligned
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
@@ -415,12 +416,6 @@ def _print(kind: str, results: Results) -> None:
 
 
 def _print_table(table: Table) -> None:
-    lines = [table.head, *table.lines]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(table.head))]
-    for at, line in enumerate(lines):
-        cells = [
-            cell.rjust(width) if number >= table.numbers_from else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text = printable("  ".join(cells).rstrip())
-        click.echo(click.style(text, bold=True) if at == 0 else text)
+    lines = aligned([table.head, *table.lines], right=table.numbers_from)
+    for at, line in enumerate(map(printable, lines)):
+        click.echo(click.style(line, bold=True) if at == 0 else line)

@@ -246,8 +246,9 @@ def report_lines(
 
     ``why_old``: why it is what Slurm said last, and not what it says now. ``by_state``: tasks in other states are left out.
     """
-    from slurmgpu.jobs.table import aligned, table
+    from slurmgpu.columns import aligned
     from slurmgpu.jobs.table import lines as lines_of
+    from slurmgpu.jobs.table import table
 
     for note in report.notes if not why_old else ():
         say(f"note: {printable(note)}")
@@ -287,7 +288,7 @@ def report_lines(
         state = rows[0].index("STATE")
         rows = [rows[0], *((*row[:state], f"{row[state]}?", *row[state + 1 :]) for row in rows[1:])]
     if not on_terminal:
-        yield aligned(rows)
+        yield from aligned(rows)
         return
     from rich.console import Console
 

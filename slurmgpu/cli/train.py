@@ -262,13 +262,13 @@ def _lines(
     cluster: Cluster,
     kinds: list[tuple[str, Kind | None]],
 ) -> Iterator[str]:
-    from slurmgpu.jobs.table import aligned
+    from slurmgpu.columns import aligned
 
     yield f"{found['task']}: {found['parameters']:,} parameters, {found['precision']}; GiB of each rank at its peak, worked out"
     yield ""
     types = (name.upper() for name, _ in kinds)
     header = ("STRATEGY", "GPUS", "AT A TIME", *_AMOUNTS.values(), *types)
-    yield aligned([header, *(_cells(row) for row in rows)])
+    yield from aligned([header, *(_cells(row) for row in rows)])
     yield ""
     sizes = ", ".join(f"{size}: {_gib(size_of)}" for size, size_of in found["activations"].items())
     if None in found["activations"].values():

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from slurmgpu.columns import aligned
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.printable import printable
 
@@ -252,8 +253,6 @@ def who(found: GpusNow) -> str:
 
 def gpus_table(found: GpusNow) -> list[str]:
     """Return the lines of ``slurmgpu cluster gpus``."""
-    from slurmgpu.jobs.table import aligned  # what loads the models is not loaded for a help page
-
     if "nodes" in found.unknown:
         return ["which GPUs there are is not known"]
     if not found.types:
@@ -267,4 +266,4 @@ def gpus_table(found: GpusNow) -> list[str]:
         rows.append((kind(row), place(row), str(row.total), str(row.used), str(row.free), str(row.block), away or "-",
                      f"{could(own)}{why}" or "-"))  # fmt: skip
     lines = list(dict.fromkeys(line for row in found.types for line in notes(row)))
-    return [*aligned(rows).split("\n"), "", *lines, who(found)]
+    return [*aligned(rows), "", *lines, who(found)]

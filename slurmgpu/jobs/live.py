@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -15,6 +17,7 @@ from slurmgpu.jobs.gpus_now import GpusNow, gpus_now
 from slurmgpu.jobs.log_files import Log, logs_of
 from slurmgpu.jobs.look import StatusReport, last_known, status, with_progress
 from slurmgpu.jobs.select import select
+from slurmgpu.jobs.table import lines
 from slurmgpu.jobs.view import Line, about, words_of
 from slurmgpu.jobs.why.explain import explain
 from slurmgpu.models.plan import Plan
@@ -29,6 +32,8 @@ __all__ = [
     "ACTIONS", "Action", "Detail", "Outcome", "Snapshot", "Source", "error_text", "perform", "question", "refusal",
 ]  # fmt: skip
 
+_LEAST_PAUSE = 2.0
+_MOST_CAUSES = 500
 PACE = 30.0
 """Seconds between two looks at the queue, as those of ``status --watch``: who looks at the same moment is told the same."""
 
@@ -73,6 +78,9 @@ class Source:
     since: Callable[[], datetime | None] = lambda: None
     pace: float = PACE
     _last: Snapshot | None = None
+    _told_at: float = 0.0
+    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _causes: dict[str, list[str]] = field(default_factory=dict)
 
     def jobs(self, *, anew: bool = False) -> Snapshot:
         """Return the jobs, of two questions at most; where Slurm is silent, the last that it said.
@@ -97,7 +105,39 @@ class Source:
             else:
                 raise
             self._last = Snapshot(known, error.message)
+        self._told_at = time.monotonic()
         return self._last
+
+    def seen(self, *, anew: bool = False) -> Snapshot:
+        """Return the user's own jobs as the last look found them, whoever looked; at most as old as the pace.
+
+        ``anew``: at most as old as the least pause. While one thread waits for Slurm, the others get what was seen before.
+        Raises SlurmUnreachable where nothing was.
+        """
+        known = self._last
+        least = _LEAST_PAUSE if anew else self.pace
+        due = known is None or time.monotonic() - self._told_at >= least
+        if due and self._looking.acquire(blocking=known is None or anew):
+            try:
+                due = self._last is None or time.monotonic() - self._told_at >= least
+                known = self.jobs(anew=anew) if due else self._last
+            finally:
+                self._looking.release()
+        assert known is not None
+        own = [job for job in known.report.jobs if job.user == self.user]
+        return known._replace(report=replace(known.report, jobs=own))
+
+    def line(self, job_id: str) -> Line | None:
+        """Return the line of a job, of a task or of an array; None where none of one's own has this id."""
+        # An id that is not known yet may have been submitted since.
+        for anew in (False, True) if JobId.parse(job_id) is not None else (False,):
+            report = self.seen(anew=anew).report
+            for each_task in (False, True):
+                found = lines(report.jobs, each_task=each_task, since=report.since)
+                line = next((one for one in found if one.job.job_id == job_id), None)
+                if line is not None:
+                    return line
+        return None
 
     def detail(self, job: JobStatus) -> Detail:
         """Return what the job's files tell now; Slurm is not asked."""
@@ -130,9 +170,14 @@ class Source:
         return run.as_of(number.number) if run is not None and number is not None else run
 
     def cause(self, job: JobStatus) -> list[str]:
-        """Return the first cause of a job that failed, in lines; [] of one that did not, or that tells nothing."""
-        found = cause_of(job, self.run_of(job))
-        return [] if found is None or is_own_doing(job, found) else cause_lines(found)
+        """Return the first cause of a job that failed, in lines; [] of one that did not, or that tells nothing. Read once."""
+        key = f"{job.cluster} {job.job_id} {job.state.value} {job.restarts}"
+        if key not in self._causes:
+            if len(self._causes) >= _MOST_CAUSES:
+                self._causes.clear()
+            found = cause_of(job, self.run_of(job))
+            self._causes[key] = [] if found is None or is_own_doing(job, found) else cause_lines(found)
+        return self._causes[key]
 
     def why(self, job: JobStatus) -> list[str]:
         """Return why a job waits, in the figures of this moment: some questions to Slurm, so that it is asked by hand.
@@ -140,10 +185,10 @@ class Source:
         Raises SlurmUnreachable where Slurm does not answer.
         """
         why = explain(job, self.looking.present(), datetime.now(timezone.utc), self.environ)
-        lines = [why.sentence, *(f"- {fact.text}" for fact in why.facts if fact.text not in why.sentence)]
+        told = [why.sentence, *(f"- {fact.text}" for fact in why.facts if fact.text not in why.sentence)]
         for mend in why.mends:
-            lines += [f"to do: {mend.text}", *([f"    {mend.command}"] if mend.command else [])]
-        return lines + [f"? {what}: {told}" for what, told in why.unknown.items()]
+            told += [f"to do: {mend.text}", *([f"    {mend.command}"] if mend.command else [])]
+        return told + [f"? {what}: {why_not}" for what, why_not in why.unknown.items()]
 
     def logs(self, job: JobStatus) -> list[Log]:
         """Return the job's log files; Slurm is not asked."""

@@ -17,13 +17,14 @@ from slurmgpu.files.trust import open_regular
 from slurmgpu.jobs.select import user_number
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.models.run import SUBMITIT_FOLDER, JobStatus, Run
+from slurmgpu.printable import Harmless
 from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.script.shell import Simple, read_shell, simple_commands
 from slurmgpu.slurm import JobId, expand_pattern
 
 __all__ = [
-    "LONGEST_LINE", "Log", "Stream", "absence", "files_named_by_script", "last_lines_from", "lines_of", "logs_of",
-    "nothing_in", "pieces_of", "settled", "size_of", "tasks_of",
+    "LONGEST_LINE", "Log", "Piece", "Stream", "absence", "files_named_by_script", "last_lines_from", "lines_of", "logs_of",
+    "next_piece", "nothing_in", "pieces_of", "settled", "size_of", "tasks_of",
 ]  # fmt: skip
 
 _LARGEST = 1 << 20
@@ -375,3 +376,54 @@ def absence(log: Log) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} on this machine; it may be on another one, such as the job's node"
     return "it was removed, is on another machine, or the job ended before it could write it"
+
+
+_LAST_LINES = 300
+_MOST_READ = 1 << 18
+"""Bytes of a log in one piece."""
+
+
+class Piece(NamedTuple):
+    """The text that has come to a log since the last look."""
+
+    text: str
+    position: int
+    """Where to go on."""
+    anew: bool
+    """True if the log has begun again, and what was shown before is gone."""
+    absent: str
+    """Why there is no log."""
+
+
+def next_piece(log: Log, position: int | None) -> Piece:
+    """Return what a log holds from a position on; without one, its last lines."""
+    if log.path is None or not log.path.is_file():
+        return Piece("", position or 0, False, absence(log) or "there is no log yet")
+    try:
+        size = size_of(log.path)
+        anew = position is not None and position > size
+        if position is None or anew:
+            position = last_lines_from(log.path, _LAST_LINES, size)
+            position = max(position, size - _MOST_READ)
+        with open_regular(log.path) as file:
+            file.seek(position)
+            data = file.read(_MOST_READ)
+    except OSError as error:
+        return Piece("", position or 0, False, f"{log.path} cannot be read: {error.strerror}")
+    data = _whole_letters(data)
+    text = re.sub(r"\x1b\[[0-9;:]*m", "", Harmless(redraws=False).text(data.decode("utf-8", "replace")))
+    # Of a line that was drawn again, a browser shows the last picture.
+    shown = "\n".join(map(settled, text.replace("\r\n", "\n").split("\n")))
+    return Piece(shown, position + len(data), anew, "")
+
+
+def _whole_letters(data: bytes) -> bytes:
+    """Without the beginning of a letter whose rest has not come yet."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            whole = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if back < whole else data
+    return data

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from slurmgpu.amounts import duration
+from slurmgpu.columns import aligned
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.jobs.view import JobView, Line
 from slurmgpu.models.job import Array
@@ -18,7 +19,7 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import JobId
 
 __all__ = [
-    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "aligned", "apart", "cell", "columns_of", "facts_of",
+    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "apart", "cell", "columns_of", "facts_of",
     "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
 ]  # fmt: skip
 
@@ -386,19 +387,4 @@ def plain(
     columns: Sequence[Column] = (),
 ) -> str:
     """Return aligned columns without colour; nothing is cut off."""
-    return aligned(table(jobs, now, live=live, each_task=each_task, columns=columns)[0])
-
-
-_LONG = 48
-"""Characters of a cell, such as a job's name, for which a column is made wide though most of its cells are shorter."""
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as lines of text; a few very long cells move the rest of their own rows alone."""
-    columns = []
-    for column in zip(*rows, strict=True):
-        widths = sorted(map(len, column))
-        common = [width for width in widths if width <= _LONG]
-        width = common[-1] if len(common) > len(widths) / 2 else widths[-1]
-        columns.append([cell.ljust(width) for cell in column])
-    return "\n".join(["  ".join(row).rstrip() for row in zip(*columns, strict=True)])
+    return "\n".join(aligned(table(jobs, now, live=live, each_task=each_task, columns=columns)[0]))

@@ -21,7 +21,7 @@ from slurmgpu.slurm.commands import (
     cluster_name_here,
     current_user,
     submission_env,
-)  # fmt: skip
+)
 from slurmgpu.slurm.requests import (
     NOT_OF_SALLOC,
     Accepted,
@@ -36,7 +36,7 @@ from slurmgpu.slurm.requests import (
     check_signal,
     hear,
     refusal,
-)  # fmt: skip
+)
 from slurmgpu.slurm.sacct import (
     TAKEN_OFF,
     Accounting,
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from slurmgpu.slurm.now import Book, Holder, Limit, Present
 
 __all__ = [
-    "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Book", "Estimate",
-    "Health", "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
+    "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Book", "Estimate", "Health",
+    "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
     "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse", "Unknown",
     "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "even", "expand", "expand_pattern",
     "hear", "highest_exit_code", "refusal", "shelf_here", "submission_env",

@@ -35,17 +35,8 @@ PATIENCE = 2.0
 # An ambient SBATCH_TIMELIMIT overrides the script, an SQUEUE_FORMAT changes what is printed, and inside a job
 # SLURM_* describes that job, not the one being submitted.
 _SCRUBBED = (
-    "SBATCH_",
-    "SLURM_",
-    "SRUN_",
-    "SALLOC_",
-    "SQUEUE_",
-    "SACCT_",
-    "SSTAT_",
-    "SCANCEL_",
-    "SINFO_",
-    "SPRIO_",
-)
+    "SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SSTAT_", "SCANCEL_", "SINFO_", "SPRIO_",
+)  # fmt: skip
 # These say which Slurm to talk to and who asks; without them another cluster answers, or none. Sites with
 # several clusters set SLURM_CLUSTERS from a module, and their users expect it to hold.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})

@@ -42,7 +42,7 @@ from slurmgpu.slurm.show import (
     records,
     rows,
     user_command,
-)  # fmt: skip
+)
 from slurmgpu.slurm.squeue import (
     PARTITION_FIELDS,
     QueuedJob,
@@ -50,7 +50,7 @@ from slurmgpu.slurm.squeue import (
     partition_queue_command,
     request_command,
     request_fields,
-)  # fmt: skip
+)
 from slurmgpu.slurm.text import known, meaning_of, seconds, words
 
 __all__ = ["Book", "Holder", "Limit", "Present", "book_command", "parse_book"]

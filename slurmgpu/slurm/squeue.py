@@ -31,12 +31,12 @@ from slurmgpu.slurm.text import (
     size,
     unread,
     whole,
-)  # fmt: skip
+)
 
 __all__ = [
-    "FIELDS", "PARTITION_FIELDS", "REQUEST_FIELDS", "QueuedJob", "StepUse", "live_use_command", "parse_jobs", "parse_live_use",
-    "parse_queue", "partition_queue_command", "queue_command", "read_live_use", "read_queue", "request_command",
-    "request_fields",
+    "FIELDS", "PARTITION_FIELDS", "REQUEST_FIELDS", "QueuedJob", "StepUse", "live_use_command", "parse_jobs",
+    "parse_live_use", "parse_queue", "partition_queue_command", "queue_command", "read_live_use", "read_queue",
+    "request_command", "request_fields",
 ]  # fmt: skip
 
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.

@@ -19,8 +19,8 @@ from slurmgpu.models.units import Duration
 
 __all__ = [
     "MORE_UNREAD", "SEPARATOR", "Answer", "GpuCount", "JobId", "Meaning", "duration", "each_row", "expand_pattern",
-    "first_host", "gpus_of_job", "known", "meaning_of", "mib", "moment", "often", "read_gpus", "rows", "seconds", "size", "sound",
-    "unread", "whole", "words",
+    "first_host", "gpus_of_job", "known", "meaning_of", "mib", "moment", "often", "read_gpus", "rows", "seconds", "size",
+    "sound", "unread", "whole", "words",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.jobs.live import Source
 from slurmgpu.jobs.select import run_of
 from slurmgpu.jobs.table import lines
 from slurmgpu.jobs.view import WAITS_FOR, After, Line, read_dependency
@@ -18,7 +19,6 @@ from slurmgpu.printable import printable
 from slurmgpu.runs.directory import read_plan
 from slurmgpu.runs.metrics import Trial, curves, trial_of
 from slurmgpu.slurm import JobId
-from slurmgpu.web.looking import Looker
 
 __all__ = ["Box", "Graph", "Related", "connected", "layers"]
 
@@ -77,8 +77,8 @@ class _Array(NamedTuple):
 class Related:
     """Reads what belongs to jobs, for as many pages as there are."""
 
-    def __init__(self, looker: Looker) -> None:
-        self.looker = looker
+    def __init__(self, source: Source) -> None:
+        self.source = source
         self._planned: dict[str, str] = {}
         self._arrays: dict[str, _Array] = {}
         self._lock = threading.Lock()
@@ -95,12 +95,12 @@ class Related:
             return found
 
     def _read(self, line: Line) -> _Array:
-        known, array = self.looker.jobs().report.jobs, line.job.array_job_id
+        known, array = self.source.seen().report.jobs, line.job.array_job_id
         own = [job for job in known if job.array_job_id == array and job.array_tasks is not None]
         jobs = [one.job for one in lines([job for job in own if _is_there(job, line.job)], each_task=True)]
         # Those that wait have no files yet.
         jobs = sorted(jobs, key=lambda job: (job.state.is_waiting, _task(job)))
-        run = self.looker.source.run_of(jobs[0]) if jobs else None
+        run = self.source.run_of(jobs[0]) if jobs else None
         trials = [
             Trial(job, None, {}) if run is None or job.state.is_waiting else trial_of(Path(run.run_dir), job)
             for job in jobs[:_MOST_TRIALS]
@@ -136,7 +136,7 @@ class Related:
     def graph(self, line: Line) -> Graph | None:
         """Return the jobs that this one waits for and that wait for it, over any number between; None where there are none."""
         here = _number(line.job)
-        report = self.looker.jobs().report
+        report = self.source.seen().report
         known: dict[int, Line] = {}
         for one in lines(report.jobs, since=report.since):
             if _is_there(one.job, line.job) and (number := _number(one.job)) is not None:
@@ -164,7 +164,7 @@ class Related:
         key = f"{job.cluster} {job.job_id} {job.submit}"
         if key not in self._planned:
             # A job in the queue names its script; of one that has ended, the trace that it has left is found.
-            run = self.looker.source.quick_run(job) if job.state.is_final else run_of(job)
+            run = self.source.quick_run(job) if job.state.is_final else run_of(job)
             if run is None:
                 return ""
             if len(self._planned) > _MOST_RELATED:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -17,12 +18,14 @@ from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.jobs.live import ACTIONS, Snapshot, Source, error_text, perform, question, refusal
+from slurmgpu.jobs.log_files import next_piece
 from slurmgpu.jobs.table import FACT_NAMES, MOST, How, cell, facts_of, shown
 from slurmgpu.jobs.view import JobView, Line, kind_of, reason
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobStatus, Progress
+from slurmgpu.runs.metrics import curves
+from slurmgpu.runs.samples import gpu_series
 from slurmgpu.web.answers import Questions, form_of, page, query_of
-from slurmgpu.web.looking import Looker, metrics_of, next_piece
 from slurmgpu.web.related import Related
 
 __all__ = ["Runs"]
@@ -34,6 +37,7 @@ _BUTTONS = {"resume": "Submit again"}
 
 
 _MOST_COMPARED = 8
+_MOST_POINTS = 2000
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 
 
@@ -41,15 +45,10 @@ class Runs:
     """The pages around the jobs; ``report`` makes the lines of a job's report."""
 
     def __init__(self, source: Source, report: Callable[[JobStatus], list[str]]) -> None:
-        self.looker = Looker(source)
-        self.related = Related(self.looker)
+        self.source = source
+        self.related = Related(source)
         self._report = report
         self._questions: Questions[tuple[str, str]] = Questions()
-
-    @property
-    def source(self) -> Source:
-        """The source of everything."""
-        return self.looker.source
 
     @property
     def routes(self) -> list[Route]:
@@ -83,7 +82,7 @@ class Runs:
         words, each_task = asked.get("words", ""), asked.get("tasks") == "true"
         base = {"words": words, "tasks": each_task, "titles": _TITLES, "trouble": "", "most": MOST}
         try:
-            seen = self.looker.jobs(anew=asked.get("anew") == "true")
+            seen = self.source.seen(anew=asked.get("anew") == "true")
         except SlurmUnreachable as error:
             return {**base, "trouble": error_text(error), "rows": [], "count": 0, "more": 0, "age": ""}
         now = datetime.now(timezone.utc)
@@ -136,7 +135,7 @@ class Runs:
             "job": job,
             "kind": kind_of(job),
             "facts": facts,
-            "told": self.looker.cause(job) if known.failed else [],
+            "told": self.source.cause(job) if known.failed else [],
             "reason": reason(job) or "",
             "tasks": line.tasks or "",
             "run_dir": detail.run.run_dir if detail.run else "",
@@ -147,13 +146,20 @@ class Runs:
             "acts": [(verb, _BUTTONS.get(verb, verb.capitalize())) for verb in acts],
             "final": job.state.is_final,
             "waiting": job.state.is_waiting,
-            "age": _age(self.looker.jobs()),
+            "age": _age(self.source.seen()),
         }
 
     def metrics(self, request: Request) -> Response:
-        """Return the numbers of the plots."""
-        line = self._line(request)
-        return JSONResponse({**metrics_of(self.source, line.job), "final": line.job.state.is_final})
+        """Return what a page draws: loss and samples per second by step, and each GPU's use, sample by sample."""
+        job = self._line(request).job
+        run, final = self.source.run_of(job), job.state.is_final
+        if run is None:
+            return JSONResponse(
+                {"steps": [], "loss": [], "speed": [], "evals": [], "gpus": [], "final": final}
+            )
+        series = gpu_series(Path(run.run_dir), job.raw_id) if job.raw_id is not None else []
+        gpus = [{"name": f"{one.host}:{one.gpu}", "use": one.use[-_MOST_POINTS:]} for one in series[:16]]
+        return JSONResponse({**curves(Path(run.run_dir), job), "gpus": gpus, "final": final})
 
     def log(self, request: Request) -> Response:
         """Return what has come to one of its logs."""
@@ -232,7 +238,7 @@ class Runs:
             line = self._known(job_id)
             outcome = perform(_VERBS[verb], line.job, self.source)
             with suppress(SlurmGpuError):  # the next look says so
-                self.looker.jobs(anew=True)
+                self.source.seen(anew=True)
             return page("done.html", outcome=outcome, job=line.job)
 
         return await run_in_threadpool(do)
@@ -241,7 +247,7 @@ class Runs:
         return self._known(query_of(request).get("job", ""))
 
     def _known(self, job_id: str) -> Line:
-        line = self.looker.line(job_id)
+        line = self.source.line(job_id)
         if line is None:
             raise InvalidInput(
                 f"job {job_id!r} is not among your jobs here",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
+from slurmgpu.columns import aligned
 from slurmgpu.jobs.report.advising import memory_option
 from slurmgpu.jobs.report.figures import LOST, Figures
 from slurmgpu.jobs.report.gathering import JobReport, Reports
@@ -265,7 +266,7 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
         cells.append((row.what, row.asked, row.used, f"{shown:>6}{bar}"))
     which, how = head(report)
     lines = [*_folded(printable(which), "", "    "), *_folded(printable(how), "  ", "    ")]
-    lines += ["", *_aligned(cells, "  ")]
+    lines += ["", *aligned(cells, indent="  ")]
     took, said = costs(figures, carbon), sentences(report)
     if took:
         lines += ["", *_folded(", ".join(took), "  ", "  ")]
@@ -286,17 +287,6 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
     return lines
 
 
-def _aligned(cells: Sequence[Sequence[str]], indent: str, right: int = 99) -> list[str]:
-    """Return columns; those from ``right`` on stand to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        pairs = enumerate(zip(row, widths, strict=True))
-        padded = (text.rjust(width) if at >= right else text.ljust(width) for at, (text, width) in pairs)
-        lines.append((indent + "  ".join(padded)).rstrip())
-    return lines
-
-
 def _folded(text: str, first: str, rest: str) -> list[str]:
     wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
     wrapper.initial_indent, wrapper.subsequent_indent = first, rest
@@ -313,7 +303,7 @@ def job_table(jobs: Sequence[JobReport]) -> list[str]:
             "-" if one.gpu_hours is None else amount(one.gpu_hours),
             _share(one.gpu_busy), _share(one.cpu_share), _share(one.memory_share), _share(one.time_share),
         ))  # fmt: skip
-    return _aligned(cells, "", right=3)
+    return aligned(cells, right=3)
 
 
 def _share(share: float | None) -> str:
@@ -345,11 +335,11 @@ def summary_lines(summary: Summary, *, most: int = 15) -> list[str]:
                 amount(one.wasted_gpu_hours), amount(one.cpu_hours),
                 _share(one.gpu_share), _share(one.cpu_share), _share(one.memory_share),
             ))  # fmt: skip
-        lines += ["", *_aligned(cells, "", right=1)]
+        lines += ["", *aligned(cells, right=1)]
         lines += [f"and {len(groups) - most} more"] if len(groups) > most else []
     if summary.states:
         ends = [(state, f"{one.jobs:,}", amount(one.gpu_hours)) for state, one in summary.states.items()]
-        lines += ["", *_aligned([("DID NOT END WELL", "JOBS", "GPU-H"), *ends], "", right=1)]
+        lines += ["", *aligned([("DID NOT END WELL", "JOBS", "GPU-H"), *ends], right=1)]
     if summary.wastes:
         wastes = []
         for figures in (report.figures for report in summary.wastes):
@@ -357,7 +347,7 @@ def summary_lines(summary: Summary, *, most: int = 15) -> list[str]:
             job, hours = figures.job, f"{amount(figures.wasted_gpu_hours):>5} h"
             user, name = _cut(printable(job.user or ""), 12), _cut(printable(job.name), 16)
             wastes.append((hours, _cut(job.job_id, 14), user, name, idle))
-        lines += ["", "Most GPU-hours wasted", *_aligned(wastes, "  ")]
+        lines += ["", "Most GPU-hours wasted", *aligned(wastes, indent="  ")]
     return lines
 
 
