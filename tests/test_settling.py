@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from slurmgpu.cli.resume import command as resume_command
 from slurmgpu.cli.runs import command
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
-from slurmgpu.files.run_record import read_run, write_atomically, write_run
+from slurmgpu.files.run_record import read_run, write_run
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.jobs import select as settling
 from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.look import status
@@ -33,7 +34,7 @@ class Cluster:
         conf = folder / "slurm.conf"
         conf.write_text("ClusterName=alpha\n")
         self.slurm = Slurm(env={"SLURM_CONF": str(conf)})
-        for owner, name in ((squeue, "read"), (Slurm, "queue")):
+        for owner, name in ((squeue, "read_queue"), (Slurm, "queue")):
             monkeypatch.setattr(owner, name, self._queue)
         for owner, name in ((sacct, "read"), (Slurm, "accounting")):
             monkeypatch.setattr(owner, name, self._accounting)

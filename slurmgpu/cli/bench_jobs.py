@@ -19,7 +19,8 @@ from slurmgpu.columns import aligned
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Layered
-from slurmgpu.files.run_record import read_run, write_atomically
+from slurmgpu.files.run_record import read_run
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import Selection, belongs, current_user

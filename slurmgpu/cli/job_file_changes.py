@@ -17,7 +17,7 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.editing import with_values
 from slurmgpu.files.jobs import load_job
 from slurmgpu.files.layered import Key, Layered
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.files.yaml import read_file, read_text, validate
 from slurmgpu.jobs.report.advising import memory_option
 from slurmgpu.jobs.report.gathering import JobReport, Reports

@@ -39,7 +39,7 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
 def _write(to: Path, script: str, *, overwrite: bool) -> None:
     """Write the script; InvalidInput where a file with other lines would be lost."""
-    from slurmgpu.files.run_record import write_atomically
+    from slurmgpu.files.trust import write_atomically
 
     try:
         there = to.read_bytes() if to.is_file() else None

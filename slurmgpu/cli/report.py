@@ -244,7 +244,7 @@ def report_lines(
 
 
 def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
-    from slurmgpu.files.run_record import write_atomically
+    from slurmgpu.files.trust import write_atomically
     from slurmgpu.jobs.report.page import page
 
     for note in found.notes:

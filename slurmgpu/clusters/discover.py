@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.models.cluster import Discovered, LoginNode
 from slurmgpu.models.site import Software
 from slurmgpu.slurm import Runner, Slurm, call, current_user

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 from slurmgpu.diagnosis.webhooks import address_of
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 
 __all__ = ["Fetched", "Kept", "download", "keep", "kept"]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.trust import open_regular
+from slurmgpu.files.trust import open_regular, write_atomically
 from slurmgpu.models.run import RUN_FILE, Run
 
 _LARGEST = 16 << 20
@@ -53,20 +52,3 @@ def _check_whose(directory: Path, run: Run) -> None:
 def write_run(path: Path, run: Run) -> None:
     """Write run.json so that a reader sees the old one or the new one, never half of one."""
     write_atomically(path / RUN_FILE, run.to_json())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file by rename, flushed to disk, with the umask's permissions.
-
-    The folder may be somebody else's, who can replace the draft by a link at any moment: it is not opened again by name.
-    """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with draft.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

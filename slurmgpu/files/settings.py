@@ -15,8 +15,7 @@ from pydantic import Field, Strict
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import TemplateSource, read_extensions
 from slurmgpu.files.layered import Key, Layered, Origin
-from slurmgpu.files.run_record import write_atomically
-from slurmgpu.files.trust import Foreign, IsForeign, Trust
+from slurmgpu.files.trust import Foreign, IsForeign, Trust, write_atomically
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment

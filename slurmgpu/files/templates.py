@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import SHIPPED, Templates, read_templates
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 
 _COPIED = re.compile(r"\{# copied from slurmgpu (\S+), where its text was ([0-9a-f]{12}) #\}\n")
 

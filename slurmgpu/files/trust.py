@@ -10,6 +10,7 @@ import errno
 import grp
 import os
 import pwd
+import secrets
 import shlex
 import stat
 import struct
@@ -263,3 +264,20 @@ def text_of(path: Path) -> str:
         return read_regular(path).decode("utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file by rename, flushed to disk, with the umask's permissions.
+
+    The folder may be somebody else's, who can replace the draft by a link at any moment: it is not opened again by name.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, RunFailed, SlurmGpuError
-from slurmgpu.files.run_record import read_run, write_atomically
+from slurmgpu.files.run_record import read_run
 from slurmgpu.files.settings import Assistants, layer_files, load_settings, state_folder
-from slurmgpu.files.trust import Trust
+from slurmgpu.files.trust import Trust, write_atomically
 from slurmgpu.models.base import Model
 
 # A holder needs milliseconds; who holds a lock longer hangs on its disk.

@@ -20,9 +20,8 @@ from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.data import PREFIX
 from slurmgpu.files.job_text import job_text
-from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import load_settings
-from slurmgpu.files.trust import Foreign, open_regular
+from slurmgpu.files.trust import Foreign, open_regular, write_atomically
 from slurmgpu.local.site import python_with_torch
 from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.models.job import Job

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.sandbox.processes import Keeper, end_processes, is_stopped, tasks_on
 from slurmgpu.sandbox.programs import SandboxFailed, program
 from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env, reserved_ports

@@ -15,9 +15,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import state_folder
-from slurmgpu.files.trust import Trust
+from slurmgpu.files.trust import Trust, write_atomically
 from slurmgpu.models.base import Model
 from slurmgpu.sandbox.configuration import Shape
 from slurmgpu.sandbox.processes import Process, is_running

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError, RunFailed
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import EXIT_CODE_FILE

@@ -28,8 +28,8 @@ from typing import NamedTuple
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.clusters import chain_of, profile_folders, profiles
 from slurmgpu.files.data import data_folder
-from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, load_settings
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.version import __version__
 from slurmgpu.web.drawing import STATIC, answer_values, draw, form_values, sampled

@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.job_text import job_text
-from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import PROJECT_FILE
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.files.yaml import read_yaml
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job

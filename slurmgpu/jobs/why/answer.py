@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from slurmgpu.amounts import count, span, time_of_day
-from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.trust import write_atomically
 from slurmgpu.jobs.select import scripts_of
 from slurmgpu.jobs.view import outcome_of
 from slurmgpu.models.run import JobStatus

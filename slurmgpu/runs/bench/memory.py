@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.files.jobs import folder_here, load_job
 from slurmgpu.files.layered import Layered
-from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.settings import state_folder
-from slurmgpu.files.trust import open_regular
+from slurmgpu.files.trust import open_regular, write_atomically
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
