@@ -36,7 +36,7 @@ class Cluster:
         self.slurm = Slurm(env={"SLURM_CONF": str(conf)})
         for owner, name in ((squeue, "read_queue"), (Slurm, "queue")):
             monkeypatch.setattr(owner, name, self._queue)
-        for owner, name in ((sacct, "read"), (Slurm, "accounting")):
+        for owner, name in ((sacct, "read_accounting"), (Slurm, "accounting")):
             monkeypatch.setattr(owner, name, self._accounting)
         monkeypatch.setenv("SLURM_CONF", str(conf))
         settling._LOOKED_AT.clear()
