@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from slurmgpu.cli.options import Decorator, gathered
 from slurmgpu.cli.usage import ARGUMENTS, COMMAND
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.options import ROWS, Row
-
-if TYPE_CHECKING:
-    pass
 
 _PYTHON = r"(\A|/)python[\d.]*\Z|\.py\Z"
 

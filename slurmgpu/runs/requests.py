@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import LoadedJob, find_job_file, load_job, words_as_spelled
@@ -17,9 +17,6 @@ from slurmgpu.files.trust import Trust, is_confined, open_regular
 from slurmgpu.files.yaml import LARGEST_SCRIPT, read_batch_script, read_file, read_yaml
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.units import parse_gres_list
-
-if TYPE_CHECKING:
-    pass
 
 JOB_FILE = "job.yaml"
 """The job file that is meant where none is named."""
