@@ -43,23 +43,8 @@ from slurmgpu.training.formats.metrics import MetricsRow, intervals_of
 from slurmgpu.training.formats.rows import part, positive, whole
 
 __all__ = [
-    "DEFAULT_SINCE",
-    "MOST_TRIES",
-    "ON_TIME",
-    "JobReport",
-    "Pace",
-    "Probed",
-    "Reports",
-    "Tried",
-    "best",
-    "ended_well",
-    "looked_into",
-    "next_try",
-    "pace_in",
-    "pace_of",
-    "probed",
-    "report_on_jobs",
-    "report_since",
+    "DEFAULT_SINCE", "MOST_TRIES", "ON_TIME", "JobReport", "Pace", "Probed", "Reports", "Tried", "best", "ended_well",
+    "looked_into", "next_try", "pace_in", "pace_of", "probed", "report_on_jobs", "report_since",
 ]  # fmt: skip
 
 
