@@ -26,7 +26,7 @@ from slurmgpu.runs.checkpoints import Checkpoint
 from slurmgpu.runs.derived_jobs import as_replay
 from slurmgpu.runs.nodes import check_nodes, expand_nodes
 from slurmgpu.runs.replay_verdict import Steps, first_difference
-from slurmgpu.slurm.nodes_now import NodeNow
+from slurmgpu.slurm.present import NodeNow
 from slurmgpu.training.formats.metrics import MetricsRow
 from tests import ready
 from tests.training.conftest import RunFolder, has_fsdp2

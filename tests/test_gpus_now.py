@@ -151,7 +151,7 @@ def test_a_qos_of_which_i_use_nothing_yet_bounds_me_too() -> None:
 def test_limits_that_are_not_shown_are_not_known_and_said_so() -> None:
     config = CONFIG.replace("none", "slurmdbd") + "PrivateData = usage\nSlurmUser = slurm(64030)\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slurmgpu.slurm.now.current_user", lambda: "ada")
+        patch.setattr("slurmgpu.slurm.present.current_user", lambda: "ada")
         found = now(config=config, user="ada|lab|lab||normal|normal|||||||\n")
     assert not mine(found, "a100", "gpu").known
     assert "PrivateData" in found.unknown["limits"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmgpu.slurm.nodes_now import nodes_of
-from slurmgpu.slurm.now import parse_book
+from slurmgpu.slurm.book import parse_book
+from slurmgpu.slurm.present import nodes_of
 from slurmgpu.slurm.squeue import PARTITION_FIELDS, REQUEST_FIELDS, parse_jobs
 from tests.present import Recorded, asked_row, jobs_of, queue_row
 from tests.recorded import RELEASES, recorded
@@ -92,7 +92,7 @@ def node(**values: str) -> str:
 
 def one(**values: str):  # type: ignore[no-untyped-def]
     from slurmgpu.slurm import show
-    from slurmgpu.slurm.nodes_now import KEYS
+    from slurmgpu.slurm.present import KEYS
 
     (found,) = nodes_of(show.records(node(**values), KEYS), CONFIG)
     return found

@@ -12,8 +12,17 @@ from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.jobs.report.advising import Part, advise
 from slurmgpu.jobs.report.figures import Figures, Training, read_rows, read_training
-from slurmgpu.jobs.report.gathering import JobReport
-from slurmgpu.jobs.report.probed import MOST_TRIES, Probed, Tried, best, ended_well, next_try, pace_of, probed
+from slurmgpu.jobs.report.gathering import (
+    MOST_TRIES,
+    JobReport,
+    Probed,
+    Tried,
+    best,
+    ended_well,
+    next_try,
+    pace_of,
+    probed,
+)
 from slurmgpu.jobs.report.text import job_document, job_lines
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.job_parts import SamplerPolicy

@@ -44,7 +44,7 @@ from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.text import Answer
 from slurmgpu.web.form import FIELDS, choices, in_words_of_the_form, read_form, to_form
 from slurmgpu.web.generator import Generator, Submitted, save_job
-from slurmgpu.web.guard import LARGEST, Guard
+from slurmgpu.web.http import LARGEST, Guard
 from slurmgpu.web.planned import planned
 from slurmgpu.web.runs import Runs
 from slurmgpu.web.server import (
@@ -383,7 +383,7 @@ def test_connections_of_others_that_ask_nothing_make_room_for_the_owner() -> Non
 
 
 def test_a_slow_body_gets_no_longer_than_a_form_takes(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.web.guard._PATIENCE", 0.0)
+    monkeypatch.setattr("slurmgpu.web.http._PATIENCE", 0.0)
     sent: list[Any] = []
 
     async def drop() -> dict[str, Any]:

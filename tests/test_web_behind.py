@@ -30,7 +30,7 @@ from starlette.testclient import TestClient
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
 from slurmgpu.web.generator import Generator
-from slurmgpu.web.guard import Behind
+from slurmgpu.web.http import Behind
 from slurmgpu.web.runs import Runs
 from slurmgpu.web.server import guarded, listen_on_port, token_of
 from tests.browser import chromium, need, text_of, until

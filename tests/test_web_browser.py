@@ -20,7 +20,7 @@ pytest.importorskip("httpx2", reason="Starlette's client for tests needs it")
 import uvicorn
 
 from slurmgpu.web.generator import Generator
-from slurmgpu.web.guard import Guard
+from slurmgpu.web.http import Guard
 from slurmgpu.web.runs import Runs
 from slurmgpu.web.server import guarded, listen_on_port
 from tests.test_web import TOKEN, Fake, a_sweep, fake, here  # noqa: F401

@@ -157,7 +157,7 @@ def test_a_site_that_hides_others_jobs_makes_the_line_unknown_and_never_0(tmp_pa
 
 def _as_user(name: str, waiting: JobStatus, slurm: Slurm, cache: Path) -> Why:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slurmgpu.slurm.now.current_user", lambda: name)
+        patch.setattr("slurmgpu.slurm.present.current_user", lambda: name)
         return told(waiting, slurm, cache)
 
 

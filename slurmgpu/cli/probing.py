@@ -15,8 +15,20 @@ from slurmgpu.files.settings import load_settings
 from slurmgpu.interrupts import as_interrupts
 from slurmgpu.jobs.causes import cause_of
 from slurmgpu.jobs.report.advising import Proposal
-from slurmgpu.jobs.report.gathering import JobReport, Reports, looked_into, report_on_jobs
-from slurmgpu.jobs.report.probed import MOST_TRIES, Probed, Tried, best, ended_well, next_try, pace_in, probed
+from slurmgpu.jobs.report.gathering import (
+    MOST_TRIES,
+    JobReport,
+    Probed,
+    Reports,
+    Tried,
+    best,
+    ended_well,
+    looked_into,
+    next_try,
+    pace_in,
+    probed,
+    report_on_jobs,
+)
 from slurmgpu.jobs.select import Selection, current_user
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job

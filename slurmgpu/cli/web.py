@@ -132,7 +132,7 @@ def command(
     from slurmgpu.cli.live_source import live_source, submit
     from slurmgpu.web.drawing import prepare
     from slurmgpu.web.generator import Generator
-    from slurmgpu.web.guard import Behind
+    from slurmgpu.web.http import Behind
     from slurmgpu.web.planned import planned, site
     from slurmgpu.web.runs import Runs
     from slurmgpu.web.server import addresses, guarded, listen_on_port, listen_on_socket, serve, token_of

@@ -54,8 +54,8 @@ from slurmgpu.slurm.text import MORE_UNREAD, JobId, expand_pattern
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Discovered, LoginNode
-    from slurmgpu.slurm.nodes_now import NodeNow, PartitionNow
-    from slurmgpu.slurm.now import Book, Holder, Limit, Present
+    from slurmgpu.slurm.book import Book, Holder, Limit
+    from slurmgpu.slurm.present import NodeNow, PartitionNow, Present
 
 __all__ = [
     "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Book", "Estimate", "Health",
@@ -111,6 +111,6 @@ class Slurm(Commands):
 
     def present(self) -> Present:
         """What the cluster is like at this moment: nodes, queues, limits and their use; each is asked for when it is wanted."""
-        from slurmgpu.slurm.now import Present
+        from slurmgpu.slurm.present import Present
 
         return Present(self)

@@ -440,11 +440,15 @@ def cancel(slurm: Commands, ids: Sequence[str], signal: str | None = None) -> Sa
 
     Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
     """
-    answer = slurm.ask(cancel_command(ids, signal))
+    return _order(slurm, cancel_command(ids, signal))[0]
+
+
+def _order(slurm: Commands, argv: Sequence[str]) -> tuple[Said, int | None]:
+    answer = slurm.ask(argv)
     meaning = meaning_of(answer)
     if meaning == "no answer":
         raise unreachable(answer)
-    return Said(answer.text, lost=meaning == "lost")
+    return Said(answer.text, lost=meaning == "lost"), answer.rc
 
 
 Verb = Literal["hold", "release", "requeue"]
@@ -463,9 +467,5 @@ def control(slurm: Commands, verb: Verb, ids: Sequence[str]) -> Said:
 
     Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
     """
-    answer = slurm.ask(control_command(verb, ids))
-    meaning = meaning_of(answer)
-    if meaning == "no answer":
-        raise unreachable(answer)
-    text = answer.text or (f"exit status {answer.rc}" if answer.rc else "")
-    return Said(text, lost=meaning == "lost")
+    said, rc = _order(slurm, control_command(verb, ids))
+    return said._replace(text=said.text or (f"exit status {rc}" if rc else ""))

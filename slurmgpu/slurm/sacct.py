@@ -193,21 +193,16 @@ def parse_accounting(text: str, *, submit_line: bool = False, use: bool = False)
     bad: list[str] = []
     notes: list[str] = []
     steps: list[Step] = []
-    records = (dict(zip(fields, row, strict=True)) for row in each_row(text, len(fields), bad))
-    jobs = list(_jobs(records, steps, notes))
-    return Accounting(jobs, steps, notes=unread("sacct", bad) + notes)
-
-
-def _jobs(records: Iterable[dict[str, str]], steps: list[Step], notes: list[str]) -> Iterator[JobStatus]:
-    for record in records:
+    jobs: list[JobStatus] = []
+    for row in each_row(text, len(fields), bad):
+        record = dict(zip(fields, row, strict=True))
         if "." in record["JobID"]:
             steps.append(read_step(record))
-            continue
-        job_id = JobId.parse(record["JobID"])
-        if job_id is None:
+        elif (job_id := JobId.parse(record["JobID"])) is not None:
+            jobs.append(read_job(record, job_id))
+        else:
             notes.append(f"sacct: a row with the id {record['JobID']!r} was left out: that is not a job id")
-            continue
-        yield read_job(record, job_id)
+    return Accounting(jobs, steps, notes=unread("sacct", bad) + notes)
 
 
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)

@@ -216,77 +216,60 @@ def read_cluster(slurm: Commands, user: str, *, most: int | None = None) -> Clus
     when it tells neither its configuration nor its partitions.
     """
     before, began = len(slurm.asked), time.monotonic()
-    told = ClusterRecords()
-    asking = _Asking(slurm, told, None if most is None else before + most)
-    config = slurm.ask(CONFIG, timeout=TIMEOUT)
-    if meaning_of(config) in {"no answer", "lost"}:
-        raise unreachable(config)
-    told.config = configuration(clean(config.stdout))
-    if not told.config:
-        told.hidden["slurm"] = f"`scontrol show config` said: {one_line(config)}"
-    told.partitions = asking.read("partitions", PARTITIONS, records)
-    if not told.config and told.partitions is None:
-        raise SlurmRefused(
-            f"Slurm says nothing of this cluster: {told.hidden['slurm']}",
-            hint="ask the site's support whether users may run show, or describe the cluster by hand",
-        )
-    told.nodes = asking.read("nodes", NODES, lambda text: records(text, NODE_KEYS))
-    _ask_accounting(asking, told, user)
-    told.reservations = asking.read("reservations", RESERVATIONS, records)
-    told.licenses = asking.read("licenses", LICENSES, records)
-    told.calls, told.seconds = len(slurm.asked) - before, time.monotonic() - began
-    return told
+    found = ClusterRecords()
+    hidden = found.hidden
 
-
-def _ask_accounting(asking: _Asking, told: ClusterRecords, user: str) -> None:
-    kind = told.config.get("AccountingStorageType", "accounting_storage/slurmdbd")
-    if not kind.endswith("/slurmdbd"):
-        told.hidden["qos"] = told.hidden["associations"] = "this cluster keeps no accounting"
-        return
-    told.qos = asking.read("qos", qos_command(), lambda text: rows(text, QOS_FIELDS))
-    if told.qos is None:
-        # Everybody may see them: it is accounting that fails, and would again.
-        told.hidden["associations"] = "not asked for, since accounting did not tell the QOS either"
-        return
-    cluster = told.config.get("ClusterName", "")
-    told.user = asking.read(
-        "associations",
-        user_command(user, cluster),
-        lambda text: rows(text, USER_FIELDS),
-    )
-    accounts = sorted({row["account"] for row in told.user or () if row["account"]})
-    if accounts:
-        told.accounts = asking.read(
-            "associations.limits.in_all",
-            account_command(accounts, cluster),
-            lambda text: rows(text, ACCOUNT_FIELDS),
-        )
-
-
-@dataclass
-class _Asking:
-    slurm: Commands
-    told: ClusterRecords
-    most: int | None
-    """How many commands may have been asked when another is."""
-
-    def read(
-        self, what: str, argv: Sequence[str], parse: Callable[[str], list[Record]]
-    ) -> list[Record] | None:
+    def read(what: str, argv: Sequence[str], parse: Callable[[str], list[Record]]) -> list[Record] | None:
         """Run a command and read it; None, with the reason in ``hidden``, when it failed."""
-        if self.most is not None and len(self.slurm.asked) >= self.most:
-            self.told.hidden[what] = "not asked: the site's policy allows no more commands (max_slurm_calls)"
+        if most is not None and len(slurm.asked) - before >= most:
+            hidden[what] = "not asked: the site's policy allows no more commands (max_slurm_calls)"
             return None
         try:
-            answer = self.slurm.ask(argv, timeout=TIMEOUT)
+            answer = slurm.ask(argv, timeout=TIMEOUT)
         except SlurmUnreachable as error:  # the controller has answered: this command alone is not here
-            self.told.hidden[what] = error.message.rstrip(".")
+            hidden[what] = error.message.rstrip(".")
             return None
         if answer.ok:
             return parse(clean(answer.stdout))
         command = " ".join(word for word in argv if not word.startswith("format="))
-        self.told.hidden[what] = f"`{command}` said: {one_line(answer)}"
+        hidden[what] = f"`{command}` said: {one_line(answer)}"
         return None
+
+    def read_rows(what: str, argv: Sequence[str], fields: Sequence[str]) -> list[Record] | None:
+        return read(what, argv, lambda text: rows(text, fields))
+
+    config = slurm.ask(CONFIG, timeout=TIMEOUT)
+    if meaning_of(config) in {"no answer", "lost"}:
+        raise unreachable(config)
+    found.config = configuration(clean(config.stdout))
+    if not found.config:
+        hidden["slurm"] = f"`scontrol show config` said: {one_line(config)}"
+    found.partitions = read("partitions", PARTITIONS, records)
+    if not found.config and found.partitions is None:
+        raise SlurmRefused(
+            f"Slurm says nothing of this cluster: {hidden['slurm']}",
+            hint="ask the site's support whether users may run show, or describe the cluster by hand",
+        )
+    found.nodes = read("nodes", NODES, lambda text: records(text, NODE_KEYS))
+    kind = found.config.get("AccountingStorageType", "accounting_storage/slurmdbd")
+    if not kind.endswith("/slurmdbd"):
+        hidden["qos"] = hidden["associations"] = "this cluster keeps no accounting"
+    else:
+        found.qos = read_rows("qos", qos_command(), QOS_FIELDS)
+        if found.qos is None:
+            # Everybody may see them: it is accounting that fails, and would again.
+            hidden["associations"] = "not asked for, since accounting did not tell the QOS either"
+        else:
+            cluster = found.config.get("ClusterName", "")
+            found.user = read_rows("associations", user_command(user, cluster), USER_FIELDS)
+            accounts = sorted({row["account"] for row in found.user or () if row["account"]})
+            if accounts:
+                command = account_command(accounts, cluster)
+                found.accounts = read_rows("associations.limits.in_all", command, ACCOUNT_FIELDS)
+    found.reservations = read("reservations", RESERVATIONS, records)
+    found.licenses = read("licenses", LICENSES, records)
+    found.calls, found.seconds = len(slurm.asked) - before, time.monotonic() - began
+    return found
 
 
 # Bytes that no line of a profile may hold; Slurm lets administrators write some of them into comments.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -111,19 +111,15 @@ def parse_queue(text: str) -> tuple[list[JobStatus], list[str]]:
     """Read what `command` prints; rows that are none become notes."""
     bad: list[str] = []
     odd: list[str] = []
-    jobs = list(_jobs(each_row(text, len(FIELDS), bad), odd))
-    return jobs, unread("squeue", bad) + odd
-
-
-def _jobs(good: Iterable[list[str]], notes: list[str]) -> Iterator[JobStatus]:
-    for row in good:
+    jobs: list[JobStatus] = []
+    for row in each_row(text, len(FIELDS), bad):
         fields = dict(zip(FIELDS, row, strict=True))
         shown = fields["JobArrayID"].strip()
-        job_id = JobId.parse(shown)
-        if job_id is None:
-            notes.append(f"squeue: a row with the id {shown!r} was left out: that is not a job id")
-            continue
-        yield _job(fields, shown, job_id)
+        if (job_id := JobId.parse(shown)) is not None:
+            jobs.append(_job(fields, shown, job_id))
+        else:
+            odd.append(f"squeue: a row with the id {shown!r} was left out: that is not a job id")
+    return jobs, unread("squeue", bad) + odd
 
 
 @lru_cache(maxsize=1024)

@@ -26,9 +26,9 @@ from slurmgpu.runs.request_checks import facts_here
 from slurmgpu.script.batch_script import parse_batch_script
 from slurmgpu.script.check import check_script
 from slurmgpu.script.importing import import_script
-from slurmgpu.web.answers import Questions, form_of, page, query_of
 from slurmgpu.web.drawing import answer_values, form_values, is_begun
 from slurmgpu.web.form import FIELDS, JOB_FILE, check_form, to_form
+from slurmgpu.web.http import Questions, form_of, page, query_of
 from slurmgpu.web.planned import Planned, planned, site
 
 __all__ = ["Generator", "Submitted", "free_name", "save_job", "take_back"]

@@ -25,7 +25,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobStatus, Progress
 from slurmgpu.runs.metrics import curves
 from slurmgpu.runs.samples import gpu_series
-from slurmgpu.web.answers import Questions, form_of, page, query_of
+from slurmgpu.web.http import Questions, form_of, page, query_of
 from slurmgpu.web.related import Related
 
 __all__ = ["Runs"]

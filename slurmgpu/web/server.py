@@ -23,9 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.trust import Trust
-from slurmgpu.web.answers import page, static
 from slurmgpu.web.generator import Generator
-from slurmgpu.web.guard import Behind, Guard
+from slurmgpu.web.http import Behind, Guard, page, static
 from slurmgpu.web.runs import Runs
 
 __all__ = ["addresses", "guarded", "listen_on_port", "listen_on_socket", "serve", "token_of"]

@@ -8,7 +8,17 @@ from pathlib import Path
 from slurmgpu.amounts import amount, count, duration, energy, percent, size_text
 from slurmgpu.jobs.report.figures import Figures
 from slurmgpu.jobs.report.gathering import JobReport, Reports
-from slurmgpu.jobs.report.text import GROUPS, Summary, costs, head, rows, sentences, state_of, summed
+from slurmgpu.jobs.report.text import (
+    GROUPS,
+    Summary,
+    costs,
+    head,
+    rows,
+    sentences,
+    share_text,
+    state_of,
+    summed,
+)
 from slurmgpu.models.site import Carbon
 from slurmgpu.plots import bar, document, plot, table, text
 from slurmgpu.runs.samples import read_series
@@ -37,7 +47,7 @@ def page(found: Reports, carbon: Carbon | None) -> str:
         )
         lines = [
             (*_named(one), state_of(one), "-" if one.gpu_hours is None else amount(one.gpu_hours),
-             *map(_share, (one.gpu_busy, one.cpu_share, one.memory_share, one.time_share)))
+             *map(share_text, (one.gpu_busy, one.cpu_share, one.memory_share, one.time_share)))
             for one in largest[:MOST_JOBS]
         ]  # fmt: skip
         heads = ("Job", "Name", "User", "State", "GPU-hours", "GPU busy", "CPU busy", "Memory used", "Time used")  # fmt: skip
@@ -110,7 +120,7 @@ def _summary(summary: Summary) -> Iterator[str]:
         heads = ("Jobs", "Failed", "GPU-hours", "Wasted", "CPU-hours", "GPU busy", "CPU busy", "Memory used")
         lines = [
             (text(key), f"{one.jobs:,}", f"{one.failed:,}", amount(one.gpu_hours), amount(one.wasted_gpu_hours),
-             amount(one.cpu_hours), *map(_share, (one.gpu_share, one.cpu_share, one.memory_share)))
+             amount(one.cpu_hours), *map(share_text, (one.gpu_share, one.cpu_share, one.memory_share)))
             for key, one in groups
         ]  # fmt: skip
         by = _NAMES[name] if name == "gpu_type" else _NAMES[name].lower()
@@ -132,7 +142,3 @@ def _summary(summary: Summary) -> Iterator[str]:
 
 def _named(one: Figures) -> tuple[str, str, str]:
     return text(one.job.job_id), text(one.job.name), text(one.job.user or "")
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else percent(share)

@@ -19,7 +19,7 @@ from slurmgpu.printable import printable
 
 __all__ = [
     "GROUPS", "WIDTH", "Row", "Summary", "Sums", "carbon_grams", "costs", "document", "head", "job_document", "job_lines",
-    "job_table", "rows", "sentences", "state_of", "summary_lines", "summed",
+    "job_table", "rows", "sentences", "share_text", "state_of", "summary_lines", "summed",
 ]  # fmt: skip
 
 
@@ -301,12 +301,13 @@ def job_table(jobs: Sequence[JobReport]) -> list[str]:
         cells.append((
             _cut(one.job.job_id, 14), _cut(printable(one.job.name), 16), _cut(state_of(one), 16),
             "-" if one.gpu_hours is None else amount(one.gpu_hours),
-            _share(one.gpu_busy), _share(one.cpu_share), _share(one.memory_share), _share(one.time_share),
+            share_text(one.gpu_busy), share_text(one.cpu_share), share_text(one.memory_share), share_text(one.time_share),
         ))  # fmt: skip
     return aligned(cells, right=3)
 
 
-def _share(share: float | None) -> str:
+def share_text(share: float | None) -> str:
+    """Return a share in a cell; `-` where it is not known."""
     return "-" if share is None else percent(share)
 
 
@@ -333,7 +334,7 @@ def summary_lines(summary: Summary, *, most: int = 15) -> list[str]:
             cells.append((
                 _cut(printable(key), _LONGEST), f"{one.jobs:,}", f"{one.failed:,}", amount(one.gpu_hours),
                 amount(one.wasted_gpu_hours), amount(one.cpu_hours),
-                _share(one.gpu_share), _share(one.cpu_share), _share(one.memory_share),
+                share_text(one.gpu_share), share_text(one.cpu_share), share_text(one.memory_share),
             ))  # fmt: skip
         lines += ["", *aligned(cells, right=1)]
         lines += [f"and {len(groups) - most} more"] if len(groups) > most else []

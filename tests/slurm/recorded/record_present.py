@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from slurmgpu.slurm import show
+from slurmgpu.slurm.book import book_command
 from slurmgpu.slurm.commands import reading_env
-from slurmgpu.slurm.now import book_command
 from slurmgpu.slurm.squeue import partition_queue_command, request_command
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RECORDED_WITH

@@ -1,26 +1,64 @@
-"""Nodes, partitions, reservations and licences at this moment, as scontrol prints them."""
+"""The cluster at this moment, each thing asked of the controller once: nodes, partitions, reservations, licences, limits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.lines.slurm import expand
+from slurmgpu.models.cluster import Association, QosRule
 from slurmgpu.models.gpu_models import names_a_slice
+from slurmgpu.slurm.book import Book, book_command, parse_book
+from slurmgpu.slurm.commands import Answer, Commands, current_user, unreachable
+from slurmgpu.slurm.describe import associations_of, qos_rule
 from slurmgpu.slurm.describe_nodes import Kind, gpu_types_of, kinds_of, partition_of, read_gres, state_words
-from slurmgpu.slurm.show import NODE_KEYS, Record
-from slurmgpu.slurm.text import known, moment, whole, words
+from slurmgpu.slurm.show import (
+    CONFIG,
+    LICENSES,
+    NODE_KEYS,
+    NODES_IN_DETAIL,
+    PARTITIONS,
+    QOS_FIELDS,
+    RESERVATIONS,
+    TIMEOUT,
+    USER_FIELDS,
+    Record,
+    clean,
+    configuration,
+    one_line,
+    qos_command,
+    records,
+    rows,
+    user_command,
+)
+from slurmgpu.slurm.squeue import (
+    PARTITION_FIELDS,
+    QueuedJob,
+    parse_jobs,
+    partition_queue_command,
+    request_command,
+    request_fields,
+)
+from slurmgpu.slurm.text import known, meaning_of, moment, whole, words
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Partition
 
 __all__ = [
-    "KEYS", "UNNAMED", "Away", "License", "NodeNow", "PartitionNow", "ReservationNow", "licenses_of", "nodes_of",
-    "partitions_of", "reservations_of",
-]  # fmt: skip
+    "UNNAMED",
+    "License",
+    "NodeNow",
+    "PartitionNow",
+    "Present",
+    "ReservationNow",
+    "nodes_of",
+    "partitions_of",
+]
 
 
 Away = Literal["", "down", "drained", "reserved", "planned"]
@@ -260,3 +298,139 @@ def licenses_of(records: Iterable[Record]) -> dict[str, License]:
         one["LicenseName"]: License(whole(one.get("Total", "")), whole(one.get("Free", "")))
         for one in records
     }
+
+
+T = TypeVar("T")
+_MOST_PARENTS = 5
+# 24.11 has no field Exclusive, and 26.05 has one; with releases between the two it is tried.
+_FIRST_WITH_EXCLUSIVE = 25
+
+
+class Present:
+    """The cluster at this moment. What could not be had is None, and named with the reason in ``unknown``.
+
+    Each property is one command, asked when it is first wanted, and remembered. Raises SlurmUnreachable where the
+    controller does not answer at all.
+    """
+
+    def __init__(self, slurm: Commands) -> None:
+        self._slurm = slurm
+        self.unknown: dict[str, str] = {}
+
+    @cached_property
+    def config(self) -> dict[str, str]:
+        """slurm.conf as the controller has it; {} where it does not tell."""
+        answer = self._slurm.ask(CONFIG, timeout=TIMEOUT)
+        if meaning_of(answer) in {"no answer", "lost"}:
+            raise unreachable(answer)
+        found = configuration(clean(answer.stdout))
+        if not found:
+            self.unknown["configuration"] = f"`scontrol show config` said: {one_line(answer)}"
+        return found
+
+    @cached_property
+    def cluster(self) -> str | None:
+        """The cluster's name."""
+        return known(self.config.get("ClusterName", ""))
+
+    def hides(self, what: str) -> bool:
+        """Return True if users do not see others' ``jobs``, ``usage``, ``reservations`` or ``nodes`` here (PrivateData).
+
+        Slurm's own user and root see all; where the configuration is not told, everything may be hidden.
+        """
+        if not self.config:
+            return True
+        mighty = {"root", self.config.get("SlurmUser", "").partition("(")[0]}
+        return what in words(self.config.get("PrivateData", "")) and current_user() not in mighty
+
+    @cached_property
+    def nodes(self) -> list[NodeNow] | None:
+        """All nodes that the user may see, with what is given out of them."""
+        return self._read(
+            "nodes",
+            NODES_IN_DETAIL,
+            lambda text: nodes_of(records(text, KEYS), self.config),
+        )
+
+    @cached_property
+    def partitions(self) -> dict[str, PartitionNow] | None:
+        """All partitions."""
+        return self._read("partitions", PARTITIONS, lambda text: partitions_of(records(text), self.config))
+
+    @cached_property
+    def reservations(self) -> dict[str, ReservationNow] | None:
+        """All reservations that the user may see."""
+        return self._read("reservations", RESERVATIONS, lambda text: reservations_of(records(text)))
+
+    @cached_property
+    def licenses(self) -> dict[str, License] | None:
+        """All licences."""
+        return self._read("licenses", LICENSES, lambda text: licenses_of(records(text)))
+
+    def queue(self, partitions: Sequence[str]) -> list[QueuedJob] | None:
+        """Everybody's unfinished jobs in some partitions, as far as the user may see them."""
+        command = partition_queue_command(partitions)
+        return self._read("queue", command, lambda text: parse_jobs(text, PARTITION_FIELDS))
+
+    def request_of(self, number: int) -> list[QueuedJob]:
+        """Return what a job asks for, by its plain number: a row for each task of an array that is by itself."""
+        # An older squeue, or one in between, has no field Exclusive: then it is asked without.
+        for exclusive in (True, False) if self._has_exclusive else (False,):
+            fields = request_fields(exclusive=exclusive)
+            self.unknown.pop("request", None)
+            found = self._read("request", request_command(number, fields), partial(parse_jobs, fields=fields))
+            if found is not None:
+                return found
+        return []
+
+    @property
+    def _has_exclusive(self) -> bool:
+        release = re.match(r"(\d{1,4})\.", self.config.get("SLURM_VERSION", ""), re.ASCII)
+        return release is not None and int(release[1]) >= _FIRST_WITH_EXCLUSIVE
+
+    def book(self, user: str, account: str, qos: Sequence[str]) -> Book | None:
+        """Return the limits of a user, an account and some QOS, with what is used of them."""
+        if self.hides("usage") or self.hides("users"):
+            self.unknown["limits"] = "this site does not show its users what others use (PrivateData)"
+            return None
+        return self._read("limits", book_command(user, account, qos), parse_book)
+
+    def with_parents(self, book: Book, user: str, account: str) -> Book:
+        """Return the book with the accounts above an account: a command for each of these, five at most."""
+        for _ in range(_MOST_PARENTS):
+            above = book.missing_parent(account)
+            more = self._read("limits", book_command(user, above, ()), parse_book) if above else None
+            if more is None:
+                break
+            book = Book(
+                (*book.holders, *(one for one in more.holders if one.kind == "account")), book.default_account
+            )
+        return book
+
+    def associations(self, user: str) -> tuple[tuple[Association, ...], str | None] | None:
+        """Return the user's accounts with their QOS and limits, from accounting, and the default account."""
+        found = self._read(
+            "associations",
+            user_command(user, self.cluster or ""),
+            lambda text: rows(text, USER_FIELDS),
+        )
+        return None if found is None else associations_of(found, ())
+
+    def qos_rules(self) -> dict[str, QosRule] | None:
+        """Return the limits of all QOS, from accounting."""
+        found = self._read("qos", qos_command(), lambda text: rows(text, QOS_FIELDS))
+        return None if found is None else {one["name"]: qos_rule(one, preemptible=False) for one in found}
+
+    def _read(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> T | None:
+        answer = self._ask(argv)
+        if not answer.ok:
+            command = " ".join(word for word in argv if len(word) < 60)
+            self.unknown[what] = f"`{command}` said: {one_line(answer)}"
+            return None
+        return parse(answer.stdout if argv[0] == "squeue" else clean(answer.stdout))
+
+    def _ask(self, argv: Sequence[str]) -> Answer:
+        try:
+            return self._slurm.ask(argv, timeout=TIMEOUT)
+        except (SlurmRefused, SlurmUnreachable) as error:
+            return Answer(tuple(argv), None, "", error.message)
