@@ -21,12 +21,12 @@ from slurmgpu.cli.group import COMMANDS, cli
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.jobs.table import plain
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobState
 from slurmgpu.script.render import ShellValues, shell_context, shell_plan
 from slurmgpu.script.variables import VARIABLES, context
+from tests.plain_table import plain
 from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent

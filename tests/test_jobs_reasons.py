@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.jobs.table import lines, plain
+from slurmgpu.jobs.table import lines
 from slurmgpu.jobs.view import reason, word_of
 from slurmgpu.models.run import JobState, JobUse
 from slurmgpu.slurm import sacct
+from tests.plain_table import plain
 from tests.tables import TABLES
 from tests.test_jobs_status import NOW, job
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from slurmgpu.jobs.look import with_progress
-from slurmgpu.jobs.table import plain
 from slurmgpu.jobs.view import progress_text
 from slurmgpu.models.run import GpuSummary, JobState, JobStatus, JobUse, Progress, SampleSummary
 from slurmgpu.runs.metrics import progress_of
 from slurmgpu.runs.samples import summary
+from tests.plain_table import plain
 
 SCHEMA = "slurmgpu.sample/1"
 

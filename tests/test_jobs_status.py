@@ -25,13 +25,14 @@ from slurmgpu.jobs.logs import find_logs
 from slurmgpu.jobs.look import StatusReport, merge, status
 from slurmgpu.jobs.runs import find_run, run_of_job
 from slurmgpu.jobs.select import select, since_moment
-from slurmgpu.jobs.table import plain, table
+from slurmgpu.jobs.table import table
 from slurmgpu.jobs.view import reason
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.text import SEPARATOR
+from tests.plain_table import plain
 from tests.recorded import Replay, recorded, said
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

@@ -11,7 +11,7 @@ import pytest
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.slurm import Slurm, commands
 from slurmgpu.slurm import requests as control
-from slurmgpu.slurm.commands import ask_cluster_name, call, cluster_name_here, reading_env, submission_env
+from slurmgpu.slurm.commands import call, cluster_name_here, reading_env, submission_env
 from tests.recorded import Replay, said
 
 
@@ -102,11 +102,6 @@ def test_the_cluster_is_named_by_its_own_file(tmp_path: Path) -> None:
     conf.write_text("# ClusterName=old\nclustername = Alpha # ours\n")
     assert cluster_name_here({"SLURM_CONF": str(conf)}) == "alpha"
     assert cluster_name_here({"SLURM_CONF": str(tmp_path / "none")}) is None
-
-
-def test_the_controller_names_the_cluster_where_no_file_does() -> None:
-    replay = Replay(scontrol=said("AccountingStorageHost   = db\nClusterName             = beta\n"))
-    assert ask_cluster_name(Slurm(run=replay, env={"SLURM_CONF": "/nowhere"})) == "beta"
 
 
 def test_scancel_says_whatever_it_says() -> None:

@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from slurmgpu.amounts import duration
-from slurmgpu.columns import aligned
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.jobs.view import JobView, Line
 from slurmgpu.models.job import Array
@@ -19,8 +18,8 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import JobId
 
 __all__ = [
-    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "apart", "cell", "columns_of", "facts_of",
-    "in_order", "key_of", "known", "lines", "only", "plain", "shown", "table",
+    "COLUMNS", "FACT_NAMES", "MOST", "SORTS", "Column", "How", "apart", "cell", "columns_of", "facts_of", "in_order",
+    "key_of", "known", "lines", "only", "shown", "table",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -376,15 +375,3 @@ def table(
     views = [JobView(line, now) for line in found]
     cells = [[column.name, *(column.text(view) or "-" for view in views)] for column in there]
     return list(zip(*cells, strict=True)), found
-
-
-def plain(
-    jobs: Sequence[JobStatus],
-    now: datetime,
-    *,
-    live: bool = False,
-    each_task: bool = False,
-    columns: Sequence[Column] = (),
-) -> str:
-    """Return aligned columns without colour; nothing is cut off."""
-    return "\n".join(aligned(table(jobs, now, live=live, each_task=each_task, columns=columns)[0]))

@@ -23,8 +23,8 @@ from slurmgpu.slurm.shelf import Shelf, changes, note_change, only_reads
 from slurmgpu.slurm.text import Answer
 
 __all__ = [
-    "Answer", "Commands", "Runner", "ask_cluster_name", "call", "cluster_name_here", "current_user", "reading_env", "start",
-    "submission_env", "talks_to_a_cluster", "unreachable",
+    "Answer", "Commands", "Runner", "call", "cluster_name_here", "current_user", "reading_env", "start", "submission_env",
+    "talks_to_a_cluster", "unreachable",
 ]  # fmt: skip
 
 
@@ -309,16 +309,6 @@ def cluster_name_here(env: Mapping[str, str] | None = None) -> str | None:
         if match:
             return match[1].lower()
     return None
-
-
-def ask_cluster_name(slurm: Commands) -> str | None:
-    """Return the name of the cluster: from slurm.conf, or, where that cannot be read, from the controller."""
-    here = cluster_name_here(slurm.env)
-    if here:
-        return here
-    answer = slurm.ask(["scontrol", "show", "config"])
-    match = _NAME.search(answer.stdout) if answer.ok else None
-    return match[1].lower() if match else None
 
 
 def talks_to_a_cluster(slurm: Commands) -> bool:

@@ -225,6 +225,7 @@ class _Build:
         dialect = self._dialect(default, default_account)
         self.guessed |= self.gpu_types.guessed | self.around.guessed
         release = known(config.get("SLURM_VERSION", "")) or "of unknown release"
+        licenses = self._sound("licenses", "LicenseName", told.licenses)
         cluster = Cluster(
             name=name or _profile_name(slurm_name),
             description=f"Slurm cluster {slurm_name}" if slurm_name else None,
@@ -241,7 +242,7 @@ class _Build:
             associations=associations,
             user_groups=self.groups if any(one.groups for one in partitions.values()) else (),
             default_account=default_account,
-            licenses=_licenses(self._sound("licenses", "LicenseName", told.licenses)),
+            licenses={one["LicenseName"]: whole(one.get("Total", "")) or 0 for one in licenses},
             reservations=_reservations(self._sound("reservations", "ReservationName", told.reservations)),
             slurm=_setup(config),
             software=self.around.software,
@@ -413,19 +414,9 @@ def _setup(config: Mapping[str, str]) -> SlurmSetup:
     return SlurmSetup(**{key: value for key, value in stated.items() if value is not None})
 
 
-def _licenses(records: list[Record]) -> dict[str, int]:
-    return {
-        record["LicenseName"]: whole(record.get("Total", "")) or 0
-        for record in records
-        if sound(record["LicenseName"])
-    }
-
-
 def _reservations(records: list[Record]) -> dict[str, Reservation]:
     found = {}
     for record in records:
-        if not sound(record["ReservationName"]):
-            continue
         partition = known(record.get("PartitionName", ""))
         found[record["ReservationName"]] = Reservation(
             partition=partition if partition and sound(partition) else None,
