@@ -185,9 +185,9 @@ def _as_spelled(holder: dict[str, object], text: str, *in_text: str) -> None:
         ]
 
 
-# What a script sets up itself.
 _SHORT = {"launch": "launcher", "profile": "with", "notify": "webhook"}
 """Fields that may be a text alone, and what of them that text is."""
+# What a script sets up itself.
 _NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch", "debug", "sample", "profile", "notify")
 
 

@@ -188,7 +188,7 @@ def _absence(answer: Answer) -> str:
 
 
 def parse_accounting(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
-    """Read what `command` prints; rows that are none become notes."""
+    """Read what `accounting_command` prints; rows that are none become notes."""
     fields = _fields(submit_line, use)
     bad: list[str] = []
     notes: list[str] = []
@@ -433,7 +433,7 @@ def read_histories(
 
 
 def parse_histories(text: str) -> Histories:
-    """Read what `command` prints; rows that are none become notes."""
+    """Read what `histories_command` prints; rows that are none become notes."""
     bad: list[str] = []
     notes: list[str] = []
     by_job: dict[tuple[str | None, str], list[Start]] = {}

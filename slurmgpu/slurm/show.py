@@ -165,7 +165,7 @@ def read_balance(slurm: Commands, account: str) -> tuple[Balance | None, str]:
 
 
 def parse_balance(text: str, account: str) -> Balance | None:
-    """Read what `command` prints: the account's own row is the one without a user."""
+    """Read what `balance_command` prints: the account's own row is the one without a user."""
     for line in text.split("\n"):
         parts = line.split("|")
         if len(parts) != len(BALANCE_FIELDS) or parts[0].strip() != account or parts[1].strip():

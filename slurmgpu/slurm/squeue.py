@@ -108,7 +108,7 @@ def read_queue(
 
 
 def parse_queue(text: str) -> tuple[list[JobStatus], list[str]]:
-    """Read what `command` prints; rows that are none become notes."""
+    """Read what `queue_command` prints; rows that are none become notes."""
     bad: list[str] = []
     odd: list[str] = []
     jobs: list[JobStatus] = []
@@ -472,7 +472,7 @@ def read_live_use(slurm: Commands, ids: Sequence[int]) -> tuple[list[StepUse], l
 
 
 def parse_live_use(text: str) -> list[StepUse]:
-    """Read what `command` prints; lines that are not rows are passed over."""
+    """Read what `live_use_command` prints; lines that are not rows are passed over."""
     found = []
     for line in text.split("\n"):
         parts = line.split("|")

@@ -56,21 +56,22 @@ _FIRST_SAMPLES = 8  # of each rank, in the metrics of a start
 
 @dataclass
 class Position:
-    """Progress of a training: optimizer steps, samples of all ranks, epochs that are closed, and the step last evaluated.
+    """Progress of a training: optimizer steps, and samples of all ranks.
 
-    An epoch is closed with the evaluation at its end, if one is due there.
+    An epoch is closed with the evaluation at its end, if one is due there. In manifests ``closed_epochs`` is called
+    ``evaluated``, and ``evaluated_step`` (the step of the last evaluation) ``tested``.
     """
 
     step: int = 0
     samples: int = 0
-    evaluated: int = 0
-    tested: int = 0
+    closed_epochs: int = 0
+    evaluated_step: int = 0
 
 
 class Training:
     """One rank's part of a training; ``limit`` is the step to stop at, if there is one.
 
-    It is built at the first step, so that a checkpoint can be put back; ``connect`` starts it from where it is then.
+    It is built as if at step 0, so that a checkpoint can be put back; ``connect`` starts it from where it is then.
     """
 
     def __init__(self, task: Task, settings: Settings, session: Session, limit: Optional[int] = None) -> None:
@@ -117,7 +118,9 @@ class Training:
         """Return the task's model with its first weights, whole on the device, or cut."""
         task, settings, session, group = self.task, self.settings, self.session, self.group
         staged = has_stages(settings, group)
-        self.sharded = session.sharded = staged or has_pieces(settings, group)
+        self.sharded = staged or has_pieces(settings, group)
+        if self.sharded:
+            session.expect_pieces()
         # A model that is sharded goes to the device piece by piece.
         layered = settings.strategy == "model_parallel"
         device = torch.device("cpu") if self.sharded or layered else group.device

@@ -147,7 +147,8 @@ class Run:
                 )
         first = not self._parts
         self._parts.update(parts)
-        self._session.sharded |= any(map(_has_pieces, parts.values()))
+        if any(map(_has_pieces, parts.values())):
+            self._session.expect_pieces()
         found = self._session.found
         if found is not None:
             late = found.manifest["parts"].keys() & {LATE}

@@ -35,8 +35,6 @@ from .watching.watch import NEVER, Duties, Watch, dump_stacks
 
 __all__ = ["Limits", "Session"]
 
-# Slurm ends a job for these, and a person may too; whether it goes on afterwards is for the batch script to say.
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -93,6 +91,10 @@ class Session:
         self._on_saved: Callable[[Saved], None] = lambda _saved: None
         self.sharded = False
         """True if what all have in common holds tensors of which each rank has a piece."""
+
+    def expect_pieces(self) -> None:
+        """Have each rank write a file of its pieces from now on, because it has a piece of some tensors."""
+        self.sharded = True
 
     def _find(
         self, anew: Optional[str], saving: Saving, token: str, run: str

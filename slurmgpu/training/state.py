@@ -47,8 +47,8 @@ def facts_of(training: Training, complete: bool) -> dict[str, object]:
         "samples": position.samples,
         "dataset_samples": training.dataset_samples,
         "epoch": training.epoch,
-        "evaluated": position.evaluated,
-        "tested": position.tested,
+        "evaluated": position.closed_epochs,
+        "tested": position.evaluated_step,
         "complete": complete,
         "total_steps": training.total_steps,
         "task_sha256": training.task.sha256,
@@ -138,7 +138,7 @@ def restore(training: Training) -> None:
         tested = facts.get("tested", 0)
         position = training.position
         position.step, position.samples = facts["step"], _samples(training, found)
-        position.evaluated, position.tested = facts["evaluated"], tested
+        position.closed_epochs, position.evaluated_step = facts["evaluated"], tested
         if training.stream is not None:
             _restore_stream(training, training.stream, found)
         training.total_steps = facts["step"] + training.remaining_steps()

@@ -124,7 +124,10 @@ class Step:
             parameter.grad = None
 
     def _rounds(self, size: int) -> list[tuple[float, int]]:
-        """Weight and samples of this rank's micro-batches in a step of so many samples; (0, 0) for a stand-in."""
+        """Return the weight and the samples of this rank's micro-batches in a step of ``size`` samples; (0, 0) for a stand-in.
+
+        DDP averages gradients over the ranks: hence the weight times their number, so that each sample counts the same.
+        """
         ranks = self.group.data
         own = shares(0, size, size, self._micro, rank=ranks.rank, world_size=ranks.world_size)
         counts = [stop - start if counted else 0 for start, stop, counted in own]
@@ -151,9 +154,9 @@ class Step:
             else:
                 self._backward(batch, weight, samples, size)
         if self._counts:
-            if len(meter.counts) - known != _own(rounds):
+            if len(meter.counts) - known != _count_rounds(rounds):
                 self.task.refuse_mixed()
-            self._weigh_by_count(_own(rounds), size)
+            self._weigh_by_count(_count_rounds(rounds), size)
         self._call_update(rounds)
 
     def _backward(self, batch: object, weight: float, samples: int, size: int) -> None:
@@ -220,7 +223,7 @@ class Step:
             if self._skips and not math.isfinite(norm):
                 skip = True
                 put_back(self.wrapped.buffers(), self._before)
-                self.meter.drop_last(_own(rounds))
+                self.meter.drop_last(_count_rounds(rounds))
                 self.meter.own.go_back()
                 step = self.session.watch.step + 1
                 self.session.console.say(f"warning: step {step} is left out: its gradient is not finite")
@@ -283,6 +286,6 @@ def _clipped_values(parameters: Sequence[torch.nn.Parameter], clip: Optional[flo
     return norm
 
 
-def _own(rounds: list[tuple[float, int]]) -> int:
-    """Rounds in which this rank has samples of its own."""
+def _count_rounds(rounds: list[tuple[float, int]]) -> int:
+    """Return the number of rounds in which this rank has samples of its own."""
     return sum(1 for _, samples in rounds if samples)

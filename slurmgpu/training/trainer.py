@@ -2,7 +2,8 @@
 
 Between two steps, in this order: a copy of the step on the nodes, the evaluation and what ends with an epoch, the report, the
 end, a checkpoint, a stop that all ranks agree on. ``_next_event`` says up to which step none of it can be due: nothing is asked
-on the path of a step, and nothing there waits for the GPU.
+on the path of a step, and nothing there waits for the GPU, but for ``nonfinite: skip`` (which needs the gradient's norm) and the
+scaler of fp16 beside a schedule or an average.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Trainer:
             self.session.begin(signals, self._note, self._in_background)
             training.callbacks.start(training.model, Config(self.settings))
             complete = self._take_steps()
-            self._save_for_good(complete)
+            self._save_last(complete)
             if complete:
                 training.callbacks.end(training.model, training.results.values)
             training.close()
@@ -244,7 +245,7 @@ class Trainer:
         try:
             return self._loop(take, profile, phases)
         except Mismatch:
-            self._save_for_good(complete=False)
+            self._save_last(complete=False)
             raise
         except EvaluationFailed as error:
             failed = error
@@ -274,11 +275,11 @@ class Trainer:
             done = position.step >= last or self.judge.spent
             closes_saved_epoch = False
             evaluating = self._evaluation_is_due(done)
-            if evaluating or done or training.epoch > position.evaluated:
-                epochs = range(position.evaluated + 1, training.epoch + 1)
+            if evaluating or done or training.epoch > position.closed_epochs:
+                epochs = range(position.closed_epochs + 1, training.epoch + 1)
                 closes_saved_epoch = any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
                 if evaluating and not evaluate():
-                    watch.stop()  # only to wait until all know why; they are all here
+                    watch.stop()  # every rank has skipped the evaluation: all stop here, and wait for the reason
                     return False
                 self._close_epochs()
                 done = position.step >= last or self.judge.spent
@@ -326,7 +327,7 @@ class Trainer:
         )
 
     def _steps(self, until: int, take: Callable[[int], None]) -> None:
-        """Train up to a step, or to the line that the watch has drawn, with a line of metrics now and then."""
+        """Train up to a step, or to the one at which the watch stops all ranks; with a line of metrics now and then."""
         position, watch, meter = self.position, self.watch, self.meter
         batch, log_every = self.settings.batch_size, self.settings.log_every
         end = self.training.end()
@@ -384,10 +385,10 @@ class Trainer:
     def _evaluation_is_due(self, done: bool) -> bool:
         """Return True if an evaluation is due at this position, and has not been done yet."""
         position, settings = self.position, self.settings
-        if not self.training.evaluation or (position.tested == position.step and position.step):
+        if not self.training.evaluation or (position.evaluated_step == position.step and position.step):
             return False
         every, steps = settings.evaluate_every, settings.evaluate_steps
-        epochs = range(position.evaluated + 1, self.training.epoch + 1)
+        epochs = range(position.closed_epochs + 1, self.training.epoch + 1)
         if done or (every and any(epoch % every == 0 for epoch in epochs)):
             return True
         return bool(steps and position.step and position.step % steps == 0)
@@ -419,16 +420,16 @@ class Trainer:
         self._evaluation_seconds = seconds
         self.meter.pause(seconds)
         self.watch.paused += seconds
-        self.position.tested = self.position.step
+        self.position.evaluated_step = self.position.step
         return True
 
     def _close_epochs(self) -> None:
         """Do what follows the evaluation at the end of each epoch."""
-        for epoch in range(self.position.evaluated + 1, self.training.epoch + 1):
+        for epoch in range(self.position.closed_epochs + 1, self.training.epoch + 1):
             if self.training.epoch_schedule is not None:
                 self.training.epoch_schedule.end_epoch()
             self.training.callbacks.epoch_end(self.training.model, epoch, self.training.results.values)
-        self.position.evaluated = self.training.epoch
+        self.position.closed_epochs = self.training.epoch
 
     def _report_epoch(self) -> None:
         training = self.training
@@ -465,7 +466,7 @@ class Trainer:
                     f"a checkpoint takes {describe_bytes(cost.size)} and {cost.seconds:.2g} s, for {cost.still:.2g} s "
                     "of which the training stands still"
                 )
-        if not position.evaluated:
+        if not position.closed_epochs:
             self._try_tests()
         training.unsaved.changed()  # what is compared with, from here on
         seconds = time.perf_counter() - began  # no step's
@@ -526,7 +527,7 @@ class Trainer:
         self.metrics.release()
         began = time.perf_counter()
         self._note_changes()
-        self.session.collect()  # if the save before has failed, the facts are others
+        self.session.collect()  # a failed save changes which checkpoint is the best, and so the facts below
         losses = training.health() if self.settings.nonfinite == "stop" else None
         self.session.save(self.position.step, self._common, self._own, facts_of(training, complete), losses)
         self.meter.saving += time.perf_counter() - began
@@ -580,7 +581,7 @@ class Trainer:
         self.session.collect()
         self.meter.saving += time.perf_counter() - began
 
-    def _save_for_good(self, complete: bool) -> None:
+    def _save_last(self, complete: bool) -> None:
         """The last save, on which all ranks wait; a disk that is full gets a little time."""
         self._save(complete)
         for seconds in _PATIENCE:
@@ -600,7 +601,7 @@ class Trainer:
                     f"evaluate failed after step {step} and left the model's parameters changed: "
                     "they are not saved, and an earlier checkpoint is what counts"
                 )
-            self._save_for_good(complete=False)
+            self._save_last(complete=False)
         except Exception as unsaved:
             if failed.own is None and not isinstance(unsaved, TrainingError):
                 raise
@@ -803,7 +804,7 @@ class Trainer:
         evaluations = steps // settings.evaluate_steps if settings.evaluate_steps else 0
         if settings.evaluate_every:
             epochs = min(samples // self.training.samples, self.training.epochs())
-            evaluations += max(0, epochs - self.position.evaluated) // settings.evaluate_every
+            evaluations += max(0, epochs - self.position.closed_epochs) // settings.evaluate_every
         step_seconds = self._step_seconds or self.watch.step_seconds()
         return steps * step_seconds + evaluations * self._evaluation_seconds
 

@@ -37,7 +37,7 @@ class Saving:
     """When checkpoints are written, which stay, and whether they are gone on from.
 
     Args:
-        interval: Steps beyond the newest checkpoint that a kill may cost (see ``bound``).
+        interval: Steps beyond the newest checkpoint that a kill may cost (see ``due.Bound``).
         keep: Newest checkpoints to keep; ``keep_every``: those of steps that it divides stay for good.
         resume: False sets earlier checkpoints aside.
         share: Of the time, that checkpoints of epochs may take; None: any.
@@ -58,7 +58,7 @@ class Saving:
 class Saved:
     """The end of a save: ``error`` is None if it counts; ``seconds`` from copying to commit.
 
-    ``lead``: rank 0's word on how many steps early the next one begins (see ``bound``). ``taken``: another run has the
+    ``lead``: rank 0's word on how many steps early the next one begins (see ``due.Bound``). ``taken``: another run has the
     checkpoints now, and no further save can succeed. ``finite``: False if the loss or a parameter is not.
     """
 
