@@ -19,7 +19,7 @@ from slurmgpu.jobs.cancel import cancel
 from slurmgpu.jobs.look import status
 from slurmgpu.jobs.select import current_user, select, settle
 from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
-from slurmgpu.slurm import Slurm, sacct, squeue
+from slurmgpu.slurm import Slurm, requests, sacct
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
@@ -33,9 +33,9 @@ class Cluster:
         conf = folder / "slurm.conf"
         conf.write_text("ClusterName=alpha\n")
         self.slurm = Slurm(env={"SLURM_CONF": str(conf)})
-        for owner, name in ((squeue, "read"), (Slurm, "queue")):
+        for owner, name in ((requests, "read_queue"), (Slurm, "queue")):
             monkeypatch.setattr(owner, name, self._queue)
-        for owner, name in ((sacct, "read"), (Slurm, "accounting")):
+        for owner, name in ((requests, "read_accounting"), (Slurm, "accounting")):
             monkeypatch.setattr(owner, name, self._accounting)
         monkeypatch.setenv("SLURM_CONF", str(conf))
         settling._LOOKED_AT.clear()
