@@ -37,7 +37,7 @@ def test_the_queue_has_every_job_with_what_it_asks_for(release: str) -> None:
     jobs = jobs_of(release)
     queue = {job.number: job for job in Recorded(release).slurm().present().queue(["gpu"]) or ()}
     full, waiting = queue[jobs["RUNNING full"]], queue[jobs["Resources"]]
-    assert (full.waits, full.hosts, full.cpus, full.memory) == (False, ["full1", "full2"], 2, 2048)
+    assert (full.waits, full.hosts, full.cpus, full.memory) == (False, ("full1", "full2"), 2, 2048)
     assert (full.gpus, full.gpu_types) == (8, ("a100",))
     assert full.end is not None
     assert full.start is not None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property, lru_cache
 from sys import intern
+from typing import Generic, TypeVar
 
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.lines.slurm import expand
@@ -212,6 +212,27 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
     )
 
 
+T = TypeVar("T")
+
+
+class _Field(Generic[T]):
+    """A field of a row by its name, read when it is first wanted, and remembered; one that was not asked for is unknown."""
+
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name, self.read = name, read
+
+    def __set_name__(self, _: type, attribute: str) -> None:
+        self.attribute = attribute
+
+    def __get__(self, job: QueuedJob, _: type) -> T:
+        found = job.__dict__[self.attribute] = self.read(job.text(self.name))
+        return found
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    return tuple(expand(known(text) or ""))
+
+
 class QueuedJob:
     """A row of the queue; what is not wanted is not read, since there may be ten thousands.
 
@@ -229,48 +250,43 @@ class QueuedJob:
         other.__dict__ |= values
         return other
 
-    def _text(self, name: str) -> str:
+    def text(self, name: str) -> str:
+        """Return a field as squeue prints it; empty where it was not asked for."""
         at = self._at.get(name)
         return "" if at is None else self._row[at]
 
-    def _known(self, name: str) -> str | None:
-        return known(self._text(name))
-
-    @property
-    def user(self) -> str | None:
-        """Whose it is."""
-        return self._known("UserName")
-
-    @property
-    def account(self) -> str | None:
-        """What it is charged to."""
-        return self._known("Account")
-
-    @property
-    def qos(self) -> str | None:
-        """Its QOS."""
-        return self._known("QOS")
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """Those that it may start in; one, once it runs."""
-        named = self._known("Partition")
-        return tuple(named.split(",")) if named else ()
-
-    @property
-    def waits(self) -> bool:
-        """True if it has no nodes yet."""
-        return JobState.parse(self._text("State")).is_waiting
-
-    @property
-    def reason(self) -> str:
-        """Why it waits, as Slurm has it."""
-        return self._text("Reason").strip()
-
-    @property
-    def priority(self) -> int | None:
-        """0: it is held, and not considered; None: Slurm does not tell."""
-        return whole(self._text("PriorityLong"))
+    user = _Field("UserName", known)
+    account = _Field("Account", known)
+    qos = _Field("QOS", known)
+    partitions = _Field("Partition", lambda text: tuple(text.strip().split(",")) if known(text) else ())
+    """Those that it may start in; one, once it runs."""
+    waits = _Field("State", lambda text: JobState.parse(text).is_waiting)
+    """True if it has no nodes yet."""
+    reason = _Field("Reason", str.strip)
+    """Why it waits, as Slurm has it."""
+    priority = _Field("PriorityLong", whole)
+    """0: it is held, and not considered; None: Slurm does not tell."""
+    eligible = _Field("EligibleTime", moment)
+    """From when on Slurm considers it (--begin, a dependency)."""
+    start = _Field("StartTime", moment)
+    """When it started; while it waits, Slurm's estimate."""
+    end = _Field("EndTime", moment)
+    """When its time limit ends it; None: never, or not known."""
+    limit = _Field("TimeLimit", seconds)
+    """Its time limit in seconds; None: it has none."""
+    nodes = _Field("NumNodes", lambda text: whole(text) or 1)
+    """How many nodes it has or asks for; CPUs and tasks likewise."""
+    cpus = _Field("NumCPUs", lambda text: whole(text) or 1)
+    tasks = _Field("NumTasks", whole)
+    hosts = _Field("NodeList", _hosts)
+    """The nodes that it has."""
+    wanted_nodes = _Field("ReqNodes", _hosts)
+    excluded_nodes = _Field("ExcNodes", _hosts)
+    features = _Field("Feature", known)
+    reservation = _Field("Reservation", known)
+    licenses = _Field("Licenses", known)
+    dependency = _Field("Dependency", known)
+    script = _Field("Command", known)
 
     @property
     def array_tasks(self) -> int:
@@ -284,56 +300,16 @@ class QueuedJob:
                 count += max(0, high - low) // step + 1
         return max(1, count)
 
-    @property
-    def eligible(self) -> datetime | None:
-        """From when on Slurm considers it (--begin, a dependency)."""
-        return moment(self._text("EligibleTime"))
-
-    @property
-    def start(self) -> datetime | None:
-        """When it started; while it waits, Slurm's estimate."""
-        return moment(self._text("StartTime"))
-
-    @property
-    def end(self) -> datetime | None:
-        """When its time limit ends it; None: never, or not known."""
-        return moment(self._text("EndTime"))
-
-    @cached_property
-    def limit(self) -> int | None:
-        """Its time limit in seconds; None: it has none."""
-        return seconds(self._text("TimeLimit"))
-
-    @cached_property
-    def nodes(self) -> int:
-        """How many nodes it has or asks for."""
-        return whole(self._text("NumNodes")) or 1
-
-    @cached_property
-    def cpus(self) -> int:
-        """How many CPUs it has or asks for."""
-        return whole(self._text("NumCPUs")) or 1
-
-    @property
-    def tasks(self) -> int | None:
-        """How many processes it asks for."""
-        return whole(self._text("NumTasks"))
-
-    @property
-    def hosts(self) -> list[str]:
-        """The nodes that it has."""
-        return expand(self._known("NodeList") or "")
-
     @cached_property
     def memory(self) -> int | None:
         """None where Slurm does not tell."""
-        match = re.search(r"(?:^|,)mem=([^,]+)", self._text("tres-alloc"))
+        match = re.search(r"(?:^|,)mem=([^,]+)", self.text("tres-alloc"))
         return mib(match[1]) if match else None
 
     @property
     def _gpu_count(self) -> GpuCount | None:
         names = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task")
-        return _gpus(*map(self._text, names), nodes=self.nodes)
+        return _gpus(*map(self.text, names), nodes=self.nodes)
 
     @cached_property
     def gpus(self) -> int | None:
@@ -350,49 +326,14 @@ class QueuedJob:
     @cached_property
     def gpus_per_node(self) -> int | None:
         """None: it leaves the spreading to Slurm."""
-        found = read_gpus(self._text("tres-per-node"))
+        found = read_gpus(self.text("tres-per-node"))
         return found.count if found else None
-
-    @property
-    def features(self) -> str | None:
-        """The features that its nodes must have."""
-        return self._known("Feature")
-
-    @cached_property
-    def wanted_nodes(self) -> tuple[str, ...]:
-        """The nodes that it names."""
-        return tuple(expand(self._known("ReqNodes") or ""))
-
-    @cached_property
-    def excluded_nodes(self) -> tuple[str, ...]:
-        """The nodes that it must not have."""
-        return tuple(expand(self._known("ExcNodes") or ""))
-
-    @property
-    def reservation(self) -> str | None:
-        """The reservation that it runs in."""
-        return self._known("Reservation")
-
-    @property
-    def licenses(self) -> str | None:
-        """Its licences."""
-        return self._known("Licenses")
 
     @property
     def exclusive(self) -> bool:
         """True if it gets whole nodes."""
-        whole_nodes = self._text("Exclusive").strip().upper() in {"NODE", "TOPO"}
-        return whole_nodes or self._text("OverSubscribe").strip().upper() in {"NO", "EXCLUSIVE"}
-
-    @property
-    def dependency(self) -> str | None:
-        """The jobs that it waits for."""
-        return self._known("Dependency")
-
-    @property
-    def script(self) -> str | None:
-        """Its script."""
-        return self._known("Command")
+        whole_nodes = self.text("Exclusive").strip().upper() in {"NODE", "TOPO"}
+        return whole_nodes or self.text("OverSubscribe").strip().upper() in {"NO", "EXCLUSIVE"}
 
     @property
     def per_node(self) -> tuple[int, int, int]:
