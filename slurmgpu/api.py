@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class JobSettings(ResourceSettings, total=False):
-    """What may be said about a function's job; the same words as in a job file."""
+    """Settings of a function's job, in the words of a job file."""
 
     name: str
     exact: bool

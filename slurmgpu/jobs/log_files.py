@@ -1,4 +1,4 @@
-"""Which log files a job has, and what is in them: Slurm's own, and those that its script sends output to."""
+"""The log files of a job, and their content: Slurm's own, and those that its script sends output to."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Log(NamedTuple):
     path: Path | None
     stream: Stream = "both"
     part: str = ""
-    """Which part of the job wrote it, where several did: `task 0`, `batch script`."""
+    """The part of the job that wrote it, where several did: `task 0`, `batch script`."""
     why: str = ""
     """Why there is no path, or why the file may not be there."""
 

@@ -193,7 +193,7 @@ class Column(NamedTuple):
 
     @property
     def key(self) -> str:
-        """How it is called on the command line: `max-rss`."""
+        """Return its name on the command line: `max-rss`."""
         return self.name.lower().replace(" ", "-")
 
     @property
@@ -327,7 +327,7 @@ def in_order(jobs: Sequence[JobStatus], text: str, now: datetime) -> list[JobSta
 
 
 class How(NamedTuple):
-    """How the jobs are to be shown."""
+    """The form in which jobs are shown."""
 
     each_task: bool = False
     sort: str = "-job"

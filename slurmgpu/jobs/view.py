@@ -36,7 +36,7 @@ class Line(NamedTuple):
     job: JobStatus
     """Of tasks: the state that matters most, the longest time, the first start, the last end."""
     tasks: str | None = None
-    """How many tasks are in which state."""
+    """Number of tasks in each state."""
 
 
 # Why a job waits: the words are those of Slurm's source, job_state_reason.c, up to 25.11; what they mean is from "Job Reason
@@ -478,7 +478,7 @@ class JobView:
 
     @property
     def nodes(self) -> str | None:
-        """How many nodes, and which."""
+        """Return the number of nodes, and their names."""
         job = self.job
         if job.nodes is None:
             return None
@@ -565,7 +565,7 @@ class JobView:
 
     @property
     def progress(self) -> str | None:
-        """How far a training is; of an array, whose words are those of one task, nothing."""
+        """Return a training's progress in words; nothing of an array, whose words are those of one task."""
         job = self.job
         known = None if self.tasks else job.progress
         return None if known is None else progress_text(known, running=not job.state.is_final)
@@ -577,7 +577,7 @@ class JobView:
 
     @property
     def doing(self) -> str:
-        """How far a running job is, as far as it tells; of others why they wait, or how they ended."""
+        """Return a running job's progress, as far as it is known; of others why they wait, or how they ended."""
         running = self.progress if not self.job.state.is_final else None
         return printable("; ".join(filter(None, (self.tasks, running, reason(self.job)))))
 

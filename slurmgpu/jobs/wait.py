@@ -34,7 +34,7 @@ _NAMED = re.compile(r"[Ii]nvalid (?:user|job|partition|field|option)|[Dd]enied|u
 
 @dataclass(frozen=True)
 class Ended:
-    """How the tasks of a job ended; one for a plain job, one for each task of an array."""
+    """The ends of a job's tasks; one for a plain job, one for each task of an array."""
 
     jobs: list[JobStatus]
 

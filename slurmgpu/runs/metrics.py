@@ -1,4 +1,4 @@
-"""How far a training of slurmgpu's own is, and the tasks of an array as trials of one, from the end of metrics.jsonl."""
+"""Progress of a training of slurmgpu's own, and the tasks of an array as trials of one, from the end of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 16 * _TAIL
 _START = b'"kind": "start"'
 _MOST_POINTS = 2000
 _NO_RESULT = frozenset({"epoch", "seconds", "samples", "step"})
-"""What a row of an evaluation has besides its results."""
+"""Keys of an evaluation's row besides its results."""
 
 
 def folder_of(run_dir: Path, job: JobStatus) -> Path:
@@ -125,7 +125,7 @@ class Trial(NamedTuple):
     job: JobStatus
     progress: Progress | None
     results: Mapping[str, float]
-    """What its last evaluation has found: ``loss``, and what its task measures."""
+    """Results of its last evaluation: ``loss``, and the task's own measures."""
 
 
 def trial_of(run_dir: Path, job: JobStatus) -> Trial:

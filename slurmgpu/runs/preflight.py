@@ -1,4 +1,4 @@
-"""What this machine sees of a job before Slurm is asked: its folders, image, secrets and training task."""
+"""Checks of what this machine sees of a job before Slurm is asked: its folders, image, secrets and training task."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 class Verdict(NamedTuple):
-    """What the rules say of a request."""
+    """The findings of the rules on a request."""
 
     errors: tuple[Remark, ...] = ()
     warnings: tuple[Remark, ...] = ()
@@ -143,7 +143,7 @@ Spell = Callable[[str], str]
 
 
 class Remark(NamedTuple):
-    """What is wrong with a request, in the words in which it was made, and what to write instead."""
+    """A fault of a request, in the words in which it was made, and what to write instead."""
 
     message: str
     hint: str

@@ -110,7 +110,7 @@ class Slurm(Commands):
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)
 
     def present(self) -> Present:
-        """What the cluster is like at this moment: nodes, queues, limits and their use; each is asked for when it is wanted."""
+        """Return the cluster at this moment: nodes, queues, limits and their use; each is asked for when it is wanted."""
         from slurmgpu.slurm.present import Present
 
         return Present(self)

@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Holder:
-    """Whose limits these are: an association (account, user or '', partition or ''), or a QOS."""
+    """The holder of limits: an association (account, user or '', partition or ''), or a QOS."""
 
     kind: str
     """``account``, ``user``, ``qos``, ``qos user``, ``qos account``."""

@@ -26,7 +26,7 @@ _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024*
 
 @dataclass(frozen=True)
 class NodeGres:
-    """What `Gres=` of a node declares."""
+    """The declarations of a node's `Gres=`."""
 
     gpus: int = 0
     types: dict[str, int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ _AWAY = frozenset(
 
 @dataclass(frozen=True)
 class Kind:
-    """What a node is like: nodes of one kind are equal."""
+    """The properties of a node: nodes of one kind are equal."""
 
     gres: str
     cpus: int | None

@@ -66,7 +66,7 @@ Away = Literal["", "down", "drained", "reserved", "planned"]
 
 KEYS = (*NODE_KEYS, "CPUAlloc", "AllocMem", "GresUsed", "AllocTRES", "Partitions")
 UNNAMED = "gpu"
-"""What GPUs are called that have no type in Slurm and no feature with a model's name."""
+"""Name of GPUs that have no type in Slurm and no feature with a model's name."""
 
 # In this order: what is broken is not counted as kept for somebody. Words of slurm.h's NODE_STATE_*, 20.11 to 26.05.
 _AWAY: tuple[tuple[Away, frozenset[str]], ...] = (

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Advice:
-    """What a refusal means, and the next act."""
+    """The meaning of a refusal, and the next act."""
 
     meaning: str
     act: str
@@ -122,7 +122,7 @@ class Accepted:
     cluster: str | None
     """Only where sbatch names it, which it does on multi-cluster sites."""
     text: str
-    """What sbatch said besides: warnings, a site's banner."""
+    """Other words of sbatch: warnings, a site's banner."""
 
 
 @dataclass(frozen=True)
@@ -270,10 +270,10 @@ class Found:
     jobs: list[tuple[int, str | None]]
     """(job id, cluster); an array or a heterogeneous job counts once."""
     certain: bool
-    """Whether all that could know answered: only then does an empty list mean that there is no job."""
+    """True if all that could know answered: only then does an empty list mean that there is no job."""
     notes: list[str]
     silent: bool = False
-    """Whether one that could know did not answer, and may later."""
+    """True if one that could know did not answer, and may later."""
 
 
 def find_by_script(
@@ -367,7 +367,7 @@ def allocate(
 
 
 class Heard(NamedTuple):
-    """What one line of salloc's means."""
+    """The meaning of one line of salloc's."""
 
     kind: Literal["waits", "given", "over", "else"]
     job_id: int | None
@@ -428,11 +428,11 @@ def cancel_command(ids: Sequence[str], signal: str | None = None) -> list[str]:
 
 
 class Said(NamedTuple):
-    """What scancel said, usually nothing."""
+    """Words of scancel, usually none."""
 
     text: str
     lost: bool
-    """Whether it could not tell what became of the request."""
+    """True if it could not tell what became of the request."""
 
 
 def cancel(slurm: Commands, ids: Sequence[str], signal: str | None = None) -> Said:

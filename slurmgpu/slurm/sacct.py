@@ -53,7 +53,7 @@ TAKEN_OFF = 128
 """Up to 25.05 sacct shows an exit code of 128 and more without these 128: a 9 may be the 137 of a command that SIGKILL
 ended. (DerivedExitCode it shows whole.)"""
 USE = ("DerivedExitCode", "TRESUsageInMax")
-"""What a job used and how its steps ended, asked for with the steps."""
+"""Fields on a job's use and the ends of its steps, asked for with the steps."""
 
 
 class Step(NamedTuple):
@@ -88,17 +88,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AccountingAnswer:
-    """How far accounting has answered; `available` is False where there is none or it does not answer."""
+    """The state of accounting's answer; `available` is False where there is none or it does not answer."""
 
     notes: list[str] = field(default_factory=list)
     available: bool = True
     silent: bool = False
-    """Whether there is one, and it did not answer: what it does not say may still be so."""
+    """True if there is one, and it did not answer: what it does not say may still be so."""
 
 
 @dataclass(frozen=True)
 class Accounting(AccountingAnswer):
-    """What accounting knows of jobs and their steps."""
+    """Records of accounting on jobs and their steps."""
 
     jobs: list[JobStatus] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -378,7 +378,7 @@ class Start:
     memory: int | None = None
     """Memory given on all nodes together, bytes; of a job that waits, what it asks for."""
     memory_for: Literal["node", "cpu"] | None = None
-    """What the memory was asked for, where the release says so (before 21.08)."""
+    """The unit for which memory was asked, where the release says so (before 21.08)."""
     cpu_seconds: float | None = None
     """CPU time of all its steps; None where Slurm did not measure."""
     energy: int | None = None
@@ -404,7 +404,7 @@ class History:
 
 @dataclass(frozen=True)
 class Histories(AccountingAnswer):
-    """What accounting knows of jobs and all their starts."""
+    """Records of accounting on jobs and all their starts."""
 
     jobs: list[History] = field(default_factory=list)
 

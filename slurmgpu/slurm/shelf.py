@@ -87,7 +87,7 @@ class Shelf:
     kept_only: bool = False
     """Ask nobody: the newest answers that there are, however old."""
     ages: list[float] = field(default_factory=list)
-    """How old each answer was that was handed out, seconds; 0.0 for one that was asked for."""
+    """Age of each answer that was handed out, in seconds; 0.0 for one that was asked for."""
     heard: dict[str, float] = field(default_factory=dict)
     """When the newest answer of each command was complete, on the clock of `after`."""
 

@@ -1,4 +1,4 @@
-"""What scontrol, sinfo, sacctmgr and sshare say of a cluster: one polite pass, each command with a time limit.
+"""Answers of scontrol, sinfo, sacctmgr and sshare on a cluster: one polite pass, each command with a time limit.
 
 The commands and the keys read here are the same from 20.11 to 26.05, unless a comment says otherwise.
 """
@@ -193,7 +193,7 @@ NODE_KEYS = (
 
 @dataclass
 class ClusterRecords:
-    """What Slurm said; a list is None where it could not be had, and ``hidden`` says why."""
+    """Answers of Slurm; a list is None where it could not be had, and ``hidden`` says why."""
 
     config: Record = field(default_factory=dict)
     partitions: list[Record] | None = None
@@ -292,14 +292,14 @@ DEFAULT_SECONDS = 30
 
 
 class Sampling(NamedTuple):
-    """What is known of Slurm's own sampling of tasks."""
+    """Facts about Slurm's own sampling of tasks."""
 
     told: bool = False
-    """Whether slurmctld has told its configuration; without, Slurm's default is assumed."""
+    """True if slurmctld has told its configuration; without, Slurm's default is assumed."""
     seconds: int = DEFAULT_SECONDS
     """Between two samples of a task; 0: none but at its end."""
     gathers: bool = True
-    """Whether tasks are measured at all (JobAcctGatherType)."""
+    """True if tasks are measured at all (JobAcctGatherType)."""
     release: tuple[int, ...] = ()
     """Slurm's version as numbers; empty: not told."""
 
@@ -334,21 +334,21 @@ def parse_sampling(text: str) -> Sampling:
 
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
-"""What slurmgpu calls."""
+"""Commands that slurmgpu calls."""
 # The first line of `scontrol show config`: slurmctld writes its own time there (proc_req.c, _fill_ctld_conf).
 _AS_OF = re.compile(r"^Configuration data as of (\d+)$", re.MULTILINE)
 
 
 class Health(NamedTuple):
-    """What Slurm's commands said; a value is None where it could not be had, and the ``why`` beside it says so."""
+    """Answers of Slurm's commands; a value is None where it could not be had, and the ``why`` beside it says so."""
 
     missing: tuple[str, ...]
     """Those of ``COMMANDS`` that are not on PATH."""
     seconds: float | None = None
-    """How long slurmctld took to tell its configuration."""
+    """Seconds that slurmctld took to tell its configuration."""
     why: str = ""
     act: str = ""
-    """What to do where slurmctld does not answer."""
+    """Advice where slurmctld does not answer."""
     cluster: str | None = None
     release: str | None = None
     offset: float | None = None

@@ -275,7 +275,7 @@ class QueuedJob:
     limit = _Field("TimeLimit", seconds)
     """Its time limit in seconds; None: it has none."""
     nodes = _Field("NumNodes", lambda text: whole(text) or 1)
-    """How many nodes it has or asks for; CPUs and tasks likewise."""
+    """Number of nodes that it has or asks for; CPUs and tasks likewise."""
     cpus = _Field("NumCPUs", lambda text: whole(text) or 1)
     tasks = _Field("NumTasks", whole)
     hosts = _Field("NodeList", _hosts)
@@ -290,7 +290,7 @@ class QueuedJob:
 
     @property
     def array_tasks(self) -> int:
-        """How many jobs the row stands for: tasks of an array that wait together."""
+        """Return the number of jobs that the row stands for: tasks of an array that wait together."""
         match = re.search(r"_\[([^\]]*)\]", self.shown)
         count = 0
         for part in match[1].partition("%")[0].split(",") if match else ():
@@ -377,7 +377,7 @@ LIVE_USE_FIELDS = ("JobID", "NTasks", "AveCPU", "MaxRSS")
 
 @dataclass(frozen=True)
 class StepUse:
-    """What one running step uses, over its tasks."""
+    """Use of one running step, over its tasks."""
 
     job_id: int
     step: str

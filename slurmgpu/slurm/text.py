@@ -25,7 +25,7 @@ __all__ = [
 
 
 SEPARATOR = f"\x1f{secrets.token_hex(6)}\x1f"
-"""What ends each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
+"""Mark at the end of each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
 separator that is known beforehand, and a whole row of somebody else's job with it."""
 
 # A row begins with the id as shown and the plain number; a job name with a newline in it does not look so.
@@ -253,7 +253,7 @@ def gpus_of_job(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said; `rc` is None when it was killed, by its time limit or by a signal."""
+    """Answer of a command; `rc` is None when it was killed, by its time limit or by a signal."""
 
     argv: tuple[str, ...]
     rc: int | None
@@ -267,7 +267,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What it said on stderr, or failing that on stdout, for a message."""
+        """Return its words on stderr, or else on stdout, for a message."""
         return self.stderr.strip() or self.stdout.strip()
 
 

@@ -329,7 +329,7 @@ class JobsScreen(View):
             self.app.push_screen(DetailScreen(self.line))
 
     def tick(self) -> None:
-        """How old it is, where Slurm is silent; the files of the job below."""
+        """Read the files of the job below again."""
         pane = self.query_one("#pane", JobPane)
         if pane.display:
             pane.read()

@@ -84,9 +84,9 @@ class Part:
     """The rest of a job of which a probe ran a part, as far as it is known."""
 
     seconds: float | None
-    """That the whole takes; None: not known."""
+    """Seconds that the whole training takes; None: not known."""
     how: str
-    """How that is known, or why it is not."""
+    """The reason for this figure, or for its absence."""
     cpus: float | None = None
     """In use in the second half of what ran: a start that reads and compiles tells little of the rest."""
     grows: bool = False

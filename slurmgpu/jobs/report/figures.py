@@ -1,4 +1,4 @@
-"""What a job asked for and what it used, by accounting, its samples and its metrics; None is "not known", never zero."""
+"""A job's request and its use, by accounting, its samples and its metrics; None is "not known", never zero."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Figures:
     steps: int = 0
     """Steps that accounting has of it."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How Slurm measured it."""
+    """Slurm's way of measuring it."""
 
     @property
     def doubts(self) -> tuple[str, ...]:

@@ -265,7 +265,7 @@ class Pace:
     """One start of a training; None is "not measured"."""
 
     steps: int
-    """That it took, by its last line: the metrics of the last few steps may be missing."""
+    """Steps that it took, by its last line: the metrics of the last few steps may be missing."""
     total_steps: int | None
     step_seconds: float | None
     """Of a step, without those of the first line: in these the loader and the compiler begin."""
@@ -273,9 +273,9 @@ class Pace:
     evaluation_seconds: float
     """Of an evaluation, the mean; 0 where there was none."""
     epochs: int | None
-    """That the whole training has."""
+    """Epochs of the whole training."""
     evaluations_in_all: int
-    """That the whole training has, by its settings."""
+    """Evaluations of the whole training, by its settings."""
     checkpoints: int
     ended: str | None
     """Why it ended, in its own words."""

@@ -137,7 +137,7 @@ class _Left:
         self.gpus = sum(map(node.free, types)) if types else node.free()
         self.cpus, self.memory = node.cpus_free, node.memory_free
         self.jobs: int | None = None
-        """How many jobs are on it, where whole nodes are asked for."""
+        """Number of jobs on it, where whole nodes are asked for."""
 
     def fits(self, share: tuple[int, int, int]) -> bool:
         gpus, cpus, memory = share
