@@ -47,7 +47,7 @@ class _Refusal(NamedTuple):
     options: list[str]
     """Those that it has."""
     commands: list[str]
-    """What it may be given where it lacks a command."""
+    """Commands that it may be given where it lacks one."""
 
 
 def argument_slip(command: Command, folder: Path) -> Slip | None:

@@ -22,7 +22,7 @@ _NOT_PLAIN = re.compile(
 _SHOWN = frozenset(
     {"help", "short_help", "epilog", "metavar", "options_metavar", "hidden", "show_default", "show_choices"}
 )
-"""What changes the help alone."""
+"""Arguments that change the help alone."""
 _OF_PARAMETER = {"default", "required", "multiple", "nargs", "is_flag", "flag_value", "count", "type"}
 _INSIDE = frozenset({"no_grad", "inference_mode", "pass_context", "pass_obj", "record"})
 """Decorators that leave a command's arguments as they are."""

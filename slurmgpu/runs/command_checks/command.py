@@ -143,14 +143,14 @@ _OF_A_NODE = ("/tmp/", "/var/tmp/", "/dev/shm/", "/local")
 
 
 class Slip(NamedTuple):
-    """What is wrong with a command, and the next act."""
+    """A fault of a command, and the next act."""
 
     message: str
     hint: str
     sure: bool = True
     """Nothing that this machine can see would make it work; else it is a guess."""
     forceable: bool = True
-    """Whether --force may start the job all the same."""
+    """True if --force may start the job all the same."""
 
 
 class Command(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the Python of a command cannot read or import, by asking this Python."""
+"""Files and modules that the Python of a command cannot read or import, by asking that Python."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def _unknown_option_of_set(words: tuple[str, ...]) -> str | None:
 
 
 class _State:
-    """What a script has done up to a line, as far as it can be read: its folder, its PATH, the files that it may have made."""
+    """The state of a script at a line, as far as it can be read: its folder, its PATH, the files that it may have made."""
 
     def __init__(
         self, command: Command, own: set[str], names: frozenset[str], is_batch: bool, *, has_arguments: bool
