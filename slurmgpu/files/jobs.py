@@ -261,6 +261,7 @@ def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:
     for name in names:
         text = _read_text(folder / name)
         if text is not None:
+            from slurmgpu.planning.checklist import check_training_loop
             from slurmgpu.planning.python_script import parse_python_script
 
             roots = [(folder / name).parent, folder]
@@ -271,10 +272,6 @@ def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:
             )
             others = dict([*direct, *deeper])
             beside = [(os.path.relpath(path, folder), inner) for path, inner in others.items()]
-            if "torch" not in text and not any("torch" in inner for _, inner in beside):
-                return facts  # there is no training loop of torch's, and nothing to load for one
-            from slurmgpu.planning.checklist import check_training_loop
-
             return facts._replace(slips=check_training_loop([(name, text), *beside]))
     return None
 

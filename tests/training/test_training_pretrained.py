@@ -91,6 +91,29 @@ def test_without_the_library_reading_and_writing_are_refused_with_the_way_out(
     assert not list(tmp_path.glob("*out*"))
 
 
+@needs_library
+def test_a_safetensors_file_is_as_open_to_others_as_any_other_file(tmp_path: Path) -> None:
+    export(generation(tmp_path / "run", network(), cut=False), tmp_path / "out.safetensors")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "out.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_disk_that_is_full_under_the_library_is_said_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("safetensors.torch", reason="the package safetensors is not installed")
+
+    def full(*_: object, **__: object) -> None:
+        raise pytest.importorskip("safetensors").SafetensorError(
+            "I/O error: No space left on device (os error 28)"
+        )
+
+    monkeypatch.setattr(library, "save_file", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        export(generation(tmp_path / "run", network(), cut=False), tmp_path / "out.safetensors")
+    assert not list(tmp_path.glob("*out*"))
+
+
 @pytest.mark.parametrize("inside", [None, "state_dict", "model", "model_state_dict"])
 def test_files_of_torch_are_read_whatever_holds_the_model(tmp_path: Path, inside: str | None) -> None:
     """With DDP's names, and beside an optimizer's state; also in the older format."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -119,6 +120,7 @@ def write_safetensors(path: Path, tensors: Mapping[Any, torch.Tensor]) -> None:
 
     Raises:
         TrainingError: the package safetensors is not installed, or the format has no name for a dtype.
+        OSError: the file cannot be written.
     """
     library = safetensors_library("writing a safetensors file")
     held: dict[str, torch.Tensor] = {}
@@ -128,10 +130,16 @@ def write_safetensors(path: Path, tensors: Mapping[Any, torch.Tensor]) -> None:
         place = each.untyped_storage().data_ptr()
         held[str(name)] = each.clone() if place in seen else each
         seen.add(place)
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
     try:
         library.save_file(held, str(path), metadata={"format": "pt"})
-    except (ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:  # the library's own, for a full disk as well
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number:
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         raise TrainingError(f"a safetensors file cannot hold this state: {error}") from error
+    path.chmod(mode)  # the library gives it to the user alone
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
