@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,12 +70,8 @@ def _starts(prepared: Prepared) -> list[dict[str, Any]]:
     if len(names) > _MOST_ASKED:
         note(f"{len(names)} partitions fit; Slurm is asked about the first {_MOST_ASKED}")
     slurm = Slurm()
-    there, found = [prepared.on_partition(name) for name in names[:_MOST_ASKED]], []
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
-        path = Path(temporary) / "script.sbatch"
-        for one in there:
-            path.write_text(one.render(), encoding="utf-8")
-            found.append(slurm.estimate(path, cwd=prepared.folder or Path.cwd()))
+    there = [prepared.on_partition(name) for name in names[:_MOST_ASKED]]
+    found = [one.estimate(slurm) for one in there]
     idle = slurm.idle_nodes()
     rows = []
     for name, one, estimate in zip(names, there, found, strict=False):

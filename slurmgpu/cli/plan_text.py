@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -55,8 +53,8 @@ def show_submission(
 
     prepared.check_test_only(asker)
     image = prepared.image_to_make(note) if pull else None
-    script, folder = prepared.render(), prepared.folder
-    click.echo(script, nl=False)
+    folder = prepared.folder
+    click.echo(prepared.render(), nl=False)
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
     check_before_submission(prepared.plan, folder, os.environ, image=image is None)
     for doubt in doubts(prepared.plan, folder):
@@ -64,10 +62,7 @@ def show_submission(
     for one in (image, prepared.environment_to_pack()):
         if one is not None:
             note(one.told_before)
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
-        path = Path(temporary) / "script.sbatch"
-        path.write_text(script, encoding="utf-8")
-        answer = slurm.estimate(path, cwd=folder or Path.cwd())
+    answer = prepared.estimate(slurm)
     if not answer.accepted:
         meaning = f" ({answer.advice.meaning})" if answer.advice else ""
         raise SlurmGpuError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,7 @@ from slurmgpu.runs.requests import Say
 if TYPE_CHECKING:
     from slurmgpu.runs.packing import Packing
     from slurmgpu.script.render import ShellValues
+    from slurmgpu.slurm import Estimate, Slurm
 
 Change = Callable[[Job, Cluster], Job]
 
@@ -146,6 +148,13 @@ class Prepared(NamedTuple):
         for one in (image, self.environment_to_pack()):
             if one is not None:
                 say(one.told_before)
+
+    def estimate(self, slurm: Slurm) -> Estimate:
+        """Return Slurm's own estimate for the script; raises SlurmUnreachable when it does not answer."""
+        with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+            path = Path(temporary) / "script.sbatch"
+            path.write_text(self.render(), encoding="utf-8")
+            return slurm.estimate(path, cwd=self.folder or Path.cwd())
 
     def check_test_only(self, asker: str) -> None:
         """Raise InvalidInput when the site wants no estimates asked for."""
